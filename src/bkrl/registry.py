@@ -1,0 +1,55 @@
+"""Names and what stands behind them, with a suggestion when a name is nearly right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Generic, TypeVar, cast
+
+from bkrl.errors import UsageError
+
+T = TypeVar("T")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the nearest of `names`, or an empty string when none is near."""
+    by_lower = {n.lower(): n for n in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f" Did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+class Registry(Generic[T]):
+    """A name → object table. A target given as `"module:attribute"` is imported when it is first asked for."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._targets: dict[str, T | str] = {}
+        self._help: dict[str, str] = {}
+
+    def add(self, name: str, target: T | str, help: str = "") -> None:
+        """Register `name`; a name can be taken once."""
+        if name in self._targets:
+            raise ValueError(f"{self.kind} '{name}' is registered twice")
+        self._targets[name] = target
+        self._help[name] = help
+
+    def get(self, name: str) -> T:
+        """The object behind `name`; UsageError with the nearest name when there is none."""
+        if name not in self._targets:
+            known = ", ".join(self.names())
+            raise UsageError(f"There is no {self.kind} '{name}'.{did_you_mean(name, self._targets)} Known: {known}.")
+        target = self._targets[name]
+        if isinstance(target, str):
+            module, _, attribute = target.partition(":")
+            target = cast(T, getattr(import_module(module), attribute))
+            self._targets[name] = target
+        return target
+
+    def names(self) -> list[str]:
+        """All names, in the order of registration."""
+        return list(self._targets)
+
+    def help(self, name: str) -> str:
+        """The line of help given at registration."""
+        return self._help[name]
