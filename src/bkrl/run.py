@@ -1,0 +1,390 @@
+"""Run directories: config first, metrics as they come, manifest last. Its presence means the run is complete.
+
+Writes are atomic (temporary file, fsync, rename). Nothing is inferred from a folder's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from bkrl import __version__
+from bkrl.errors import InputError, RunFailed, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 1
+_PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
+# Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
+_NOT_IDENTITY = ("fresh", "cache", "threads", "concurrency")
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: a reader sees the old bytes or the new ones, also after a crash.
+
+    Raises:
+        RunFailed: the disk is full or the folder cannot be written; what was there stays.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    _atomically(path, lambda temporary: temporary.write_bytes(raw))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write one Parquet file atomically, zstd-compressed, with page checksums."""
+    import pyarrow.parquet as pq
+
+    _atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", write_page_checksum=True))
+
+
+def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """Read one Parquet file, verifying page checksums and, if given, that the columns are those of `schema`.
+
+    Raises:
+        InputError: the file is missing, damaged, or of another schema or schema version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, page_checksum_verification=True, memory_map=False)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; make it again with the command in its folder's config.json.") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is damaged ({reason}); restore it or make it again.") from None
+    if schema is not None:
+        wanted = (schema.metadata or {}).get(b"bkrl.schema_version", b"?").decode()
+        found = (table.schema.metadata or {}).get(b"bkrl.schema_version", b"?").decode()
+        if wanted != found:
+            raise InputError(f"{path} has schema version {found}, this bkrl reads {wanted}; make it again.")
+        if table.schema.names != schema.names:
+            raise InputError(f"{path} has other columns than this bkrl writes; make it again.")
+    return table
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; InputError when it is missing or is not one."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing.") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}).") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} does not hold a JSON object.")
+    return value
+
+
+def to_json(value: object) -> str:
+    """JSON as bkrl writes it: indented, stable, strict (no NaN), paths and dataclasses understood."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Path):
+        return value.as_posix()
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class Run:
+    """A stage's own folder. `create` it to work, `open` it to read what another stage finished."""
+
+    def __init__(self, path: Path, config: dict[str, Any], manifest: dict[str, Any] | None) -> None:
+        self.path = path
+        self.config = config
+        self._manifest = manifest
+        self._metrics: IO[str] | None = None
+
+    @classmethod
+    def create(
+        cls, path: Path, *, stage: str, config: object, inputs: Mapping[str, Path] | None = None, fresh: bool = False
+    ) -> Run:
+        """Start a run, or go on with the one that the same command left there.
+
+        A complete run with the same config comes back with `complete` True and is not touched.
+
+        Args:
+            path: the run directory; made with its parents.
+            stage: the verb, e.g. `"train-rs"`.
+            config: the stage's frozen dataclass; everything in it is recorded.
+            inputs: name → run directory of an earlier stage; their manifests' hashes are recorded.
+            fresh: remove what an earlier run left there.
+
+        Raises:
+            UsageError: the folder holds a run of another config, or files that are no run.
+        """
+        path = Path(path)
+        document = {
+            "format": FORMAT,
+            "stage": stage,
+            "argv": ["bkrl", *sys.argv[1:]] if Path(sys.argv[0]).name == "bkrl" else list(sys.argv),
+            "config": _plain(config),
+            "inputs": {name: _input(Path(source)) for name, source in (inputs or {}).items()},
+        }
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is a file; name a folder with --out.")
+        config_file = path / "config.json"
+        if fresh and config_file.exists():
+            shutil.rmtree(path)
+        if config_file.exists():
+            found = read_json(config_file)
+            different = _differences(found, document)
+            if different:
+                raise UsageError(
+                    f"{path} holds a run with another {', '.join(different)}; choose another --out, or pass --fresh "
+                    "to remove it first."
+                )
+            manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
+            return cls(path, found, manifest)
+        if path.exists() and any(path.iterdir()):
+            raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFailed(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
+        atomic_write(config_file, to_json(document))
+        return cls(path, _plain(document), None)
+
+    @classmethod
+    def open(cls, path: Path, stage: str | Sequence[str] | None = None, verify: bool = True) -> Run:
+        """Open a complete run, checking every output against its recorded size and hash.
+
+        Raises:
+            InputError: no run is there, it is unfinished, of another stage, or a file was changed or truncated.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
+            from bkrl.registry import did_you_mean
+
+            raise InputError(f"There is no run at {path}.{did_you_mean(path.name, near)}")
+        if not (path / "config.json").exists():
+            raise InputError(f"{path} is not a bkrl run: it has no config.json.")
+        config = read_json(path / "config.json")
+        wanted = [stage] if isinstance(stage, str) else list(stage or [])
+        if wanted and config.get("stage") not in wanted:
+            raise InputError(f"{path} is a '{config.get('stage')}' run; a '{' or '.join(wanted)}' run is needed here.")
+        if not (path / "manifest.json").exists():
+            raise InputError(f"{path} is unfinished (no manifest.json); run its command again and it will continue.")
+        run = cls(path, config, read_json(path / "manifest.json"))
+        if verify:
+            run.verify()
+        return run
+
+    @property
+    def stage(self) -> str:
+        """The verb that made this run."""
+        return str(self.config["stage"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the manifest has been written."""
+        return self._manifest is not None
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of a complete run; InputError before that."""
+        if self._manifest is None:
+            raise InputError(f"{self.path} is unfinished (no manifest.json).")
+        return self._manifest
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the stage recorded about its result."""
+        return dict(self.manifest.get("facts", {}))
+
+    def file(self, name: str) -> Path:
+        """The path of a file inside the run; a name that would leave the folder is refused."""
+        path = (self.path / name).resolve()
+        if not path.is_relative_to(self.path.resolve()):
+            raise ValueError(f"'{name}' would leave {self.path}")
+        return self.path / name
+
+    def log(self, step: int, **metrics: float) -> None:
+        """Append one line to metrics.jsonl. Keys look like `eval/success_rate`; non-finite values become null."""
+        if self._metrics is None:
+            self._metrics = self.file("metrics.jsonl").open("a")
+        values = {key: _plain(value) for key, value in metrics.items()}
+        self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False) + "\n")
+        self._metrics.flush()
+
+    def close(self) -> None:
+        """Release metrics.jsonl (a run that goes on after this opens it again)."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl; a last line torn by a crash is left out."""
+        path = self.file("metrics.jsonl")
+        if not path.exists():
+            return []
+        lines = path.read_text().split("\n")
+        rows = []
+        for number, line in enumerate(lines):
+            if not line:
+                continue
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                if number < len(lines) - 1:
+                    raise InputError(f"{path} is damaged at line {number + 1}.") from None
+        return rows
+
+    def finish(self, outputs: Sequence[str], **facts: object) -> None:
+        """Write the manifest: outputs with rows, bytes and hash; inputs; versions; `facts`. The run is complete."""
+        self.close()
+        names = [*outputs, *(["metrics.jsonl"] if self.file("metrics.jsonl").exists() else [])]
+        manifest = {
+            "format": FORMAT,
+            "stage": self.stage,
+            "argv": self.config["argv"],
+            "config": self.config["config"],
+            "inputs": self.config["inputs"],
+            "outputs": {name: self._describe(name) for name in dict.fromkeys(names)},
+            "facts": facts,
+            "code": _code(),
+            "packages": {name: _version(name) for name in _PACKAGES},
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
+        atomic_write(self.file("manifest.json"), to_json(manifest))
+        self._manifest = _plain(manifest)
+
+    def verify(self) -> None:
+        """Compare every output with the manifest; InputError names the first that differs."""
+        for name, recorded in self.manifest["outputs"].items():
+            path = self.file(name)
+            if not path.exists():
+                raise InputError(f"{path} is missing although the manifest names it; restore it or run again.")
+            if path.stat().st_size != recorded["bytes"]:
+                raise InputError(
+                    f"{path} has {path.stat().st_size} bytes, the manifest says {recorded['bytes']}; restore it or "
+                    "run its command again with --fresh."
+                )
+            if sha256(path) != recorded["sha256"]:
+                raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        path = self.file(name)
+        described: dict[str, Any] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            described["rows"] = pq.read_metadata(path).num_rows
+        return described
+
+
+def _input(path: Path) -> dict[str, str]:
+    run = Run.open(path, verify=False)
+    return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(path / "manifest.json")}
+
+
+def check_inputs(run: Run) -> list[str]:
+    """Sentences about inputs of a complete run that are gone or have changed since; empty when all is well."""
+    problems = []
+    for name, recorded in run.manifest["inputs"].items():
+        manifest = Path(recorded["path"]) / "manifest.json"
+        if not manifest.exists():
+            problems.append(f"{run.path}: its {name} {recorded['path']} is no longer there.")
+        elif sha256(manifest) != recorded["manifest_sha256"]:
+            problems.append(f"{run.path}: its {name} {recorded['path']} was made again since.")
+    return problems
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What sets two configs apart, leaving out what changes no result."""
+    if found.get("stage") != wanted["stage"]:
+        return ["stage"]
+    old, new = found.get("config", {}), _plain(wanted["config"])
+    keys = [k for k in {**old, **new} if k not in _NOT_IDENTITY and old.get(k) != new.get(k)]
+    inputs_old = {k: v.get("manifest_sha256") for k, v in found.get("inputs", {}).items()}
+    inputs_new = {k: v["manifest_sha256"] for k, v in wanted["inputs"].items()}
+    keys += [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
+    return keys
+
+
+def _atomically(path: Path, write: Any) -> None:
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise RunFailed(f"{path} cannot be written ({error.strerror}).") from None
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
+        raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free).") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _version(package: str) -> str | None:
+    if package == "bkrl":
+        return __version__
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _code() -> dict[str, Any]:
+    """The commit of the source tree, when bkrl runs from one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {"commit": None, "dirty": None}
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": bool(status) if status is not None else None}

@@ -1,0 +1,117 @@
+"""Every Parquet table bkrl writes. Plain types only, so that pandas, polars, duckdb and HF datasets read them all.
+
+Tables that say something about experience point at it with (episode_id, start, length); steps are never copied.
+A change that old readers cannot follow raises SCHEMA_VERSION.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import prod
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+_VERSION = {b"bkrl.schema_version": str(SCHEMA_VERSION).encode()}
+
+
+def steps_schema(obs_shape: Sequence[int]) -> pa.Schema:
+    """Steps: an episode of T actions has T + 1 rows; the last row's action and reward are null.
+
+    `observation` holds the raw uint8 array, row-major; its shape and dtype stand in the field's metadata, so
+    `np.frombuffer(...).reshape(-1, *shape)` needs no Python loop.
+    """
+    shape = {b"shape": json.dumps(list(obs_shape)).encode(), b"dtype": b"uint8"}
+    return pa.schema(
+        [
+            pa.field("episode_id", pa.int64(), nullable=False),
+            pa.field("step", pa.int32(), nullable=False),
+            pa.field("observation", pa.binary(prod(obs_shape)), nullable=False, metadata=shape),
+            pa.field("caption", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("mission", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("action", pa.int32()),
+            pa.field("reward", pa.float32()),
+            pa.field("terminated", pa.bool_(), nullable=False),
+            pa.field("truncated", pa.bool_(), nullable=False),
+        ],
+        metadata=_VERSION,
+    )
+
+
+def _table(*fields: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, dtype) for name, dtype in fields], metadata=_VERSION)
+
+
+_SEGMENT = [("episode_id", pa.int64()), ("start", pa.int32()), ("length", pa.int32())]
+
+EPISODES = _table(
+    ("episode_id", pa.int64()),
+    ("seed", pa.int64()),
+    ("length", pa.int32()),
+    ("episode_return", pa.float32()),
+    ("success", pa.bool_()),
+    ("terminated", pa.bool_()),
+    ("truncated", pa.bool_()),
+    ("checkpoint_step", pa.int64()),
+    ("part", pa.int32()),
+    ("row_start", pa.int64()),
+)
+
+# Every request that was answered, and the whole answer. `key` is its address in the store.
+RESPONSES = _table(
+    ("request_id", pa.int64()),
+    ("key", pa.string()),
+    ("prompt", pa.string()),
+    ("sample", pa.int32()),
+    ("reply", pa.string()),
+    ("status", pa.string()),
+    ("finish_reason", pa.string()),
+    ("model", pa.string()),
+    ("prompt_tokens", pa.int64()),
+    ("completion_tokens", pa.int64()),
+    ("cost_usd", pa.float64()),
+    ("answered_as", pa.string()),
+)
+
+# Which of two segments is better. `label` is the probability that A is: 1, 0, or 0.5 for a tie; null if unparsed.
+PREFERENCES = _table(
+    ("pair_id", pa.int64()),
+    ("a_episode_id", pa.int64()),
+    ("a_start", pa.int32()),
+    ("b_episode_id", pa.int64()),
+    ("b_start", pa.int32()),
+    ("length", pa.int32()),
+    ("label", pa.float32()),
+    ("status", pa.string()),
+    ("votes_a", pa.int32()),
+    ("votes_b", pa.int32()),
+    ("votes_tie", pa.int32()),
+    ("votes_invalid", pa.int32()),
+    ("request_ids", pa.list_(pa.int64())),
+)
+
+# One row for each goal suggested for a segment; `goal` is null where the reply held none.
+GOALS = _table(
+    ("query_id", pa.int64()),
+    *_SEGMENT,
+    ("caption", pa.string()),
+    ("goal", pa.string()),
+    ("goal_id", pa.int32()),
+    ("status", pa.string()),
+    ("request_id", pa.int64()),
+)
+
+# Every candidate program with its check; exactly one is chosen.
+PROGRAMS = _table(
+    ("candidate_id", pa.int32()),
+    ("round", pa.int32()),
+    ("program", pa.string()),
+    ("status", pa.string()),
+    ("error", pa.string()),
+    ("score", pa.float64()),
+    ("score_details", pa.string()),
+    ("chosen", pa.bool_()),
+    ("request_id", pa.int64()),
+)

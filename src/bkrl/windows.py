@@ -1,0 +1,151 @@
+"""Rollouts of many worlds, and the windows of recent history that a potential sees.
+
+Φ is a function of a short history h_t = (s_{t-H}, a_{t-H}, …, a_{t-1}, s_t) that never reaches across an
+episode's start. Axes are named at allocation: T steps, N worlds, H history, B windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+UInt8 = NDArray[np.uint8]
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A batch of B histories of H actions and H + 1 observations, oldest first.
+
+    Attributes:
+        observations: (B, H+1, *obs_shape) uint8, the raw integers the world emits; `[:, -1]` is the current one.
+        actions: (B, H) int64; action i was taken at observation i. 0 where that observation is not valid.
+        valid: (B, H+1) bool; False for rows before the episode began, whose observations are all 0.
+    """
+
+    observations: UInt8
+    actions: Int64
+    valid: Bool
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+    @property
+    def horizon(self) -> int:
+        """H, the number of past actions."""
+        return self.actions.shape[1]
+
+    def __getitem__(self, index: object) -> Windows:
+        """The windows chosen by a slice, an index array or a mask over the batch."""
+        return Windows(self.observations[index], self.actions[index], self.valid[index])  # type: ignore[index]
+
+    def last(self, horizon: int) -> Windows:
+        """The same moments with a shorter memory."""
+        if horizon > self.horizon:
+            raise ValueError(f"windows of horizon {self.horizon} cannot be lengthened to {horizon}")
+        first = self.horizon - horizon
+        return Windows(self.observations[:, first:], self.actions[:, first:], self.valid[:, first:])
+
+    def unique(self) -> tuple[Windows, Int64]:
+        """The distinct windows, and for each of the B windows the place of its twin among them.
+
+        Evaluate once, scatter with the second value: `phi(distinct)[inverse]`.
+        """
+        if len(self) == 0:
+            return self, np.zeros(0, np.int64)
+        flat = self.observations.reshape(len(self), -1)
+        # Actions and validity are small numbers, so a byte each keeps the key short and the comparison exact.
+        key = np.ascontiguousarray(
+            np.concatenate([flat, self.actions.astype(np.uint8), self.valid.astype(np.uint8)], axis=1)
+        )
+        rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
+        _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+        return self[first], inverse.astype(np.int64)
+
+
+def gather(observations: UInt8, actions: Int64, ages: NDArray[np.integer], rows: Int64, horizon: int) -> Windows:
+    """Windows that end at `rows` of a single time-ordered record.
+
+    Args:
+        observations: (R, *obs_shape) uint8.
+        actions: (R,) int64, the action taken at each row (anything on an episode's last row).
+        ages: (R,) how many rows of the same episode stand before each row.
+        rows: (B,) the current row of each window.
+        horizon: H.
+    """
+    offsets = np.arange(-horizon, 1)
+    index = rows[:, None] + offsets
+    valid = ages[rows][:, None] >= -offsets
+    index = np.where(valid, index, rows[:, None])
+    views = observations[index]
+    views[~valid] = 0
+    return Windows(views, np.where(valid[:, :-1], actions[index[:, :-1]], 0).astype(np.int64), valid)
+
+
+@dataclass
+class Rollout:
+    """T steps of N worlds with SAME_STEP autoreset, and the H rows of history before them.
+
+    Attributes:
+        horizon: H, rows of history kept before the first step.
+        observations: (H+T+1, N, *obs_shape) uint8; row H+t is what world n saw before action t; row H+T is the
+            observation the value is bootstrapped from.
+        actions: (H+T, N) int64.
+        ages: (T+1, N) int32, actions already taken in the running episode at row t (0 at its first observation).
+        rewards: (T, N) float32, the world's own reward.
+        terminated, truncated: (T, N) bool.
+        final_index: (K,) int64, t * N + n of every step that ended an episode, increasing.
+        final_observations: (K, *obs_shape) uint8, the true last observation of those episodes.
+    """
+
+    horizon: int
+    observations: UInt8
+    actions: Int64
+    ages: NDArray[np.int32]
+    rewards: NDArray[np.float32]
+    terminated: Bool
+    truncated: Bool
+    final_index: Int64
+    final_observations: UInt8
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.rewards.shape[0]
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return self.rewards.shape[1]
+
+    def windows(self, horizon: int, first: int = 0, last: int | None = None) -> Windows:
+        """Windows at rows `first`..`last` (both included, default 0..T) of every world, in (row, world) order."""
+        last = self.num_steps if last is None else last
+        t, n = np.divmod(np.arange(first * self.num_envs, (last + 1) * self.num_envs), self.num_envs)
+        return self._ending_at(t, n, horizon)
+
+    def final_windows(self, horizon: int) -> Windows:
+        """The (K,) windows that end in the final observations, in the order of `final_index`."""
+        t, n = np.divmod(self.final_index, self.num_envs)
+        before = self._ending_at(t, n, max(horizon - 1, 0))
+        if horizon == 0:
+            return Windows(self.final_observations[:, None], before.actions, np.ones((len(t), 1), bool))
+        return Windows(
+            np.concatenate([before.observations, self.final_observations[:, None]], axis=1),
+            np.concatenate([before.actions, self.actions[self.horizon + t, n][:, None]], axis=1),
+            np.concatenate([before.valid, np.ones((len(t), 1), bool)], axis=1),
+        )
+
+    def _ending_at(self, t: Int64, n: Int64, horizon: int) -> Windows:
+        if horizon > self.horizon:
+            raise ValueError(f"the rollout keeps {self.horizon} rows of history, {horizon} were asked for")
+        offsets = np.arange(-horizon, 1)
+        valid = self.ages[t, n][:, None] >= -offsets
+        rows = np.where(valid, self.horizon + t[:, None] + offsets, self.horizon + t[:, None])
+        views = self.observations[rows, n[:, None]]
+        views[~valid] = 0
+        past = self.actions[np.minimum(rows[:, :-1], len(self.actions) - 1), n[:, None]]
+        return Windows(views, np.where(valid[:, :-1], past, 0), valid)
