@@ -1,0 +1,310 @@
+"""Recorded experience: a run directory with `steps/part-*.parquet`, `episodes.parquet` and `info.json`.
+
+Many episodes stand in a part, an episode is never split, and nothing is ever rewritten: tables of labels point at
+steps with `Segment`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bkrl.errors import InputError
+from bkrl.run import Run, atomic_write, read_json, read_table, sha256, to_json, write_table
+from bkrl.schema import EPISODES, SCHEMA_VERSION, steps_schema
+from bkrl.windows import Windows, gather
+
+# Observations compress well, captions too: this keeps a part's file far below 128 MB and its reading in memory.
+PART_BYTES = 64 * 2**20
+
+
+class Segment(NamedTuple):
+    """`length` consecutive actions of one episode, and so `length` + 1 observations, from step `start` on."""
+
+    episode_id: int
+    start: int
+    length: int
+
+
+class DatasetWriter:
+    """Writes episodes into a run directory as they end; call `close()` and then `run.finish(writer.outputs)`."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        env_id: str,
+        obs_shape: Sequence[int],
+        action_names: Sequence[str],
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._run = run
+        self._shape = tuple(obs_shape)
+        self._info = {
+            **(info or {}),
+            "schema_version": SCHEMA_VERSION,
+            "env_id": env_id,
+            "obs_shape": list(obs_shape),
+            "action_names": list(action_names),
+        }
+        self._schema = steps_schema(self._shape)
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        self._bytes = 0
+        self._part = 0
+        self._rows_in_part = 0
+        self._episodes: dict[str, list[Any]] = {name: [] for name in EPISODES.names}
+        self.outputs: list[str] = []
+        run.file("steps").mkdir(exist_ok=True)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes written so far."""
+        return len(self._episodes["episode_id"])
+
+    def add_episode(
+        self,
+        observations: NDArray[np.uint8],
+        actions: NDArray[np.integer],
+        rewards: NDArray[np.floating],
+        captions: Sequence[str],
+        *,
+        mission: str,
+        terminated: bool,
+        truncated: bool,
+        success: bool,
+        seed: int,
+        checkpoint_step: int,
+    ) -> None:
+        """Append an episode of T actions.
+
+        Args:
+            observations: (T+1, *obs_shape) uint8, the true final one included.
+            actions: (T,); rewards: (T,); captions: T+1 strings.
+            seed: what the world was seeded with (it may have drawn several episodes since).
+            checkpoint_step: environment steps the recorded policy had been trained for.
+        """
+        length = len(actions)
+        if length == 0:
+            raise ValueError("an episode has at least one action")
+        if observations.shape != (length + 1, *self._shape) or observations.dtype != np.uint8:
+            raise ValueError(f"observations must be uint8 of shape {(length + 1, *self._shape)}")
+        if len(rewards) != length or len(captions) != length + 1:
+            raise ValueError("rewards need one entry an action, captions one an observation")
+        episode_id, rows = self.num_episodes, length + 1
+        raw = np.ascontiguousarray(observations).reshape(rows, -1)
+        last = np.arange(rows) == length
+        columns = self._columns
+        columns["episode_id"].append(np.full(rows, episode_id, np.int64))
+        columns["step"].append(np.arange(rows, dtype=np.int32))
+        columns["observation"].append(raw)
+        columns["caption"].extend(captions)
+        columns["mission"].extend([mission] * rows)
+        columns["action"].append(np.append(actions, -1).astype(np.int32))
+        columns["reward"].append(np.append(rewards, 0).astype(np.float32))
+        columns["terminated"].append(last & terminated)
+        columns["truncated"].append(last & truncated)
+        described = (episode_id, seed, length, float(np.sum(rewards, dtype=np.float64)), success, terminated, truncated)
+        row = (*described, checkpoint_step, self._part, self._rows_in_part)
+        for name, value in zip(EPISODES.names, row, strict=True):
+            self._episodes[name].append(value)
+        self._rows_in_part += rows
+        self._bytes += raw.nbytes + sum(map(len, captions))
+        if self._bytes >= PART_BYTES:
+            self._write_part()
+
+    def close(self) -> None:
+        """Write what is buffered, the table of episodes and the description."""
+        if self._rows_in_part:
+            self._write_part()
+        write_table(self._run.file("episodes.parquet"), pa.table(self._episodes, schema=EPISODES))
+        atomic_write(self._run.file("info.json"), to_json(self._info))
+        self.outputs += ["episodes.parquet", "info.json"]
+
+    def _write_part(self) -> None:
+        columns = self._columns
+        action = np.concatenate(columns["action"])
+        is_last = action < 0
+        width = prod(self._shape)
+        raw = np.concatenate(columns["observation"])
+        arrays: dict[str, pa.Array] = {
+            "episode_id": pa.array(np.concatenate(columns["episode_id"])),
+            "step": pa.array(np.concatenate(columns["step"])),
+            "observation": pa.Array.from_buffers(pa.binary(width), len(raw), [None, pa.py_buffer(raw.tobytes())]),
+            "caption": _dictionary(columns["caption"]),
+            "mission": _dictionary(columns["mission"]),
+            "action": pa.array(action, mask=is_last),
+            "reward": pa.array(np.concatenate(columns["reward"]), mask=is_last),
+            "terminated": pa.array(np.concatenate(columns["terminated"])),
+            "truncated": pa.array(np.concatenate(columns["truncated"])),
+        }
+        name = f"steps/part-{self._part:05d}.parquet"
+        write_table(self._run.file(name), pa.table(list(arrays.values()), schema=self._schema))
+        self.outputs.append(name)
+        self._columns = {column: [] for column in self._schema.names}
+        self._bytes = self._rows_in_part = 0
+        self._part += 1
+
+
+class Dataset:
+    """A complete, verified dataset, read into arrays over its R rows when they are first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.path: Path = run.path
+        self.info = read_json(run.file("info.json"))
+        version = self.info.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise InputError(
+                f"{self.path} has schema version {version}, this bkrl reads {SCHEMA_VERSION}; collect it again."
+            )
+        self.env_id: str = self.info["env_id"]
+        self.obs_shape: tuple[int, ...] = tuple(self.info["obs_shape"])
+        self.action_names: tuple[str, ...] = tuple(self.info["action_names"])
+        self.episodes = read_table(run.file("episodes.parquet"), EPISODES)
+        if self.episodes.num_rows == 0:
+            raise InputError(f"{self.path} holds no episodes; collect with more --episodes-per-checkpoint.")
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """Open a collect run, verifying the manifest, every hash and the schema version; InputError otherwise."""
+        return cls(Run.open(Path(path), "collect"))
+
+    @property
+    def manifest_sha256(self) -> str:
+        """What identifies this dataset in other runs' manifests."""
+        return sha256(self.path / "manifest.json")
+
+    @property
+    def num_episodes(self) -> int:
+        """E."""
+        return int(self.episodes.num_rows)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """(E,) actions in each episode."""
+        return self._episode_column("length").astype(np.int64)
+
+    @property
+    def num_steps(self) -> int:
+        """Actions in all episodes."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def first_row(self) -> NDArray[np.int64]:
+        """(E,) the row of each episode's first observation."""
+        return np.concatenate([[0], np.cumsum(self.lengths + 1)[:-1]])
+
+    @cached_property
+    def returns(self) -> NDArray[np.float32]:
+        """(E,) sum of the world's rewards."""
+        return self._episode_column("episode_return")
+
+    @cached_property
+    def success(self) -> NDArray[np.bool_]:
+        """(E,) whether the episode ended in success."""
+        return self._episode_column("success")
+
+    @cached_property
+    def terminated(self) -> NDArray[np.bool_]:
+        """(E,) whether the world ended the episode (and not the time limit)."""
+        return self._episode_column("terminated")
+
+    @cached_property
+    def checkpoint_step(self) -> NDArray[np.int64]:
+        """(E,) environment steps the recorded policy had been trained for."""
+        return self._episode_column("checkpoint_step")
+
+    @cached_property
+    def missions(self) -> list[str]:
+        """(E,) the mission of each episode."""
+        return cast("list[str]", self._steps.column("mission").take(pa.array(self.first_row)).to_pylist())
+
+    @cached_property
+    def observations(self) -> NDArray[np.uint8]:
+        """(R, *obs_shape) uint8."""
+        column = self._steps.column("observation").combine_chunks()
+        width = prod(self.obs_shape)
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        flat = [
+            np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+            for chunk in chunks
+        ]
+        return np.concatenate(flat).reshape(-1, *self.obs_shape)
+
+    @cached_property
+    def actions(self) -> NDArray[np.int64]:
+        """(R,) the action taken at each row, -1 on an episode's last row."""
+        return self._steps.column("action").fill_null(-1).to_numpy().astype(np.int64)
+
+    @cached_property
+    def rewards(self) -> NDArray[np.float32]:
+        """(R,) the reward of that action, 0 on an episode's last row."""
+        return self._steps.column("reward").fill_null(0.0).to_numpy().astype(np.float32)
+
+    @cached_property
+    def ages(self) -> NDArray[np.int32]:
+        """(R,) actions taken before each row in its episode."""
+        return self._steps.column("step").to_numpy().astype(np.int32)
+
+    @cached_property
+    def episode_of_row(self) -> NDArray[np.int64]:
+        """(R,) the episode of each row."""
+        return self._steps.column("episode_id").to_numpy()
+
+    @cached_property
+    def caption_ids(self) -> NDArray[np.int32]:
+        """(R,) index into `caption_texts`."""
+        return self._captions[0]
+
+    @cached_property
+    def caption_texts(self) -> list[str]:
+        """The distinct captions."""
+        return self._captions[1]
+
+    def caption(self, row: int) -> str:
+        """The caption of one row."""
+        return self.caption_texts[self.caption_ids[row]]
+
+    def rows(self, segment: Segment) -> NDArray[np.int64]:
+        """(length + 1,) rows of a segment; InputError when the dataset has no such steps."""
+        episode, start, length = segment
+        if not 0 <= episode < self.num_episodes or start < 0 or start + length > self.lengths[episode]:
+            raise InputError(f"{self.path} has no segment {tuple(segment)}; the labels belong to another dataset.")
+        return np.arange(start, start + length + 1) + self.first_row[episode]
+
+    def windows(self, rows: NDArray[np.int64], horizon: int) -> Windows:
+        """The windows of H = `horizon` past actions that end at `rows`, (B,)."""
+        return gather(self.observations, self.actions, self.ages, np.asarray(rows, np.int64), horizon)
+
+    @cached_property
+    def _steps(self) -> pa.Table:
+        names = sorted(name for name in self.run.manifest["outputs"] if name.startswith("steps/"))
+        schema = steps_schema(self.obs_shape)
+        table = pa.concat_tables([read_table(self.run.file(name), schema) for name in names]).unify_dictionaries()
+        expected = int((self.lengths + 1).sum())
+        if table.num_rows != expected:
+            raise InputError(f"{self.path} has {table.num_rows} step rows, its episodes need {expected}; collect again.")
+        return table
+
+    @cached_property
+    def _captions(self) -> tuple[NDArray[np.int32], list[str]]:
+        column = self._steps.column("caption").combine_chunks()
+        array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        return array.indices.to_numpy().astype(np.int32), array.dictionary.to_pylist()
+
+    def _episode_column(self, name: str) -> NDArray[Any]:
+        return self.episodes.column(name).to_numpy()
+
+
+def _dictionary(texts: list[str]) -> pa.Array:
+    """A dictionary array with int32 indices, entries in order of first appearance."""
+    places: dict[str, int] = {}
+    indices = [places.setdefault(text, len(places)) for text in texts]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(places), pa.string()))
