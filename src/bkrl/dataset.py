@@ -290,7 +290,9 @@ class Dataset:
         table = pa.concat_tables([read_table(self.run.file(name), schema) for name in names]).unify_dictionaries()
         expected = int((self.lengths + 1).sum())
         if table.num_rows != expected:
-            raise InputError(f"{self.path} has {table.num_rows} step rows, its episodes need {expected}; collect again.")
+            raise InputError(
+                f"{self.path} has {table.num_rows} step rows, its episodes need {expected}; collect again."
+            )
         return table
 
     @cached_property

@@ -1,0 +1,179 @@
+"""Every setting of every verb: one frozen dataclass each. The command line, the manifests and docs/cli.md come from here.
+
+A field's `Annotated[..., Flag("…")]` is its help; units and meaning stand in it. `out` and friends are paths; a
+path that is `None` gets the default written in its help. This module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Help of one setting, and whether it is given by position."""
+
+    help: str
+    positional: bool = False
+    short: str = ""
+    metavar: str = ""
+
+
+Seed = Annotated[int, Flag("seed of every random stream in this run")]
+Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew")]
+Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1")]
+Backend = Annotated[
+    Literal["native", "reference"],
+    Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
+]
+Network = Annotated[
+    Literal["compact", "paper"], Flag("compact: made for these worlds; paper: the published convolutional network")
+]
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
+
+    num_envs: Annotated[int, Flag("worlds stepped side by side")] = 64
+    num_steps: Annotated[int, Flag("steps of each world in a rollout")] = 128
+    learning_rate: Annotated[float, Flag("Adam's step size")] = 1e-3
+    gamma: Annotated[float, Flag("discount of the world's reward, and of shaping")] = 0.99
+    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation")] = 0.95
+    update_epochs: Annotated[int, Flag("passes over a rollout")] = 4
+    num_minibatches: Annotated[int, Flag("minibatches in a pass")] = 8
+    clip_coef: Annotated[float, Flag("ε of the clipped objective")] = 0.2
+    ent_coef: Annotated[float, Flag("weight of the entropy bonus")] = 0.01
+    vf_coef: Annotated[float, Flag("weight of the value loss")] = 0.5
+    max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm")] = 0.5
+    target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never")] = 0.0
+    anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Record text-annotated experience with PPO + RND exploration."""
+
+    env: Annotated[str, Flag("world to explore; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-Pretraining-S20"
+    out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]")] = None
+    steps: Annotated[int, Flag("environment steps to train the explorer for")] = 500_000
+    checkpoints: Annotated[int, Flag("how often to record, evenly from step 0 to the end")] = 6
+    episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time")] = 40
+    ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published")] = 0.0
+    int_coef: Annotated[float, Flag("weight of the RND novelty reward")] = 1.0
+    int_gamma: Annotated[float, Flag("discount of the novelty reward")] = 0.99
+    language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
+    seed: Seed = 1
+    network: Network = "compact"
+    backend: Backend = "native"
+    threads: Threads = 1
+    fresh: Fresh = False
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """Ask a language model what it knows: reward code, preferences between segments, or goals."""
+
+    dataset: Annotated[Path, Flag("a collect run", positional=True)]
+    variant: Annotated[Literal["code", "pref", "goal"], Flag("what to ask for")] = "pref"
+    out: Annotated[Path | None, Flag("run directory  [default: logs/label-VARIANT-DATASET-sSEED]")] = None
+    llm: Annotated[
+        str,
+        Flag("who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, replay:RUN"),
+    ] = "rules"
+    num: Annotated[int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5")] = 0
+    length: Annotated[int, Flag("actions in a segment")] = 5
+    swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
+    votes: Annotated[int, Flag("answers asked for each question")] = 1
+    temperature: Annotated[float, Flag("sampling temperature")] = 0.5
+    max_tokens: Annotated[int, Flag("longest reply, in tokens")] = 2048
+    max_requests: Annotated[int, Flag("ask at most this often in this run; 0: no limit")] = 0
+    concurrency: Annotated[int, Flag("most requests in flight at once")] = 32
+    dry_run: Annotated[bool, Flag("show how many prompts there are and three of them; ask nothing")] = False
+    cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
+    seed: Seed = 1
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True)
+class TrainRmConfig:
+    """Turn labels into a potential Φ with a fixed scale."""
+
+    labels: Annotated[Path, Flag("a label run", positional=True)]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS]")] = None
+    dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
+    encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline) or hf:NAME_OR_PATH")] = "hash"
+    epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)")] = 30
+    control: Annotated[
+        Literal["none", "shuffled", "random", "zero"],
+        Flag("make a control instead: permuted labels, a fixed random network, or Φ = 0"),
+    ] = "none"
+    seed: Seed = 1
+    threads: Threads = 1
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True)
+class TrainRsConfig:
+    """Train a policy with PPO, its reward shaped by a potential."""
+
+    alg: Annotated[
+        Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal"],
+        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind"),
+    ] = "ppo"
+    potential: Annotated[Path | None, Flag("a train-rm run; needed by the bk- algorithms")] = None
+    env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
+    out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
+    steps: Annotated[int, Flag("environment steps to train for")] = 1_000_000
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)")] = 1.0
+    shaping_coef: Annotated[float, Flag("Φ is multiplied by this")] = 1.0
+    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward")] = 0.1
+    eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained")] = 50_000
+    eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation")] = 50
+    checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained")] = 200_000
+    seed: Seed = 1
+    network: Network = "compact"
+    backend: Backend = "native"
+    threads: Threads = 1
+    fresh: Fresh = False
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Measure a frozen policy on seeded episodes."""
+
+    policy: Annotated[Path, Flag("a train-rs run", positional=True)]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]")] = None
+    env: Annotated[str | None, Flag("another world of the same family  [default: the one it was trained in]")] = None
+    episodes: Annotated[int, Flag("episodes in each mode")] = 100
+    mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
+    gifs: Annotated[int, Flag("episodes to record as GIFs")] = 2
+    seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these")] = 1_000_003
+    backend: Backend = "native"
+    threads: Threads = 1
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Curves, tables, labels and provenance in one self-contained HTML file."""
+
+    runs: Annotated[tuple[Path, ...], Flag("train-rs and evaluate runs", positional=True)]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
+    title: Annotated[str, Flag("title of the page")] = "bkrl report"
+    threshold: Annotated[float, Flag("success rate whose time to reach is reported")] = 0.8
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True)
+class ReproduceConfig:
+    """The whole chain: collect → label → train-rm → train-rs → evaluate → report."""
+
+    preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: two minutes")] = "laptop"
+    out: Annotated[Path, Flag("folder for all runs and report.html")] = Path("logs/reproduce")
+    jobs: Annotated[int, Flag("training runs side by side; 0: one for each core")] = 0
+    dry_run: Annotated[bool, Flag("print what would be done")] = False

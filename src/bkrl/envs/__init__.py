@@ -1,0 +1,128 @@
+"""Worlds by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:ID")` imports it for you.
+
+A family (a subpackage or module named in `_FAMILIES`) exports `worlds()`, `make_reference(env_id, **options)`,
+`make_native_vec(env_id, num_envs, **options)` and `caption(observations, …)`; `find(env_id)` is optional and
+recognises ids that are not listed (any other level of PyPI minigrid).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal, cast
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
+from bkrl.envs.world import World
+from bkrl.errors import UsageError
+from bkrl.registry import did_you_mean
+
+__all__ = ["World", "WorldVectorEnv", "captioner", "env_ids", "make", "make_vec", "world"]
+
+Backend = Literal["native", "reference"]
+
+_FAMILIES = ("babyai", "crafter", "toy")
+
+
+def _family(name: str) -> ModuleType:
+    return import_module(f"bkrl.envs.{name}")
+
+
+@cache
+def _worlds() -> dict[str, World]:
+    return {w.env_id: w for family in _FAMILIES for w in _family(family).worlds()}
+
+
+def env_ids() -> list[str]:
+    """Every id bkrl registers; other `BabyAI-*` and `MiniGrid-*` ids of PyPI minigrid work as well."""
+    return list(_worlds())
+
+
+@cache
+def world(env_id: str) -> World:
+    """The facts about an id; UsageError with the nearest name when there is no such world."""
+    known = _worlds()
+    if env_id in known:
+        return known[env_id]
+    for family in _FAMILIES:
+        find = getattr(_family(family), "find", None)
+        found = find(env_id) if find else None
+        if found is not None:
+            return cast(World, found)
+    raise UsageError(f"There is no world '{env_id}'.{did_you_mean(env_id, known)} `bkrl list envs` shows them all.")
+
+
+def make_vec(env_id: str, num_envs: int, *, backend: Backend = "native", **options: Any) -> WorldVectorEnv:
+    """N copies of a world as one vector environment.
+
+    Args:
+        env_id: see `env_ids()`.
+        num_envs: N.
+        backend: "native" (our engine) or "reference" (PyPI minigrid or crafter, one Python object a world).
+        options: of the family, e.g. `observation="image"` for Crafter.
+    """
+    facts = world(env_id)
+    family = _family(facts.family)
+    if backend == "native" and hasattr(family, "make_native_vec"):
+        return cast(WorldVectorEnv, family.make_native_vec(env_id, num_envs, **options))
+    if backend not in ("native", "reference"):
+        raise UsageError(f"There is no backend '{backend}'; use native or reference.")
+    return ReferenceVectorEnv(facts, partial(family.make_reference, env_id, **options), num_envs)
+
+
+def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasium.Env[Any, Any]:
+    """One world as an ordinary `gymnasium.Env` with the same dynamics."""
+    family = _family(world(env_id).family)
+    if backend == "native" and hasattr(family, "make_native"):
+        return cast("gymnasium.Env[Any, Any]", family.make_native(env_id, **options))
+    return cast("gymnasium.Env[Any, Any]", family.make_reference(env_id, **options))
+
+
+def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callable[[NDArray[np.uint8]], list[str]]:
+    """The caption function of a world: (B, *obs_shape) uint8 → B captions, memoised.
+
+    Args:
+        env_id: the world.
+        language: "en", or "fr" for BabyAI.
+        compat: keep the known defects of the published captioner.
+    """
+    family = world(env_id).family
+    options: dict[str, Any] = {}
+    if language != "en":
+        if family != "babyai":
+            raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
+        options["language"] = language
+    if compat:
+        if family != "babyai":
+            raise UsageError(f"{env_id} has no upstream caption mode; leave the switch out.")
+        options["compat"] = True
+    return partial(_family(family).caption, **options)
+
+
+def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    return make(env_id, **options)
+
+
+def _vector_entry(env_id: str, num_envs: int = 1, **options: Any) -> WorldVectorEnv:
+    return make_vec(env_id, num_envs, **options)
+
+
+def _register() -> None:
+    for env_id in _worlds():
+        if env_id not in gymnasium.registry:
+            gymnasium.register(
+                id=env_id,
+                entry_point="bkrl.envs:_entry",
+                vector_entry_point="bkrl.envs:_vector_entry",
+                kwargs={"env_id": env_id},
+                disable_env_checker=True,
+                order_enforce=False,
+            )
+
+
+_register()
