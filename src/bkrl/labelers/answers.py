@@ -1,0 +1,206 @@
+"""Reading replies. A parser returns what the reply says, or `Unparsed` with the reason; it never falls back to a label.
+
+Accepted forms, in this order: the JSON that was asked for (also inside prose or a fence), tagged text
+(`<choice>A</choice>`), and a few unmistakable short forms (`**A**`, `Answer: B`, `A > B`). What a model wrote inside
+`<think>` is not its answer. Two different answers in one reply are none.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Choice = Literal["A", "B", "tie"]
+
+LONGEST_ANSWER = 200_000
+LONGEST_GOAL = 80
+MOST_GOALS = 20
+
+CHOICE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"thoughts": {"type": "string"}, "choice": {"type": "string", "enum": ["A", "B", "tie"]}},
+    "required": ["thoughts", "choice"],
+    "additionalProperties": False,
+}
+GOALS_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"goals": {"type": "array", "items": {"type": "string"}}},
+    "required": ["goals"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """Why a reply holds no answer, in words a model can act on when it is asked again."""
+
+    reason: str
+
+
+_THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
+_THOUGHT_OPEN = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL | re.IGNORECASE)
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_VALUE = r"(A\s*[>≻]\s*B|B\s*[<≺]\s*A|B\s*[>≻]\s*A|A\s*[<≺]\s*B|A\s*=\s*B|B\s*=\s*A|segment\s+[AB]|[AB]|tie|draw|equal)"
+_SHORT = re.compile(rf"\W*{_VALUE}\W*", re.IGNORECASE)
+_MARKED = re.compile(
+    rf"(?:\b(?:final\s+)?(?:answer|choice|preference|verdict|rank)\b\W{{0,4}}?\s*(?:is\b|:|=|\]|\*\*)\s*[\W_]*?){_VALUE}"
+    r"(?![\w|/]|\s*(?:\||/|or\b|>|<|=|≻|≺|,?\s*[AB]\b))",
+    re.IGNORECASE,
+)
+_TAGGED = re.compile(r"<(choice|answer|preference)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"^[ \t]*(```|~~~)[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
+
+
+def parse_choice(text: str) -> Choice | Unparsed:
+    """Which segment a reply prefers."""
+    answer = _answer_part(text)
+    if isinstance(answer, Unparsed):
+        return answer
+    found: list[Choice] = []
+    keyed = False
+    for value in _json_values(answer):
+        if isinstance(value, dict) and "choice" in value:
+            keyed = True
+            choice = _choice(value["choice"])
+            if choice is not None:
+                found.append(choice)
+    if not found and keyed:
+        return Unparsed('"choice" must be "A", "B" or "tie"')
+    if not found:
+        found = [c for _, value in _TAGGED.findall(answer) if (c := _choice(value)) is not None]
+    if not found:
+        whole = _SHORT.fullmatch(answer)
+        found = [c] if whole and (c := _choice(whole[1])) is not None else []
+    if not found:
+        found = [c for value in _MARKED.findall(answer) if (c := _choice(value)) is not None]
+    if not found:
+        return Unparsed("no choice was found")
+    if len(set(found)) > 1:
+        return Unparsed("the reply names different choices")
+    return found[0]
+
+
+def parse_goals(text: str) -> list[str] | Unparsed:
+    """The goals a reply suggests, cleaned and without repetitions, in the reply's order."""
+    answer = _answer_part(text)
+    if isinstance(answer, Unparsed):
+        return answer
+    listed: list[Any] | None = None
+    for value in _json_values(answer):
+        if isinstance(value, dict) and isinstance(value.get("goals"), list):
+            listed = value["goals"]
+            break
+        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            listed = value
+            break
+    if listed is None:
+        tagged = re.search(r"<goals>(.*?)</goals>", answer, re.DOTALL | re.IGNORECASE)
+        lines = (tagged[1] if tagged else answer).splitlines()
+        bullet = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.)])\s+(\S.*)$")
+        listed = [found[1] for line in lines if (found := bullet.match(line))]
+    goals: dict[str, None] = {}
+    for item in listed[:MOST_GOALS]:
+        goal = clean_goal(item) if isinstance(item, str) else None
+        if goal is not None:
+            goals.setdefault(goal)
+    return list(goals) if goals else Unparsed("no usable goal was found")
+
+
+def clean_goal(text: str) -> str | None:
+    """A goal as the library keeps it: one line of plain lower-case words, or None if it is not a goal."""
+    plain = unicodedata.normalize("NFKC", text)
+    plain = "".join(c if unicodedata.category(c)[0] not in "CZ" else " " if c in " \t\n\r\xa0" else "" for c in plain)
+    plain = re.sub(r"\s+", " ", plain).strip(" .;:,!\"'*_`-").lower()
+    if not 3 <= len(plain) <= LONGEST_GOAL or not re.fullmatch(r"[^\W\d_][\w ,'()-]*", plain):
+        return None
+    return plain
+
+
+def parse_program(text: str) -> str | Unparsed:
+    """The source of the one program in a reply that defines `potential`."""
+    answer = _answer_part(text.replace("\r\n", "\n").removeprefix("\ufeff"))
+    if isinstance(answer, Unparsed):
+        return answer
+    blocks = [textwrap.dedent(body) for _, _, body in _FENCE.findall(answer)]
+    programs = [block for block in blocks if _DEFINES.search(block)]
+    if not programs:
+        for value in _json_values(answer):
+            if isinstance(value, dict):
+                programs += [v for v in value.values() if isinstance(v, str) and _DEFINES.search(v)]
+    if not programs and not blocks:
+        bare = textwrap.dedent(answer)
+        if _DEFINES.search(bare) and _compiles(bare):
+            programs = [bare]
+    if not programs:
+        return Unparsed("no ```python block defines potential(observations, actions, valid)")
+    distinct = {_tidy(program) for program in programs}
+    longest = max(distinct, key=len)
+    if any(program not in longest for program in distinct):
+        return Unparsed("several different programs were given; give exactly one")
+    return longest
+
+
+def _tidy(program: str) -> str:
+    plain = program.replace("\u200b", "").replace("\ufeff", "").replace("\xa0", " ").expandtabs(4)
+    if not _compiles(plain):
+        straight = plain.translate(str.maketrans("“”‘’（），：＝", "\"\"''(),:="))
+        plain = straight if _compiles(straight) else plain
+    return plain.strip("\n") + "\n"
+
+
+def _compiles(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _answer_part(text: str) -> str | Unparsed:
+    """The text outside of any marked thinking."""
+    if len(text) > LONGEST_ANSWER:
+        return Unparsed(f"the reply is longer than {LONGEST_ANSWER:,} characters")
+    answer = _THOUGHT.sub(" ", text)
+    answer = _THOUGHT_END.sub(" ", answer)
+    answer = _THOUGHT_OPEN.sub(" ", answer).strip()
+    return answer or Unparsed("the reply is empty")
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """Every outermost JSON object or list in the text, left to right; a trailing comma is forgiven."""
+    decoder = json.JSONDecoder()
+    place, failures = 0, 0
+    while failures < 200 and (start := re.compile(r"[{\[]").search(text, place)) is not None:
+        try:
+            value, end = decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            repaired = _TRAILING_COMMA.sub(r"\1", text[start.start() : start.start() + 20_000])
+            try:
+                value, length = decoder.raw_decode(repaired)
+                end = start.start() + length
+            except (ValueError, RecursionError):
+                place, failures = start.end(), failures + 1
+                continue
+        yield value
+        place = end
+
+
+def _choice(value: object) -> Choice | None:
+    if not isinstance(value, str):
+        return None
+    compact = re.sub(r"[\s*_`\"'().\[\]]|segment", "", unicodedata.normalize("NFKC", value).lower())
+    if compact in ("a", "a>b", "a≻b", "b<a", "b≺a"):
+        return "A"
+    if compact in ("b", "b>a", "b≻a", "a<b", "a≺b"):
+        return "B"
+    if compact in ("tie", "draw", "equal", "a=b", "b=a"):
+        return "tie"
+    return None

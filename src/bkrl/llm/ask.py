@@ -1,0 +1,318 @@
+"""The one ask loop: thousands of requests to one backend, each answer kept, nothing paid for twice.
+
+What happens to a fault is decided here and nowhere else (backends only sort them, see `protocol.Fault`):
+
+=====  =====================================================================================================
+stop   the run ends at once with one sentence; what was answered is in the store
+wait   the whole pool pauses (as long as the server asks) and asks for less; costs the request no attempt
+retry  this request again after a pause with full jitter, within `attempts` and `patience`
+item   this request is recorded as failed; the others go on
+=====  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from bkrl.errors import RunFailed
+from bkrl.llm.gate import Gate
+from bkrl.llm.protocol import MAX_REPLY_CHARS, Backend, Fault, Reply, Request, Usage, request_key
+from bkrl.llm.store import Store
+from bkrl.reporter import Reporter
+
+T = TypeVar("T")
+
+NEVER_ANSWERED = ("unreachable", "not an API")
+"""Reasons that end the run when not one reply has come yet: the address is wrong, and patience would not help."""
+EARLY_ATTEMPTS = 4
+EARLY_FAILURES = 20
+LONGER_REPLY = 4
+"""A reply cut off by its token limit is asked for once more with this many times the limit."""
+
+
+@dataclass(frozen=True)
+class AskPolicy:
+    """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one request."""
+
+    concurrency: int = 20
+    max_concurrency: int = 64
+    deadline: float | None = 120.0
+    patience: float = 600.0
+    attempts: int = 12
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    stall: float = 600.0
+    grace: float = 5.0
+    max_requests: int | None = None
+    rpm: float | None = None
+    tpm: float | None = None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question and what came of it: a reply, or a failure (`reason`, `detail`). `cached`: read from the store."""
+
+    request: Request
+    key: str
+    reply: Reply | None
+    reason: str = ""
+    detail: str = ""
+    cached: bool = False
+
+    @property
+    def status(self) -> str:
+        """ok, truncated, filtered, refused or failed."""
+        return "failed" if self.reply is None else self.reply.status
+
+    @property
+    def answer(self) -> str | None:
+        """The text to be parsed: only of a good reply."""
+        return self.reply.text if self.reply is not None and self.reply.status == "ok" else None
+
+
+class _Stop(Exception):
+    """Nothing further is sent; carries the sentence for the user, or "" when the user asked for it."""
+
+
+class Asker:
+    """Asks one backend through one store. `run` drives a whole set of jobs; jobs call `ask` as often as they need."""
+
+    def __init__(self, backend: Backend, store: Store | None, policy: AskPolicy, reporter: Reporter) -> None:
+        self.backend = backend
+        self.usage = Usage()
+        self.keys: set[str] = set()
+        self._store = store if backend.identity is not None else None
+        self._policy = policy
+        self._reporter = reporter
+        self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
+        self._flying: dict[str, asyncio.Future[Exchange]] = {}
+        self._answered = 0
+        self._stop: _Stop | None = None
+
+    def run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
+        """Run every job and return their results in order.
+
+        Raises RunFailed when a final fault ends the run, KeyboardInterrupt after Ctrl-C; in both cases every reply that
+        arrived is in the store, so the same command goes on from there.
+        """
+        return asyncio.run(self._run(jobs, title))
+
+    async def ask(self, request: Request) -> Exchange:
+        """One answer: from the store if it is there, otherwise sent, retried and kept. A question being asked is not asked twice."""
+        self.usage.asked += 1
+        if self.backend.identity is None:
+            await asyncio.sleep(0)
+            self._check()
+            return await self._answer_freely(request)
+        exchange = await self._ask_stored(request)
+        if exchange.status == "truncated":
+            exchange = await self._ask_stored(replace(request, max_tokens=request.max_tokens * LONGER_REPLY))
+        if exchange.status != "ok":
+            reason = exchange.reason or exchange.status
+            self.usage.failed += 1
+            self.usage.reasons[reason] = self.usage.reasons.get(reason, 0) + 1
+        return exchange
+
+    async def _answer_freely(self, request: Request) -> Exchange:
+        try:
+            return Exchange(request, "", _cleaned(await self.backend.complete(request)))
+        except Fault as fault:
+            if fault.kind == "stop":
+                raise self._halt(str(fault)) from None
+            self.usage.failed += 1
+            self.usage.reasons[fault.reason] = self.usage.reasons.get(fault.reason, 0) + 1
+            return Exchange(request, "", None, fault.reason, str(fault))
+
+    async def _ask_stored(self, request: Request) -> Exchange:
+        key = request_key(self.backend.identity or {}, request)
+        if self._store is not None:
+            kept = self._store.get(key)
+            if kept is None and self._store.was_truncated(key):
+                return Exchange(request, key, Reply("", "truncated"), "truncated", cached=True)
+            if kept is not None:
+                if key not in self.keys:
+                    self.usage.cached += 1
+                    self._count(key, kept)
+                return Exchange(request, key, kept, cached=True)
+        flying = self._flying.get(key)
+        if flying is not None:
+            return await asyncio.shield(flying)
+        future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+        self._flying[key] = future
+        try:
+            exchange = await self._send_until_done(key, request)
+        except BaseException as error:
+            future.set_exception(error if isinstance(error, _Stop) else _Stop(""))
+            future.exception()
+            raise
+        else:
+            future.set_result(exchange)
+            return exchange
+        finally:
+            del self._flying[key]
+
+    async def _send_until_done(self, key: str, request: Request) -> Exchange:
+        policy = self._policy
+        attempt, trying_since, paused = 0, time.monotonic(), 0.0
+        size = sum(len(message.text) for message in request.messages) // 4 + request.max_tokens
+        while True:
+            self._check()
+            waited = time.monotonic()
+            entered = await self._gate.enter(size)
+            paused += entered - waited
+            try:
+                self._check()
+                outcome = await self._send_once(key, request)
+            finally:
+                self._gate.leave()
+            if isinstance(outcome, Reply):
+                self._gate.succeeded()
+                self._answered += 1
+                self._count(key, outcome)
+                return Exchange(request, key, outcome, "" if outcome.status == "ok" else outcome.status)
+            if outcome.billed:
+                self.usage.possibly_billed += 1
+            if outcome.kind == "stop":
+                raise self._halt(str(outcome))
+            if outcome.kind == "wait":
+                self._pause_pool(entered, outcome)
+                continue
+            attempt += 1
+            spent = time.monotonic() - trying_since - paused
+            used_up = attempt >= policy.attempts or spent > policy.patience
+            if outcome.kind == "item" or used_up:
+                return self._failed(key, request, outcome)
+            if self._answered == 0 and outcome.reason in NEVER_ANSWERED and attempt >= EARLY_ATTEMPTS:
+                raise self._halt(str(outcome))
+            pause = random.uniform(0.0, min(policy.longest_pause, policy.first_pause * 2.0 ** (attempt - 1)))
+            await asyncio.sleep(max(pause, outcome.retry_after or 0.0))
+
+    async def _send_once(self, key: str, request: Request) -> Reply | Fault:
+        limit = self._policy.max_requests
+        if limit is not None and self.usage.sent >= limit:
+            raise self._halt(f"The limit of {limit} requests (--max-requests) is reached.")
+        self.usage.sent += 1
+        attempt = self._store.begin(key) if self._store is not None else 0
+        try:
+            async with asyncio.timeout(self._policy.deadline):
+                reply = _cleaned(await self.backend.complete(request))
+            result: Reply | Fault = reply if self._store is None else self._store.put(key, reply)
+            outcome = "answered"
+        except TimeoutError:
+            result = Fault("retry", "deadline", f"no whole answer within {self._policy.deadline} s", billed=True)
+            outcome = result.reason
+        except Fault as fault:
+            result, outcome = fault, fault.reason
+        if self._store is not None:
+            self._store.end(attempt, outcome)
+        return result
+
+    def _failed(self, key: str, request: Request, fault: Fault) -> Exchange:
+        reasons = self.usage.reasons
+        if self._answered == 0 and reasons.get(fault.reason, 0) + 1 >= EARLY_FAILURES:
+            raise self._halt(f"The first {EARLY_FAILURES} requests all failed: {fault}")
+        return Exchange(request, key, None, fault.reason, str(fault))
+
+    def _pause_pool(self, entered: float, fault: Fault) -> None:
+        pause = self._gate.refused(entered, fault.retry_after)
+        if fault.retry_after is None and time.monotonic() - self._gate.last_success > self._policy.stall:
+            raise self._halt(f"No reply for {self._policy.stall:.0f} s: {fault}")
+        if pause >= 30.0:
+            self._reporter.warn(f"The server asks for a pause of {pause:.0f} s ({fault.reason}); waiting.")
+
+    def _count(self, key: str, reply: Reply) -> None:
+        self.keys.add(key)
+        if reply.prompt_tokens is None and reply.completion_tokens is None:
+            self.usage.unreported += 1
+        self.usage.prompt_tokens += reply.prompt_tokens or 0
+        self.usage.completion_tokens += reply.completion_tokens or 0
+        self.usage.reasoning_tokens += reply.reasoning_tokens or 0
+
+    def _check(self) -> None:
+        if self._stop is not None:
+            raise self._stop
+
+    def _halt(self, sentence: str) -> _Stop:
+        if self._stop is None:
+            self._stop = _Stop(sentence)
+        return self._stop
+
+    async def _run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
+        results: dict[int, T] = {}
+        pending = iter(enumerate(jobs))
+        stopping = asyncio.Event()
+        with self._reporter.progress(title, total=len(jobs), unit="answers") as update:
+
+            async def work() -> None:
+                try:
+                    for index, job in pending:
+                        results[index] = await job()
+                        update(len(results), self._note())
+                except _Stop:
+                    stopping.set()
+
+            workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), 2 * self._policy.max_concurrency))]
+            watcher = asyncio.create_task(stopping.wait())
+            restore = self._catch_interrupt(stopping)
+            try:
+                everyone = asyncio.gather(*workers)
+                await asyncio.wait({everyone, watcher}, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.is_set():
+                    await asyncio.wait(workers, timeout=self._policy.grace)
+                else:
+                    await everyone
+            finally:
+                restore()
+                for task in (*workers, watcher):
+                    task.cancel()
+                await asyncio.gather(*workers, watcher, return_exceptions=True)
+                await self.backend.close()
+        if self._stop is not None and not str(self._stop):
+            raise KeyboardInterrupt
+        if self._stop is not None:
+            kept = "every answer so far is kept, and the same command goes on from there"
+            raise RunFailed(f"{str(self._stop).rstrip('.')}: {len(results)} of {len(jobs)} done; {kept}.")
+        return [results[index] for index in range(len(jobs))]
+
+    def _note(self) -> str:
+        failed = f", {self.usage.failed} failed" if self.usage.failed else ""
+        return "" if self.backend.identity is None else f"{self._gate.active} in flight{failed}"
+
+    def _catch_interrupt(self, stopping: asyncio.Event) -> Callable[[], None]:
+        """First Ctrl-C: send nothing more, give what is in flight `grace` seconds. Second: at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+        loop = asyncio.get_running_loop()
+        before = signal.getsignal(signal.SIGINT)
+
+        def interrupt() -> None:
+            self._halt("")
+            stopping.set()
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, before)
+
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+
+        def restore() -> None:
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, before)
+
+        return restore
+
+
+def _cleaned(reply: Reply) -> Reply:
+    """The same reply with text that SQLite, Parquet and terminals can hold; an absurdly long one is a fault."""
+    if len(reply.text) > MAX_REPLY_CHARS:
+        raise Fault("item", "reply too long", f"a reply of {len(reply.text):,} characters was refused", billed=True)
+    text = reply.text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return reply if text == reply.text else replace(reply, text=text)

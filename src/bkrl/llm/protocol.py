@@ -1,0 +1,142 @@
+"""What asking a language model means here: a request, a reply, a fault, a backend.
+
+A new backend is one class with the four members of `Backend`. Nothing in this file knows HTTP, prompts or labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+MAX_REPLY_CHARS = 1_000_000
+"""Longer replies are refused before anything parses them."""
+
+ReplyStatus = Literal["ok", "truncated", "filtered", "refused"]
+ReplyFormat = Literal["json_schema", "json_object", "text"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation; `role` is system, user or assistant."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that may change an answer, and nothing else.
+
+    `schema` is the JSON schema the answer should follow (None: free text); `sample` counts independent answers to the same
+    words (votes), so that the second vote is not read back from the first one's record.
+    """
+
+    messages: tuple[Message, ...]
+    schema: Mapping[str, Any] | None = None
+    temperature: float = 0.0
+    max_tokens: int = 1024
+    reasoning_effort: str | None = None
+    sample: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer as it came back. Only status "ok" is ever read as an answer or reused from the store."""
+
+    text: str
+    status: ReplyStatus = "ok"
+    format: ReplyFormat = "text"
+    model: str = ""
+    finish_reason: str = "stop"
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+FaultKind = Literal["stop", "wait", "retry", "item"]
+
+
+class Fault(Exception):
+    """Why no reply came back, sorted by what has to happen next.
+
+    stop: nothing further can succeed (key, quota, unknown model); wait: the whole pool pauses; retry: this request again;
+    item: this request can never succeed, the others can. `retry_after` is in seconds; `billed` says that the provider may
+    have charged for an answer that was lost.
+    """
+
+    def __init__(
+        self, kind: FaultKind, reason: str, text: str = "", *, retry_after: float | None = None, billed: bool = False
+    ) -> None:
+        super().__init__(text or reason)
+        self.kind = kind
+        self.reason = reason
+        self.retry_after = retry_after
+        self.billed = billed
+
+
+class Backend(Protocol):
+    """Something that answers requests. It is called from one event loop, many requests at a time."""
+
+    name: str
+    """What the user typed, e.g. `openai:MODEL`."""
+    identity: Mapping[str, str] | None
+    """What tells its answers from another backend's (kind, host, model; never a connection setting), or None when its
+    answers cost nothing and are not stored."""
+
+    async def complete(self, request: Request) -> Reply:
+        """Answer once. Raises Fault; does not retry, wait or log."""
+        ...
+
+    def facts(self) -> dict[str, str]:
+        """What the manifest says about it. Never a secret."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def request_key(identity: Mapping[str, str], request: Request) -> str:
+    """sha256 (hex) over exactly what changes the answer: who answers, the words, the schema, sampling, sample index."""
+    content = {
+        "version": 1,
+        "endpoint": dict(sorted(identity.items())),
+        "messages": [[message.role, message.text] for message in request.messages],
+        "schema": request.schema,
+        "temperature": float(request.temperature),
+        "max_tokens": int(request.max_tokens),
+        "reasoning_effort": request.reasoning_effort,
+        "sample": int(request.sample),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+
+
+@dataclass
+class Usage:
+    """Totals of one run. Tokens count each stored reply once, however often it is read."""
+
+    asked: int = 0
+    cached: int = 0
+    sent: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    possibly_billed: int = 0
+    unreported: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def as_facts(self) -> dict[str, Any]:
+        return {
+            "requests": self.asked,
+            "cached": self.cached,
+            "sent": self.sent,
+            "failed": self.failed,
+            "failed_reasons": dict(sorted(self.reasons.items())),
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "replies_without_usage": self.unreported,
+            "lost_replies_possibly_billed": self.possibly_billed,
+        }

@@ -1,0 +1,145 @@
+"""The store: every reply ever paid for, found again by what was asked.
+
+One SQLite file (`replies.sqlite`) in the cache folder. A reply is committed before anyone sees it, so a process killed at any
+moment loses at most what was in flight. Several processes may use one store: the first reply to a question wins and all
+of them read that one. The write-ahead log keeps readers and writers apart; it needs a local disk, not a network folder.
+
+Three tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers for the
+record and is never read back as an answer; `attempt` notes every send before it happens, so that what was interrupted,
+and may have been billed without an answer, can be counted.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from bkrl.errors import InputError, RunFailed
+from bkrl.llm.protocol import Reply
+
+STORE_VERSION = 1
+_COLUMNS = "text, status, format, model, finish_reason, prompt_tokens, completion_tokens, reasoning_tokens"
+_TABLES = f"""
+create table if not exists reply(key text primary key, text text not null, status text not null, format text not null,
+  model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens integer,
+  reasoning_tokens integer, created integer not null) strict;
+create table if not exists rejected(id integer primary key, key text not null, text text not null, status text not null,
+  format text not null, model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens integer,
+  reasoning_tokens integer, created integer not null) strict;
+create table if not exists attempt(id integer primary key, key text not null, process text not null,
+  outcome text not null) strict;
+create index if not exists rejected_key on rejected(key);
+create index if not exists attempt_key on attempt(key) where outcome = 'in flight';
+pragma user_version = {STORE_VERSION};
+"""
+
+
+class Store:
+    """Replies by key. Use as a context manager, from one thread; open another Store in another thread or process.
+
+    Raises InputError when the folder cannot be used or the file is damaged, RunFailed when the disk is full.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "replies.sqlite"
+        self._process = f"{os.uname().nodename}:{os.getpid()}" if hasattr(os, "uname") else str(os.getpid())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"The cache folder {folder} cannot be made ({error.strerror}); choose another with --cache.") from None
+        try:
+            self._db = sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
+        except sqlite3.Error as error:
+            raise InputError(f"The reply store {self.path} cannot be opened ({error}); choose another with --cache.") from None
+        with self._explained():
+            version = self._db.execute("pragma user_version").fetchone()[0]
+            if version > STORE_VERSION:
+                raise InputError(f"The reply store {self.path} was written by a newer bkrl (version {version}); update bkrl.")
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = normal")
+            if version < STORE_VERSION:
+                self._db.executescript(_TABLES)
+
+    def get(self, key: str) -> Reply | None:
+        """The good reply under `key`, or None."""
+        with self._explained():
+            row = self._db.execute(f"select {_COLUMNS} from reply where key = ?", (key,)).fetchone()
+        return None if row is None else Reply(*row)
+
+    def put(self, key: str, reply: Reply) -> Reply:
+        """Record a reply and return the one that now counts: for a good reply the first ever stored under `key`."""
+        row = (
+            *(key, reply.text, reply.status, reply.format, reply.model, reply.finish_reason),
+            *(reply.prompt_tokens, reply.completion_tokens, reply.reasoning_tokens, int(time.time())),
+        )
+        table = "reply" if reply.status == "ok" else "rejected"
+        with self._explained():
+            self._db.execute(f"insert or ignore into {table}(key, {_COLUMNS}, created) values (?,?,?,?,?,?,?,?,?,?)", row)
+        if reply.status != "ok":
+            return reply
+        kept = self.get(key)
+        return reply if kept is None else kept
+
+    def was_truncated(self, key: str) -> bool:
+        """Whether an earlier answer to `key` was cut off by its token limit, so that asking the same again is waste."""
+        with self._explained():
+            row = self._db.execute("select 1 from rejected where key = ? and status = 'truncated'", (key,)).fetchone()
+        return row is not None
+
+    def begin(self, key: str) -> int:
+        """Note that a request is about to be sent; returns the attempt's number."""
+        with self._explained():
+            cursor = self._db.execute(
+                "insert into attempt(key, process, outcome) values (?, ?, 'in flight')", (key, self._process)
+            )
+        return int(cursor.lastrowid or 0)
+
+    def end(self, attempt: int, outcome: str) -> None:
+        """Note how the attempt went (`answered`, or a fault's reason)."""
+        with self._explained():
+            self._db.execute("update attempt set outcome = ? where id = ?", (outcome, attempt))
+
+    def interrupted(self, keys: Iterable[str]) -> int:
+        """How many sends for these keys, by other processes, never came to an end: each may have been billed."""
+        wanted = set(keys)
+        with self._explained():
+            rows = self._db.execute(
+                "select key from attempt where outcome = 'in flight' and process <> ?", (self._process,)
+            ).fetchall()
+        return sum(key in wanted for (key,) in rows)
+
+    def counts(self) -> dict[str, int]:
+        """Rows of each table."""
+        with self._explained():
+            return {
+                table: int(self._db.execute(f"select count(*) from {table}").fetchone()[0])
+                for table in ("reply", "rejected", "attempt")
+            }
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            text = str(error)
+            if "full" in text:
+                raise RunFailed(f"The disk is full: {self.path} cannot grow; free some space and run again.") from None
+            if "readonly" in text or "unable to open" in text:
+                raise InputError(f"The reply store {self.path} cannot be written; choose another folder with --cache.") from None
+            if "locked" in text:
+                raise RunFailed(f"The reply store {self.path} stayed locked for a minute by another process.") from None
+            raise InputError(f"The reply store {self.path} is damaged ({text}); move it away and run again.") from None
