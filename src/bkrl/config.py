@@ -1,4 +1,4 @@
-"""Every setting of every verb: one frozen dataclass each. The command line, the manifests and docs/cli.md come from here.
+"""Every setting of every verb: one frozen dataclass each. The command line, manifests and docs/cli.md come from here.
 
 A field's `Annotated[..., Flag("…")]` is its help; units and meaning stand in it. `out` and friends are paths; a
 path that is `None` gets the default written in its help. This module imports nothing heavy.

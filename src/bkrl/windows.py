@@ -38,9 +38,9 @@ class Windows:
         """H, the number of past actions."""
         return self.actions.shape[1]
 
-    def __getitem__(self, index: object) -> Windows:
+    def __getitem__(self, index: slice | NDArray[np.integer] | Bool) -> Windows:
         """The windows chosen by a slice, an index array or a mask over the batch."""
-        return Windows(self.observations[index], self.actions[index], self.valid[index])  # type: ignore[index]
+        return Windows(self.observations[index], self.actions[index], self.valid[index])
 
     def last(self, horizon: int) -> Windows:
         """The same moments with a shorter memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,7 +27,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     from its own stream, also when it resets itself.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}  # noqa: RUF012
     world: World
 
     def missions(self) -> list[str]:
@@ -144,7 +144,7 @@ class ReferenceVectorEnv(WorldVectorEnv):
             infos["final_obs"], infos["_final_obs"] = self._stack(final), done.copy()
             infos["episode"] = {"r": np.where(done, self._returns, 0.0), "l": np.where(done, self._lengths, 0)}
             infos["_episode"] = done.copy()
-            for i in np.flatnonzero(done):
+            for i in map(int, np.flatnonzero(done)):
                 self._last[i], _ = self.envs[i].reset()
                 self._returns[i] = self._lengths[i] = 0
         return self._stack(self._last), rewards, terminated, truncated, infos

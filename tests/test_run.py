@@ -1,0 +1,166 @@
+"""Run directories: complete means a manifest, and nothing damaged or foreign is used."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.run import Run, atomic_write, check_inputs, read_table, to_json, write_table
+from bkrl.schema import GOALS
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path | None = None
+    seed: int = 1
+    fresh: bool = False
+    cache: Path = Path("cache")
+
+
+def finished(path: Path, **changes) -> Run:
+    run = Run.create(path, stage="label", config=replace(Config(), **changes))
+    run.log(0, **{"eval/return": 1.5})
+    atomic_write(run.file("a.txt"), "hello")
+    run.finish(["a.txt"], answer=42)
+    return run
+
+
+def test_a_finished_run_opens_and_says_what_it_holds(tmp_path):
+    finished(tmp_path / "r")
+    run = Run.open(tmp_path / "r", "label")
+    assert run.facts == {"answer": 42}
+    assert set(run.manifest["outputs"]) == {"a.txt", "metrics.jsonl"}
+    assert run.metrics() == [{"step": 0, "eval/return": 1.5}]
+
+
+def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):
+    finished(tmp_path / "r")
+    assert Run.create(tmp_path / "r", stage="label", config=Config()).complete
+    assert Run.create(tmp_path / "r", stage="label", config=Config(cache=Path("other"))).complete
+    with pytest.raises(UsageError, match="another seed"):
+        Run.create(tmp_path / "r", stage="label", config=Config(seed=2))
+    with pytest.raises(UsageError, match="another stage"):
+        Run.create(tmp_path / "r", stage="collect", config=Config())
+    fresh = Run.create(tmp_path / "r", stage="label", config=Config(seed=2), fresh=True)
+    assert not fresh.complete
+    assert not fresh.file("a.txt").exists()
+
+
+def test_fresh_does_not_remove_what_is_no_run(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="not a bkrl run"):
+        Run.create(tmp_path / "r", stage="label", config=Config(), fresh=True)
+    assert (tmp_path / "r" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda p: (p / "manifest.json").unlink(), "unfinished"),
+        (lambda p: (p / "a.txt").unlink(), "missing"),
+        (lambda p: (p / "a.txt").write_text("hell"), "4 bytes"),
+        (lambda p: (p / "a.txt").write_text("hellO"), "was changed"),
+        (lambda p: (p / "config.json").unlink(), "not a bkrl run"),
+        (lambda p: (p / "manifest.json").write_text("{"), "JSON"),
+    ],
+)
+def test_damage_is_named_in_a_sentence(tmp_path, damage, sentence):
+    finished(tmp_path / "r")
+    damage(tmp_path / "r")
+    with pytest.raises(InputError, match=sentence):
+        Run.open(tmp_path / "r", "label")
+
+
+def test_a_wrong_stage_or_name_is_said_with_a_suggestion(tmp_path):
+    finished(tmp_path / "labels-1")
+    with pytest.raises(InputError, match="a 'label' run; a 'collect' run is needed"):
+        Run.open(tmp_path / "labels-1", "collect")
+    with pytest.raises(InputError, match="Did you mean 'labels-1'"):
+        Run.open(tmp_path / "label-1")
+
+
+def test_changed_inputs_are_noticed(tmp_path):
+    finished(tmp_path / "first")
+    second = Run.create(tmp_path / "second", stage="train-rm", config=Config(), inputs={"labels": tmp_path / "first"})
+    second.finish([])
+    assert check_inputs(Run.open(tmp_path / "second")) == []
+    finished_again = Run.create(tmp_path / "first", stage="label", config=Config(seed=3), fresh=True)
+    finished_again.finish([])
+    assert "made again" in check_inputs(second)[0]
+    with pytest.raises(UsageError, match="input 'labels'"):
+        Run.create(tmp_path / "second", stage="train-rm", config=Config(), inputs={"labels": tmp_path / "first"})
+
+
+def test_a_torn_last_line_of_metrics_is_left_out_and_a_torn_middle_is_not(tmp_path):
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    run.log(1, **{"a/b": 1.0})
+    run.log(2, **{"a/b": float("nan")})
+    run.close()
+    path = run.file("metrics.jsonl")
+    path.write_text(path.read_text() + '{"step": 3, "a/')
+    assert run.metrics() == [{"step": 1, "a/b": 1.0}, {"step": 2, "a/b": None}]
+    path.write_text('{"step"\n' + path.read_text())
+    with pytest.raises(InputError, match="line 1"):
+        run.metrics()
+
+
+def test_an_atomic_write_killed_in_the_middle_leaves_the_old_bytes(tmp_path):
+    path = tmp_path / "x"
+    atomic_write(path, "old")
+    code = (
+        "import os,signal,sys\nfrom pathlib import Path\nimport bkrl.run as r\n"
+        "def die(t):\n    t.write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "r._atomically(Path(sys.argv[1]), die)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)])
+    assert done.returncode == -9
+    assert path.read_text() == "old"
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFailed, match="cannot be written"):
+        atomic_write(tmp_path / "file" / "x", "y")
+    with pytest.raises(RunFailed, match="cannot be made"):
+        Run.create(tmp_path / "file" / "r", stage="label", config=Config())
+
+
+def test_file_names_cannot_leave_the_run(tmp_path):
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    with pytest.raises(ValueError, match="leave"):
+        run.file("../../etc/passwd")
+
+
+def test_tables_refuse_flipped_bits_other_columns_and_other_versions(tmp_path):
+    path = tmp_path / "g.parquet"
+    rows = {name: [None] * 50 for name in GOALS.names} | {"goal": [f"goal {i}" for i in range(50)]}
+    table = pa.table(rows, schema=GOALS)
+    write_table(path, table)
+    assert read_table(path, GOALS).equals(table)
+    raw = bytearray(path.read_bytes())
+    raw[raw.find(b"goal 1") if b"goal 1" in raw else 60] ^= 4
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="damaged"):
+        read_table(path, GOALS)
+    write_table(path, table.replace_schema_metadata({"bkrl.schema_version": "99"}))
+    with pytest.raises(InputError, match="schema version 99"):
+        read_table(path, GOALS)
+    write_table(path, table.drop_columns(["goal"]))
+    with pytest.raises(InputError, match="other columns"):
+        read_table(path, GOALS)
+    with pytest.raises(InputError, match="missing"):
+        read_table(tmp_path / "none.parquet", GOALS)
+
+
+def test_json_is_strict():
+    assert json.loads(to_json({"a": float("inf"), "b": Path("x/y"), "c": (1, 2)})) == {
+        "a": None,
+        "b": "x/y",
+        "c": [1, 2],
+    }
