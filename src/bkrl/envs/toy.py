@@ -1,0 +1,337 @@
+"""Tiny worlds whose optimal values are known in closed form: for tests, and for watching an algorithm think.
+
+Each is a table: S places, A actions, one successor each. The observation is the number of the place, (1,) uint8.
+
+* `Toy-Chain`: walk right to the end of a corridor. V*(s) = γ^(S-2-s).
+* `Toy-TwoExits`: a near exit pays 0.6, a far one 1; the far one is better for γ > 0.78. A shaping bug flips the choice.
+* `Toy-Grid`: find the corner of a 5×5 room from anywhere. V* = γ^(distance - 1).
+* `Toy-Endless`: "work" pays 1 for ever and only the clock ends an episode. V* = 1 / (1 - γ), and an algorithm that
+  mistakes the clock for a true end learns (1 - γ^20) / (1 - γ) at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from bkrl.envs.vector import WorldVectorEnv, checked_actions, reset_mask_of, seeds_of
+from bkrl.envs.world import World
+from bkrl.errors import UsageError
+
+_RULES = "A table of transitions written for bkrl."
+
+
+@dataclass(frozen=True)
+class Table:
+    """A deterministic world as arrays. Places that only a terminating action reaches are never acted in.
+
+    Attributes:
+        next_state: (S, A) int64.
+        reward: (S, A) float32.
+        terminated: (S, A) bool.
+        success: (S, A) bool.
+        start: (S,) float64, probabilities of the first place.
+        columns: places in a row of the picture.
+    """
+
+    next_state: NDArray[np.int64]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    success: NDArray[np.bool_]
+    start: NDArray[np.float64]
+    columns: int
+
+    @property
+    def num_states(self) -> int:
+        """S."""
+        return self.next_state.shape[0]
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return self.next_state.shape[1]
+
+    def first(self, rng: np.random.Generator) -> int:
+        """Draw the first place of an episode."""
+        place = int(np.searchsorted(np.cumsum(self.start), rng.random(), side="right"))
+        return min(place, self.num_states - 1)
+
+
+def optimal_values(table: Table, gamma: float, shaping: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
+    """Exact Q*, (S, A), of the world without its clock, by value iteration to machine precision.
+
+    Args:
+        table: the world.
+        gamma: discount below 1.
+        shaping: (S,) a potential Φ; γΦ(s') - Φ(s) is added to the reward, with Φ = 0 after termination.
+    """
+    reward = table.reward.astype(np.float64)
+    if shaping is not None:
+        reward = reward + gamma * np.where(table.terminated, 0.0, shaping[table.next_state]) - shaping[:, None]
+    q = np.zeros_like(reward)
+    while True:
+        q_next = reward + gamma * np.where(table.terminated, 0.0, q.max(1)[table.next_state])
+        if np.abs(q_next - q).max() < 1e-13:
+            return q_next
+        q = q_next
+
+
+def _corridor(length: int, left_pays: float | None, right_pays: float) -> Table:
+    """Places 0..length-1 in a row; beyond the right end, and the left one if it pays, lie exits."""
+    has_left = left_pays is not None
+    S, right_exit, left_exit = length + 1 + has_left, length, length + 1
+    places = np.arange(length)
+    next_state = np.tile(np.arange(S)[:, None], (1, 2))
+    next_state[:length, 0] = np.where(places > 0, places - 1, left_exit if has_left else 0)
+    next_state[:length, 1] = np.where(places < length - 1, places + 1, right_exit)
+    reward, terminated = np.zeros((S, 2), np.float32), np.zeros((S, 2), bool)
+    success = np.zeros((S, 2), bool)
+    reward[length - 1, 1], terminated[length - 1, 1], success[length - 1, 1] = right_pays, True, True
+    if left_pays is not None:
+        reward[0, 0], terminated[0, 0] = left_pays, True
+    return Table(next_state, reward, terminated, success, np.eye(S)[0], S)
+
+
+def _grid(side: int) -> Table:
+    """A side×side room; reaching its last corner ends the episode."""
+    S, goal = side * side, side * side - 1
+    row, column = np.divmod(np.arange(S), side)
+    next_state = np.stack(
+        [
+            np.maximum(row - 1, 0) * side + column,
+            np.minimum(row + 1, side - 1) * side + column,
+            row * side + np.maximum(column - 1, 0),
+            row * side + np.minimum(column + 1, side - 1),
+        ],
+        axis=1,
+    )
+    arrives = (next_state == goal) & (np.arange(S) != goal)[:, None]
+    start = np.where(np.arange(S) == goal, 0.0, 1.0 / (S - 1))
+    return Table(next_state, arrives.astype(np.float32), arrives, arrives.copy(), start, side)
+
+
+def _endless() -> Table:
+    """One place, two actions; the second pays 1 each time, and nothing ever ends."""
+    nothing = np.zeros((1, 2), bool)
+    reward = np.array([[0.0, 1.0]], np.float32)
+    return Table(np.zeros((1, 2), np.int64), reward, nothing, nothing.copy(), np.ones(1), 1)
+
+
+_TABLES: dict[str, tuple[Table, World]] = {
+    "Toy-Chain": (
+        _corridor(8, None, 1.0),
+        World("Toy-Chain", "toy", (1,), ("left", "right"), 50, _RULES, "The right end of the corridor was reached."),
+    ),
+    "Toy-TwoExits": (
+        _corridor(3, 0.6, 1.0),
+        World("Toy-TwoExits", "toy", (1,), ("left", "right"), 50, _RULES, "The far exit, which pays 1, was taken."),
+    ),
+    "Toy-Grid": (
+        _grid(5),
+        World(
+            "Toy-Grid",
+            "toy",
+            (1,),
+            ("up", "down", "left", "right"),
+            40,
+            _RULES,
+            "The last corner of the room was reached.",
+        ),
+    ),
+    "Toy-Endless": (
+        _endless(),
+        World("Toy-Endless", "toy", (1,), ("rest", "work"), 20, _RULES, "Nothing: only the clock ends an episode."),
+    ),
+}
+
+
+def worlds() -> list[World]:
+    """The toy worlds."""
+    return [facts for _, facts in _TABLES.values()]
+
+
+def table(env_id: str) -> Table:
+    """The transition table of a toy world."""
+    return _TABLES[env_id][0]
+
+
+def make_reference(env_id: str, render_mode: str | None = "rgb_array") -> ToyEnv:
+    """One toy world as an ordinary environment."""
+    return ToyEnv(env_id, render_mode=render_mode)
+
+
+make_native = make_reference
+
+
+def make_native_vec(env_id: str, num_envs: int) -> ToyVectorEnv:
+    """N copies of a toy world, stepped by table look-up."""
+    return ToyVectorEnv(env_id, num_envs)
+
+
+def caption(observations: NDArray[np.uint8]) -> list[str]:
+    """(B, 1) uint8 → B sentences."""
+    return [f"You are in place {int(place)}." for place in np.asarray(observations).reshape(len(observations))]
+
+
+class ToyEnv(gymnasium.Env[Any, Any]):
+    """One toy world with Gymnasium's API; `info["success"]` says whether it was solved just now."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  (Gymnasium types it so)
+    mission = ""
+
+    def __init__(self, env_id: str, render_mode: str | None = "rgb_array") -> None:
+        self.table, self.world = _TABLES[env_id]
+        self.render_mode = render_mode
+        self.observation_space, self.action_space = _spaces(self.table)
+        self._place = self._age = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed, options=options)
+        self._place, self._age = self.table.first(self.np_random), 0
+        return np.array([self._place], np.uint8), {"success": False}
+
+    def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+        here, action = self._place, int(action)
+        if not 0 <= action < self.table.num_actions:
+            raise UsageError(f"{self.world.env_id} has the actions 0..{self.table.num_actions - 1}, not {action}.")
+        self._place, self._age = int(self.table.next_state[here, action]), self._age + 1
+        terminated = bool(self.table.terminated[here, action])
+        truncated = self._age >= self.world.max_steps and not terminated
+        info = {"success": bool(self.table.success[here, action])}
+        return np.array([self._place], np.uint8), float(self.table.reward[here, action]), terminated, truncated, info
+
+    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        """A picture: one square a place, the agent's one red."""
+        return _picture(self.table, self._place)
+
+
+class ToyVectorEnv(WorldVectorEnv):
+    """N toy worlds, stepped at once. World i's draws are those of `ToyEnv` with the same seed."""
+
+    def __init__(self, env_id: str, num_envs: int) -> None:
+        if num_envs < 1:
+            raise ValueError("num_envs must be at least 1")
+        self.table, self.world = _TABLES[env_id]
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = _spaces(self.table)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._rngs: list[np.random.Generator] = []
+        self._place = np.zeros(num_envs, np.int64)
+        self._age = np.zeros(num_envs, np.int64)
+        self._return = np.zeros(num_envs, np.float64)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Start new episodes in all worlds, or in those of `options["reset_mask"]`."""
+        mask = reset_mask_of(options, self.num_envs)
+        seeds = seeds_of(seed, self.num_envs)
+        if not self._rngs:
+            if not mask.all():
+                raise ValueError("the first reset must be of all worlds")
+            self._rngs = [seeding.np_random(one)[0] for one in seeds]
+        else:
+            for i in np.flatnonzero(mask):
+                if seeds[i] is not None:
+                    self._rngs[i] = seeding.np_random(seeds[i])[0]
+        self._begin(np.flatnonzero(mask))
+        return self._observe(), {"success": np.zeros(self.num_envs, bool)}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """One action in every world; a world whose episode ends starts its next one."""
+        if not self._rngs:
+            raise RuntimeError("step before reset: call reset() first")
+        actions = checked_actions(actions, self.num_envs, self.table.num_actions)
+        here = self._place
+        rewards = self.table.reward[here, actions]
+        terminated = self.table.terminated[here, actions]
+        infos: dict[str, Any] = {"success": self.table.success[here, actions]}
+        self._place = self.table.next_state[here, actions]
+        self._age += 1
+        self._return += rewards
+        truncated = (self._age >= self.world.max_steps) & ~terminated
+        done = terminated | truncated
+        if done.any():
+            infos["final_obs"], infos["_final_obs"] = self._observe(), done
+            infos["episode"] = {"r": np.where(done, self._return, 0.0), "l": np.where(done, self._age, 0)}
+            infos["_episode"] = done.copy()
+            self._begin(np.flatnonzero(done))
+        return self._observe(), rewards, terminated, truncated, infos
+
+    def missions(self) -> list[str]:
+        """Toy worlds have no missions."""
+        return [""] * self.num_envs
+
+    def frame(self, index: int) -> NDArray[np.uint8]:
+        """A picture of one world."""
+        return _picture(self.table, int(self._place[index]))
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Places, clocks, returns, and the PCG64 state of every world's stream."""
+        words = []
+        for rng in self._rngs:
+            state: Any = rng.bit_generator.state
+            pcg = state["state"]
+            halves = [half for big in (pcg["state"], pcg["inc"]) for half in (big >> 64, big & (2**64 - 1))]
+            words.append([*halves, state["has_uint32"], state["uinteger"]])
+        return {
+            "place": self._place.copy(),
+            "age": self._age.copy(),
+            "return": self._return.copy(),
+            "rng": np.array(words, np.uint64),
+        }
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go back to a snapshot."""
+        self._place, self._age = state["place"].copy(), state["age"].copy()
+        self._return = state["return"].copy()
+        self._rngs = []
+        for row in state["rng"]:
+            high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in row)
+            bits = np.random.PCG64()
+            bits.state = {
+                "bit_generator": "PCG64",
+                "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
+                "has_uint32": has_uint32,
+                "uinteger": uinteger,
+            }
+            self._rngs.append(np.random.Generator(bits))
+
+    def _begin(self, which: NDArray[np.int64]) -> None:
+        # A new array: the one before may have been handed out as an observation's source.
+        self._place = self._place.copy()
+        for i in which:
+            self._place[i] = self.table.first(self._rngs[i])
+        self._age[which] = 0
+        self._return[which] = 0.0
+
+    def _observe(self) -> NDArray[np.uint8]:
+        return self._place.astype(np.uint8)[:, None]
+
+
+def _spaces(table: Table) -> tuple[spaces.Box, spaces.Discrete]:
+    return spaces.Box(0, table.num_states - 1, (1,), np.uint8), spaces.Discrete(table.num_actions)
+
+
+def _picture(table: Table, place: int, square: int = 32) -> NDArray[np.uint8]:
+    rows = -(-table.num_states // table.columns)
+    colours = np.full((rows, table.columns, 3), 220, np.uint8)
+    colours[divmod(place, table.columns)] = (200, 40, 40)
+    picture = colours.repeat(square, 0).repeat(square, 1)
+    picture[::square], picture[:, ::square] = 120, 120
+    return picture

@@ -1,0 +1,292 @@
+"""Actor-critic networks: uint8 observations in, action logits and one value per reward stream out.
+
+`compact` (the default) is a small network made for symbolic worlds: every entry of the observation is a category, so it
+is one-hot encoded and met by two layers of 128. `paper` is the published convolutional actor-critic with 512 features,
+for comparison on equal work. Both keep observations in uint8 until they are inside the encoder.
+
+Axes: B observations, A actions, K reward streams.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bkrl.errors import InputError, UsageError
+
+NetworkName = Literal["compact", "paper"]
+
+MINIGRID_SIZES = (11, 6, 4)
+"""Categories of a MiniGrid cell's channels: object type, colour, state (door state, or where the agent looks)."""
+LARGEST_CATEGORY = 31
+"""An entry whose highest value is above this is a quantity, not a category."""
+
+
+def entry_sizes(obs_shape: Sequence[int], high: np.ndarray | None = None) -> list[int]:
+    """How many categories each entry of a flattened observation has; 0 marks a quantity in 0..255.
+
+    A (W, H, 3) view of small side is a MiniGrid view. Otherwise the highest value that the observation space allows
+    decides: small ones count categories, large ones bound a quantity.
+
+    Args:
+        obs_shape: shape of one observation.
+        high: upper bounds of the observation space, of that shape.
+    """
+    shape = tuple(obs_shape)
+    if len(shape) == 3 and shape[-1] == 3:
+        return list(MINIGRID_SIZES) * (shape[0] * shape[1])
+    bounds = np.full(shape, 255) if high is None else np.asarray(high)
+    return [int(top) + 1 if top <= LARGEST_CATEGORY else 0 for top in bounds.reshape(-1)]
+
+
+def is_image(obs_shape: Sequence[int]) -> bool:
+    """Whether observations of this shape are pictures rather than symbols."""
+    return len(obs_shape) == 3 and min(obs_shape[0], obs_shape[1]) >= 16
+
+
+class OneHot(nn.Module):
+    """(B, *obs_shape) uint8 → (B, features) float32: categories one-hot, quantities as v / 255.
+
+    A value beyond its entry's last category counts as the last one.
+    """
+
+    categories: Tensor
+    quantities: Tensor
+    last: Tensor
+    offset: Tensor
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        table = torch.tensor(list(sizes), dtype=torch.int64)
+        categories, quantities = (table > 0).nonzero().flatten(), (table == 0).nonzero().flatten()
+        counts = table[categories]
+        self.num_categorical = int(counts.sum())
+        self.num_features = self.num_categorical + len(quantities)
+        self.all_categorical = len(quantities) == 0
+        self.register_buffer("categories", categories, persistent=False)
+        self.register_buffer("quantities", quantities, persistent=False)
+        self.register_buffer("last", (counts - 1).to(torch.uint8), persistent=False)
+        self.register_buffer("offset", torch.cumsum(counts, 0) - counts, persistent=False)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        flat = observations.flatten(1)
+        values = flat if self.all_categorical else flat[:, self.categories]
+        index = torch.minimum(values, self.last).long() + self.offset
+        features = torch.zeros(len(flat), self.num_features, device=flat.device)
+        features.scatter_(1, index, 1.0)
+        if not self.all_categorical:
+            features[:, self.num_categorical :] = flat[:, self.quantities].float() / 255.0
+        return features
+
+
+class Pixels(nn.Module):
+    """(B, H, W, C) uint8 → (B, C, H, W) float32, each channel divided by its own scale."""
+
+    scale: Tensor
+
+    def __init__(self, scale: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(list(scale)).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return observations.permute(0, 3, 1, 2).float() / self.scale
+
+
+class ActorCritic(nn.Module):
+    """What PPO needs of a network: `forward(observations (B, *obs_shape) uint8) → logits (B, A), values (B, K)`.
+
+    Attributes:
+        spec: the arguments that build this network again, as plain JSON values (see `build_network`).
+    """
+
+    spec: dict[str, Any]
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class Compact(ActorCritic):
+    """One-hot entries (or a small convolution for pictures), two shared layers, one fused head for logits and values.
+
+    Sharing the trunk and fusing the heads keeps an acting step at three matrix products, which is what bounds the
+    speed of training when the worlds are fast.
+    """
+
+    def __init__(
+        self, obs_shape: Sequence[int], num_actions: int, num_values: int, sizes: Sequence[int] | None, hidden: int
+    ) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        if is_image(obs_shape):
+            convolutions = nn.Sequential(
+                Pixels([255.0] * obs_shape[2]),
+                _conv(obs_shape[2], 16, 8, 4),
+                nn.ReLU(),
+                _conv(16, 32, 4, 2),
+                nn.ReLU(),
+                nn.Flatten(),
+            )
+            self.encoder: nn.Module = convolutions
+            features = _num_features(convolutions, obs_shape)
+        else:
+            one_hot = OneHot(sizes if sizes is not None else entry_sizes(obs_shape))
+            self.encoder, features = one_hot, one_hot.num_features
+        self.trunk = nn.Sequential(_linear(features, hidden), nn.ReLU(), _linear(hidden, hidden), nn.ReLU())
+        self.head = _linear(hidden, num_actions + num_values)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Orthogonal weights: gain √2 inside, 0.01 for the logits (a near-uniform first policy), 1 for the values."""
+        for module in [*self.encoder.modules(), *self.trunk.modules()]:
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                _orthogonal(module.weight, math.sqrt(2), generator)
+        with torch.no_grad():
+            _orthogonal(self.head.weight[: self.num_actions], 0.01, generator)
+            _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.head(self.trunk(self.encoder(observations)))
+        return out[:, : self.num_actions], out[:, self.num_actions :]
+
+
+class Paper(ActorCritic):
+    """The published actor-critic: three convolutions of 32, 64, 64 channels and 512 features.
+
+    Views smaller than 16 cells: 3×3 kernels with padding, channels divided by 10, 5 and 3. Pictures: kernels of 8, 4
+    and 3 with strides 4, 2 and 1, divided by 255. The policy has a further layer of 512; the values read the features
+    plus one residual layer.
+    """
+
+    def __init__(self, obs_shape: Sequence[int], num_actions: int, num_values: int, hidden: int = 512) -> None:
+        super().__init__()
+        if len(obs_shape) != 3:
+            raise UsageError(
+                f"The paper network reads views and pictures, not observations of shape {tuple(obs_shape)}; "
+                "use --network compact or image observations."
+            )
+        channels = obs_shape[2]
+        if is_image(obs_shape):
+            shapes = [(channels, 32, 8, 4, 0), (32, 64, 4, 2, 0), (64, 64, 3, 1, 0)]
+            scale = [255.0] * channels
+        else:
+            shapes = [(channels, 32, 3, 1, 1), (32, 64, 3, 1, 1), (64, 64, 3, 1, 1)]
+            scale = [10.0, 5.0, 3.0][:channels]
+        layers: list[nn.Module] = [Pixels(scale)]
+        for shape in shapes:
+            layers += [_conv(*shape), nn.ReLU()]
+        convolutions = nn.Sequential(*layers, nn.Flatten())
+        self.encoder = nn.Sequential(*convolutions, _linear(_num_features(convolutions, obs_shape), hidden))
+        self.actor = nn.Sequential(_linear(hidden, hidden), nn.ReLU(), _linear(hidden, num_actions))
+        self.residual = nn.Sequential(_linear(hidden, hidden), nn.ReLU())
+        self.critic = _linear(hidden, num_values)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Encoder: uniform within 1/√fan-in, biases too. Heads: orthogonal with small gains, biases 0, as published."""
+        for module in self.encoder.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                bound = 1.0 / math.sqrt(module.weight[0].numel())
+                nn.init.uniform_(module.weight, -bound, bound, generator=generator)
+                nn.init.uniform_(module.bias, -bound, bound, generator=generator)  # type: ignore[arg-type]
+        for linear, gain in (
+            (self.actor[0], 0.01),
+            (self.actor[2], 0.01),
+            (self.residual[0], 0.1),
+            (self.critic, 0.01),
+        ):
+            _orthogonal(linear.weight, gain, generator)  # type: ignore[arg-type]
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.encoder(observations)
+        return self.actor(features), self.critic(features + self.residual(features))
+
+
+def build_network(
+    name: str,
+    *,
+    obs_shape: Sequence[int],
+    num_actions: int,
+    num_values: int,
+    sizes: Sequence[int] | None = None,
+    hidden: int = 128,
+    seed: int = 0,
+) -> ActorCritic:
+    """Build and initialise a network.
+
+    Args:
+        name: `compact` or `paper`.
+        obs_shape: shape of one uint8 observation.
+        num_actions: A.
+        num_values: K, one value head for each reward stream.
+        sizes: categories of each entry of a flattened symbolic observation (`entry_sizes`); read by `compact`.
+        hidden: width of `compact`'s layers.
+        seed: of the initial weights.
+
+    Raises:
+        UsageError: an unknown name, or a network that cannot read such observations.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    spec: dict[str, Any] = {
+        "name": name,
+        "obs_shape": [int(n) for n in obs_shape],
+        "num_actions": int(num_actions),
+        "num_values": int(num_values),
+    }
+    network: Compact | Paper
+    if name == "compact":
+        symbols = None if is_image(obs_shape) else list(sizes if sizes is not None else entry_sizes(obs_shape))
+        spec |= {"sizes": symbols, "hidden": int(hidden)}
+        network = Compact(obs_shape, num_actions, num_values, symbols, hidden)
+    elif name == "paper":
+        network = Paper(obs_shape, num_actions, num_values)
+    else:
+        raise UsageError(f"There is no network '{name}'. Known: compact, paper.")
+    network.initialise(generator)
+    network.spec = spec
+    return network
+
+
+def rebuild_network(spec: dict[str, Any], tensors: dict[str, Tensor]) -> ActorCritic:
+    """The network that `spec` describes with the weights `tensors`; InputError when they do not fit."""
+    network = build_network(
+        spec["name"],
+        obs_shape=spec["obs_shape"],
+        num_actions=spec["num_actions"],
+        num_values=spec["num_values"],
+        sizes=spec.get("sizes"),
+        hidden=spec.get("hidden") or 128,
+    )
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise InputError(f"The weights do not fit the {spec['name']} network ({reason}).") from None
+    return network
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    # Without skip_init, torch would draw throw-away weights from its global generator.
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
+    layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
+    nn.init.orthogonal_(weight, gain, generator=generator)
+
+
+def _num_features(encoder: nn.Module, obs_shape: Sequence[int]) -> int:
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.zeros_(module.weight)
+    with torch.no_grad():
+        return encoder(torch.zeros(1, *obs_shape, dtype=torch.uint8)).shape[1]
