@@ -1,0 +1,59 @@
+"""The integers of a MiniGrid world: object types, colours, door states, actions, headings.
+
+Source: `minigrid.core.constants` and `minigrid.core.actions` of PyPI minigrid. They are repeated here so that captions
+and kernels need neither minigrid nor pygame; a test compares them with the installed package.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Object types: channel 0 of a view.
+UNSEEN: Final = 0
+EMPTY: Final = 1
+WALL: Final = 2
+FLOOR: Final = 3
+DOOR: Final = 4
+KEY: Final = 5
+BALL: Final = 6
+BOX: Final = 7
+GOAL: Final = 8
+LAVA: Final = 9
+TYPE_NAMES: Final = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava", "agent")
+
+# Colours: channel 1 of a view.
+RED: Final = 0
+GREEN: Final = 1
+BLUE: Final = 2
+PURPLE: Final = 3
+YELLOW: Final = 4
+GREY: Final = 5
+COLOR_NAMES: Final = ("red", "green", "blue", "purple", "yellow", "grey")
+# minigrid draws a random colour from the names in alphabetical order, a random object from key, ball, box.
+COLORS_AS_DRAWN: Final = (BLUE, GREEN, GREY, PURPLE, RED, YELLOW)
+KINDS_AS_DRAWN: Final = (KEY, BALL, BOX)
+
+# Door states: channel 2 of a view (0 for everything else).
+OPEN: Final = 0
+CLOSED: Final = 1
+LOCKED: Final = 2
+STATE_NAMES: Final = ("open", "closed", "locked")
+
+# Actions.
+LEFT: Final = 0
+RIGHT: Final = 1
+FORWARD: Final = 2
+PICKUP: Final = 3
+DROP: Final = 4
+TOGGLE: Final = 5
+DONE: Final = 6
+ACTION_NAMES: Final = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+
+# The view: VIEW x VIEW cells, indexed [x, y]; the agent stands at [VIEW // 2, VIEW - 1] and looks towards y = 0.
+VIEW: Final = 7
+OBS_SHAPE: Final = (VIEW, VIEW, 3)
+AGENT_X: Final = VIEW // 2
+AGENT_Y: Final = VIEW - 1
+
+# The reward of success is 1 - REWARD_DECAY * steps / max_steps (`MiniGridEnv._reward`).
+REWARD_DECAY: Final = 0.9

@@ -1,0 +1,201 @@
+"""BabyAI and MiniGrid worlds on PyPI minigrid: the ground truth the native engine is tested against.
+
+`ReferenceBabyAI` wraps any environment of minigrid into the toolkit's form: the observation is the symbolic view alone,
+success is reported, and minigrid's own prints never reach stdout.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import registry
+from minigrid.core.world_object import WorldObj
+from minigrid.envs.babyai.core import roomgrid_level
+from minigrid.envs.babyai.core.levelgen import LevelGen
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+from minigrid.envs.babyai.core.verifier import ActionInstr, BeforeInstr, GoToInstr, ObjDesc, PickupInstr
+from minigrid.minigrid_env import MiniGridEnv
+from numpy.typing import NDArray
+
+from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.levels import LEVELS, Level, Target
+from bkrl.envs.world import World
+from bkrl.errors import UsageError
+from bkrl.registry import did_you_mean
+
+PYPI_PREFIXES = ("BabyAI-", "MiniGrid-")
+
+
+def _discard(*_: object) -> None:
+    """Stands in for the `print` of one minigrid module."""
+
+
+# minigrid prints each layout it rejects. Shadowing the name in that one module keeps stdout for results without
+# touching sys.stdout, which other threads may be using.
+roomgrid_level.print = _discard  # type: ignore[attr-defined]
+
+
+class TextLevel(RoomGridLevel):
+    """One of the published single-room levels (`levels.LEVELS`) on minigrid."""
+
+    def __init__(self, level: Level, **kwargs: Any) -> None:
+        self.level = level
+        super().__init__(num_rows=1, num_cols=1, room_size=level.room_size, **kwargs)
+
+    def gen_mission(self) -> None:
+        """Draw agent, targets and distractors in the order `levels` documents."""
+        self.place_agent()
+        targets = [self._add_target(target) for target in self.level.targets]
+        self.add_distractors(num_distractors=self.level.distractors, all_unique=False)
+        self.check_objs_reachable()
+        parts = [self._instruction(target) for target in targets]
+        self.instrs = parts[0] if len(parts) == 1 else BeforeInstr(*parts)
+
+    def _add_target(self, target: Target) -> WorldObj:
+        color = target.colors[0] if len(target.colors) == 1 else self._rand_elem(target.colors)
+        kind = target.kinds[0] if len(target.kinds) == 1 else self._rand_elem(target.kinds)
+        return self.add_object(0, 0, TYPE_NAMES[kind], COLOR_NAMES[color])[0]
+
+    def _instruction(self, target: WorldObj) -> ActionInstr:
+        desc = ObjDesc(target.type, target.color)
+        return PickupInstr(desc) if self.level.task == "pick up" else GoToInstr(desc)
+
+
+def pypi_ids() -> list[str]:
+    """Every BabyAI and MiniGrid id that PyPI minigrid registers with Gymnasium, sorted."""
+    return sorted(
+        env_id
+        for env_id, spec in registry.items()
+        if env_id.startswith(PYPI_PREFIXES) and str(spec.entry_point).startswith("minigrid.")
+    )
+
+
+def make_minigrid(env_id: str, render_mode: str | None = None) -> MiniGridEnv:
+    """The bare minigrid environment behind an id, without wrappers. Raises UsageError for an unknown or unusable id."""
+    if env_id in LEVELS:
+        return TextLevel(LEVELS[env_id], render_mode=render_mode)
+    names = pypi_ids()
+    if env_id not in names:
+        raise UsageError(f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *names])}")
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium advises a newer version of some ids; the caller has named the one that is wanted.
+            warnings.filterwarnings("ignore", message=".*is out of date.*")
+            made = gym.make(env_id, disable_env_checker=True, render_mode=render_mode).unwrapped
+    except (ImportError, OSError, gym.error.Error) as error:
+        raise UsageError(
+            f"minigrid cannot build '{env_id}' on this machine ({error}); choose another world."
+        ) from error
+    env = cast(MiniGridEnv, made)
+    image = cast(gym.spaces.Dict, env.observation_space).spaces.get("image")
+    if (
+        image is None
+        or image.shape is None
+        or len(image.shape) != 3
+        or not isinstance(env.action_space, gym.spaces.Discrete)
+    ):
+        raise UsageError(f"'{env_id}' has no symbolic view with discrete actions, so it cannot be used here.")
+    return env
+
+
+def describe(env_id: str) -> World:
+    """The facts of a minigrid id. Where minigrid sets the step limit for each mission, `max_steps` is the largest."""
+    env = make_minigrid(env_id)
+    image = cast(gym.spaces.Dict, env.observation_space)["image"]
+    babyai = isinstance(env, RoomGridLevel)
+    return World(
+        env_id=env_id,
+        family="babyai",
+        obs_shape=cast("tuple[int, ...]", image.shape),
+        action_names=tuple(action.name for action in env.actions)[: int(cast(gym.spaces.Discrete, env.action_space).n)],
+        max_steps=_longest_episode(env) if babyai and not env.fixed_max_steps else int(env.max_steps),
+        rules=f"The rules of PyPI minigrid, class {type(env).__name__}.",
+        solved="The episode ends with a reward above 0: the mission is carried out, or the goal reached.",
+    )
+
+
+def _longest_episode(env: RoomGridLevel) -> int:
+    """minigrid allows room_size² steps for each room and each place a mission sends the agent to."""
+    if isinstance(env, LevelGen):
+        places = 2 if "putnext" in env.action_kinds else 1
+        clauses = 4 if "seq" in env.instr_kinds and "and" in env.instr_kinds else 2 if len(env.instr_kinds) > 1 else 1
+        if env.instr_kinds == ["seq"]:
+            clauses = 4
+        return places * clauses * int(env.room_size) ** 2 * int(env.num_rows) * int(env.num_cols)
+    env.reset(seed=0)  # every other level has missions of one form
+    return int(env.max_steps)
+
+
+class ReferenceBabyAI(gym.Env[NDArray[np.uint8], int]):
+    """A minigrid world as one `gymnasium.Env`.
+
+    Observation: minigrid's view, uint8 (7, 7, 3) = (x, y, (type, colour, state)); what the agent carries shows in
+    its own cell [3, 6]. `info["success"]`: this step ended the episode in success, terminated with a reward above 0.
+    After `reset()` without a seed the next layout comes from the same stream of random numbers.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own declaration
+
+    def __init__(self, env_id: str, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
+        self.env_id = env_id
+        self.render_mode = render_mode
+        self.inner = make_minigrid(env_id, render_mode="rgb_array")
+        image = cast(gym.spaces.Dict, self.inner.observation_space)["image"]
+        self.observation_space = gym.spaces.Box(0, 255, cast("tuple[int, ...]", image.shape), np.uint8)
+        self.num_actions = int(cast(gym.spaces.Discrete, self.inner.action_space).n)
+        self.action_space = cast("gym.Space[int]", gym.spaces.Discrete(self.num_actions))
+        self._running = False
+
+    @property
+    def mission(self) -> str:
+        """What the running episode asks for."""
+        return str(self.inner.mission) if self._running else ""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Start an episode; a seed restarts the stream of random numbers. No options are known."""
+        if options:
+            raise UsageError(f"'{self.env_id}' knows no reset option '{next(iter(options))}'; leave options out.")
+        observation, _ = self.inner.reset(seed=seed)
+        # The wrapper shows the inner stream as its own, so that whoever inspects or saves it sees the one in use.
+        self._np_random = self.inner.np_random
+        self._np_random_seed = self.inner.np_random_seed
+        self._running = True
+        return observation["image"], {}
+
+    def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """One step of minigrid. Raises UsageError, and changes nothing, for an invalid action or before `reset`."""
+        if not self._running:
+            raise UsageError(f"'{self.env_id}' was stepped before its first episode; call reset() first.")
+        index = _action_index(action)
+        last = self.num_actions - 1
+        if not 0 <= index <= last:
+            raise UsageError(f"Action {action!r} is not one of '{self.env_id}'; use an integer from 0 to {last}.")
+        observation, reward, terminated, truncated, _ = self.inner.step(index)
+        success = bool(terminated) and float(reward) > 0
+        return observation["image"], float(reward), bool(terminated), bool(truncated), {"success": success}
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The whole world as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""
+        if self.render_mode is None or not self._running:
+            return None
+        return cast(NDArray[np.uint8], self.inner.render())
+
+    def close(self) -> None:
+        """Close the inner environment."""
+        self.inner.close()
+
+
+def _action_index(action: object) -> int:
+    """The integer behind an action, or -1 for what is no integer."""
+    try:
+        return operator.index(cast(Any, action))
+    except TypeError:
+        return -1

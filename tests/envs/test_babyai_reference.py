@@ -1,0 +1,187 @@
+"""The published levels on PyPI minigrid."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from minigrid.core import constants as minigrid_constants
+from minigrid.core.actions import Actions
+
+from bkrl.envs.babyai import constants, find, make_reference, worlds
+from bkrl.envs.babyai.levels import LEVELS
+from bkrl.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+PYPI_SAMPLE = [
+    "BabyAI-BossLevel-v0",
+    "BabyAI-KeyInBox-v0",
+    "MiniGrid-LavaGapS5-v0",
+    "MiniGrid-Dynamic-Obstacles-5x5-v0",
+]
+
+
+def test_constants_are_those_of_minigrid() -> None:
+    names = {i: name for name, i in minigrid_constants.OBJECT_TO_IDX.items()}
+    assert tuple(names[i] for i in range(len(names))) == constants.TYPE_NAMES
+    assert {name: i for i, name in enumerate(constants.COLOR_NAMES)} == minigrid_constants.COLOR_TO_IDX
+    assert [constants.COLOR_NAMES[i] for i in constants.COLORS_AS_DRAWN] == minigrid_constants.COLOR_NAMES
+    assert {name: i for i, name in enumerate(constants.STATE_NAMES)} == minigrid_constants.STATE_TO_IDX
+    assert tuple(action.name for action in Actions) == constants.ACTION_NAMES
+
+
+@pytest.mark.parametrize("env_id", [*LEVELS, *PYPI_SAMPLE])
+def test_gymnasium_checker(env_id: str) -> None:
+    check_env(make_reference(env_id, "rgb_array"), skip_render_check=True)
+
+
+EXPECTED = {
+    "BabyAI-Text-GoToLocal-RedBall-S20": (400, 1 + 7, "go to {} red ball"),
+    "BabyAI-Text-GoToLocal-PurpleKey-S23": (529, 1 + 12, "go to {} purple key"),
+    "BabyAI-Text-GoToLocal-RedBall-S25": (625, 1 + 15, "go to {} red ball"),
+    "BabyAI-Text-GoToLocal-PurpleKey-S28": (784, 1 + 20, "go to {} purple key"),
+    "BabyAI-Text-GoToLocal-RedBall-S30": (900, 1 + 25, "go to {} red ball"),
+    "BabyAI-Text-GoTo-RedBallBlueBox-S20": (800, 2 + 7, "go to {} red ball, then go to {} blue box"),
+    "BabyAI-Text-GoTo-PurpleBallGreenKey-S20": (800, 2 + 7, "go to {} purple ball, then go to {} green key"),
+    "BabyAI-Text-PickUp-PurpleKey-S20": (400, 1 + 8, "pick up {} purple key"),
+}
+
+
+@pytest.mark.parametrize("env_id", EXPECTED)
+def test_missions_sizes_and_limits(env_id: str) -> None:
+    max_steps, objects, mission = EXPECTED[env_id]
+    assert {w.env_id: w.max_steps for w in worlds()}[env_id] == max_steps
+    env = make_reference(env_id)
+    for seed in range(3):
+        env.reset(seed=seed)
+        assert env.inner.max_steps == max_steps
+        assert sum(cell is not None and cell.type != "wall" for cell in env.inner.grid.grid) == objects
+        assert env.mission.replace(" a ", " the ") == mission.format("the", "the")
+
+
+def test_pretraining_targets_come_from_the_seed() -> None:
+    env = make_reference("BabyAI-Text-GoToLocal-Pretraining-S20")
+
+    def missions() -> list[str]:
+        env.reset(seed=5)
+        out = []
+        for _ in range(60):
+            env.reset()
+            out.append(env.mission.replace(" a ", " the "))
+        return out
+
+    np.random.seed(0)
+    first = missions()
+    np.random.seed(1)
+    assert missions() == first
+    assert set(first) == {f"go to the {color} {kind}" for color in ("red", "green", "blue") for kind in ("ball", "box")}
+
+
+def rollout_hash(env_id: str, steps: int = 300) -> str:
+    """A fingerprint of what an environment shows under a fixed action stream, over several episodes."""
+    env = make_reference(env_id)
+    digest = hashlib.sha256()
+    rng = np.random.default_rng(3)
+
+    def feed(*things: Any) -> None:
+        for thing in things:
+            digest.update(thing.tobytes() if isinstance(thing, np.ndarray) else str(thing).encode())
+
+    feed(env.reset(seed=11)[0], env.mission)
+    for i in range(steps):
+        observation, reward, terminated, truncated, info = env.step(int(rng.integers(6)))
+        feed(observation, reward, terminated, truncated, info["success"])
+        if terminated or truncated or i % 100 == 99:
+            feed(env.reset()[0], env.mission)
+    return digest.hexdigest()
+
+
+def test_same_seed_in_another_process() -> None:
+    env_id = "BabyAI-Text-GoToLocal-Pretraining-S20"
+    code = f"from tests.envs.test_babyai_reference import rollout_hash; print(rollout_hash({env_id!r}))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert other.stdout.split() == [rollout_hash(env_id)]
+
+
+def test_success_and_truncation() -> None:
+    env = make_reference("BabyAI-OneRoomS8-v0")
+    env.reset(seed=0)
+    for step in range(64):
+        _, reward, terminated, truncated, info = env.step(constants.DONE)
+        assert (reward, terminated, info["success"]) == (0, False, False)
+        assert truncated == (step == 63)
+    env = make_reference("MiniGrid-Empty-5x5-v0")
+    env.reset(seed=0)
+    for action in (2, 2, 1, 2):
+        assert not env.step(action)[4]["success"]
+    _, reward, terminated, truncated, info = env.step(2)
+    assert (terminated, truncated, info["success"]) == (True, False, True)
+    assert reward == pytest.approx(1 - 0.9 * 5 / 100)
+
+
+def test_lava_ends_without_success() -> None:
+    env = make_reference("MiniGrid-LavaGapS5-v0")
+    env.reset(seed=0)
+    for _ in range(100):
+        _, reward, terminated, _, info = env.step(int(env.np_random.integers(3)))
+        if terminated:
+            break
+    assert terminated
+    assert info["success"] == (reward > 0)
+
+
+def test_stdout_stays_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    env = make_reference("BabyAI-UnblockPickup-v0")  # rejects many layouts
+    for seed in range(20):
+        env.reset(seed=seed)
+    assert capsys.readouterr().out == ""
+
+
+def test_rendering() -> None:
+    env = make_reference("BabyAI-Text-GoToLocal-RedBall-S20", "rgb_array")
+    env.reset(seed=0)
+    picture = env.render()
+    assert picture is not None
+    assert picture.shape == (640, 640, 3)
+    assert picture.dtype == np.uint8
+
+
+def test_bad_input() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'BabyAI-Text-GoToLocal-RedBall-S20'"):
+        find("BabyAI-Text-GoToLocal-RedBal-S20")
+    assert find("CartPole-v1") is None
+    with pytest.raises(UsageError, match="render mode"):
+        make_reference("BabyAI-GoToObj-v0", "human")
+    env = make_reference("BabyAI-GoToObj-v0")
+    with pytest.raises(UsageError, match="call reset"):
+        env.step(0)
+    env.reset(seed=0)
+    before = env.inner.hash(), env.inner.step_count
+    for action in (-1, 7, 1.5, "forward"):
+        with pytest.raises(UsageError, match="0 to 6"):
+            env.step(action)  # type: ignore[arg-type]
+    assert (env.inner.hash(), env.inner.step_count) == before
+    with pytest.raises(UsageError, match="reset option"):
+        env.reset(options={"size": 5})
+
+
+def test_any_minigrid_id() -> None:
+    facts = find("MiniGrid-Dynamic-Obstacles-5x5-v0")
+    assert facts is not None
+    assert facts.action_names == ("left", "right", "forward")
+    boss = find("BabyAI-BossLevel-v0")
+    assert boss is not None
+    env = make_reference("BabyAI-BossLevel-v0")
+    longest = 0
+    for seed in range(30):
+        env.reset(seed=seed)
+        longest = max(longest, env.inner.max_steps)
+    assert 576 < longest <= boss.max_steps == 8 * 64 * 9
+    assert isinstance(env, gym.Env)
