@@ -72,6 +72,11 @@ class CollectConfig:
     fresh: Fresh = False
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("data") / f"{self.env}-s{self.seed}"
+
 
 @dataclass(frozen=True)
 class LabelConfig:
@@ -97,6 +102,11 @@ class LabelConfig:
     seed: Seed = 1
     fresh: Fresh = False
 
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}"
+
 
 @dataclass(frozen=True)
 class TrainRmConfig:
@@ -115,6 +125,11 @@ class TrainRmConfig:
     threads: Threads = 1
     fresh: Fresh = False
 
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs") / f"rm-{self.labels.name}"
+
 
 @dataclass(frozen=True)
 class TrainRsConfig:
@@ -124,7 +139,7 @@ class TrainRsConfig:
         Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal"],
         Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind"),
     ] = "ppo"
-    potential: Annotated[Path | None, Flag("a train-rm run; needed by the bk- algorithms")] = None
+    potential: Annotated[Path | None, Flag("a train-rm run; the bk- algorithms need one")] = None
     env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
     out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
     steps: Annotated[int, Flag("environment steps to train for")] = 1_000_000
@@ -140,6 +155,11 @@ class TrainRsConfig:
     threads: Threads = 1
     fresh: Fresh = False
     ppo: PPOConfig = field(default_factory=PPOConfig)
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs") / f"{self.alg}-{self.env}-s{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -157,6 +177,11 @@ class EvaluateConfig:
     threads: Threads = 1
     fresh: Fresh = False
 
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs") / f"eval-{self.policy.name}"
+
 
 @dataclass(frozen=True)
 class ReportConfig:
@@ -167,6 +192,11 @@ class ReportConfig:
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
     threshold: Annotated[float, Flag("success rate whose time to reach is reported")] = 0.8
     fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs/report")
 
 
 @dataclass(frozen=True)
