@@ -1,0 +1,43 @@
+"""Potentials: from labels to one fixed function Φ of a short history, and how it shapes rewards.
+
+`load_potential(run)` is all a user of potentials needs; the kinds and their builders stand in the modules beside.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bkrl.potentials.protocol import Potential
+
+# kind → module with `load(artefact) -> Raw`; imported only when such a potential is opened
+_KINDS = {
+    "code": "bkrl.potentials.code",
+    "preference": "bkrl.potentials.preference",
+    "goal": "bkrl.potentials.goal",
+    "zero": "bkrl.potentials.controls",
+    "random": "bkrl.potentials.controls",
+}
+
+
+def load_potential(path: Path) -> Potential:
+    """The potential a train-rm run built: `potential(windows) -> (B,) float32` in [-1, 0].
+
+    Args:
+        path: the run directory of `bkrl train-rm`.
+
+    Raises:
+        InputError: no complete train-rm run is there, a file was changed, or the artefact is of an unknown format.
+    """
+    from importlib import import_module
+
+    from bkrl.errors import InputError
+    from bkrl.potentials.protocol import Artefact, Scaled
+    from bkrl.run import Run
+
+    artefact = Artefact.read(Run.open(Path(path), "train-rm").path)
+    module = _KINDS.get(artefact.kind)
+    if module is None:
+        raise InputError(f"{path} holds a potential of unknown kind '{artefact.kind}'; it was made by a newer bkrl.")
+    return Scaled(import_module(module).load(artefact), artefact)

@@ -1,0 +1,170 @@
+"""What a potential is, what scale it lives on, and the artefact it is stored as.
+
+Φ(h) = clip((raw(h) - hi) / (hi - lo), -1, 0), where lo and hi are the 1st and 99th percentile of raw on the dataset the
+labels came from: fixed when the potential is built, stored, and never changed by training.  Φ is at most 0 and its
+best states are near 0, because with Φ(terminal) = 0 a positive Φ would make ending an episode a loss until the critic
+has learnt otherwise (Müller & Kudenko 2025, arXiv 2502.01307; Grześ 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.errors import InputError
+from bkrl.run import atomic_write, read_json, sha256, to_json
+from bkrl.windows import Windows
+
+FORMAT = 1
+FILE = "potential.json"
+
+
+@runtime_checkable
+class Potential(Protocol):
+    """A fixed function of a short history: no gradient, no state, the same for any batch size and in any process."""
+
+    horizon: int
+
+    def __call__(self, windows: Windows) -> NDArray[np.float32]:
+        """(B,) float32 in [-1, 0] for windows of this horizon."""
+        ...
+
+
+class Raw(Protocol):
+    """A potential before its scale: what the builders of each kind provide."""
+
+    horizon: int
+
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+        """(B,) float64, finite, on a scale of its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The affine map from raw values to Φ; `lo` maps to -1 and `hi` to 0."""
+
+    lo: float
+    hi: float
+
+    @classmethod
+    def measure(cls, raw: NDArray[np.float64], what: str = "The potential") -> Scale:
+        """The 1st and 99th percentile of (B,) raw values; minimum and maximum where those coincide (sparse values).
+
+        Raises:
+            InputError: the values are constant or not finite, so that shaping with them would do nothing or harm.
+        """
+        if not np.isfinite(raw).all():
+            raise InputError(f"{what} is not finite on {int((~np.isfinite(raw)).sum())} windows of the dataset.")
+        lo, hi = (float(value) for value in np.percentile(raw, [1, 99], method="closest_observation"))
+        if lo == hi:
+            lo, hi = float(raw.min()), float(raw.max())
+        if lo == hi:
+            raise InputError(
+                f"{what} is {lo:g} on every window of the dataset, so it cannot shape anything; check its units, or "
+                "label again."
+            )
+        return cls(lo, hi)
+
+    def __call__(self, raw: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(B,) raw values → (B,) Φ in [-1, 0]."""
+        return np.clip((raw - self.hi) / (self.hi - self.lo), -1.0, 0.0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """`potential.json`: everything that is needed to evaluate a potential again, and where it came from.
+
+    Attributes:
+        kind: "code", "preference", "goal", "zero" or "random".
+        horizon: H, past actions in a window.
+        env_id, env_family: the world the labels came from; a potential is valid for worlds of its family.
+        obs_shape, action_names: the units it was built for.
+        scale: lo and hi of the raw values.
+        files: name → SHA-256 of the parts beside potential.json.
+        settings: what the kind needs to rebuild itself (sizes, encoder, thresholds).
+        control: "none", "shuffled", "random" or "zero".
+        provenance: manifests' hashes of dataset and labels, who labelled, seed.
+    """
+
+    kind: str
+    horizon: int
+    env_id: str
+    env_family: str
+    obs_shape: tuple[int, ...]
+    action_names: tuple[str, ...]
+    scale: Scale
+    files: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    control: str = "none"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    def write(self, folder: Path) -> Path:
+        """Write potential.json into `folder`, with the hashes of the files named in `files`."""
+        document = {"format": FORMAT, **asdict(self)}
+        document.pop("folder")
+        document["files"] = {name: sha256(folder / name) for name in self.files}
+        path = folder / FILE
+        atomic_write(path, to_json(document))
+        return path
+
+    @classmethod
+    def read(cls, folder: Path) -> Artefact:
+        """Read and verify potential.json and the files it names; InputError when anything is missing or changed."""
+        path = Path(folder) / FILE
+        document = read_json(path)
+        if document.pop("format", None) != FORMAT:
+            raise InputError(f"{path} has another format than this bkrl reads ({FORMAT}); run train-rm again.")
+        try:
+            document["scale"] = Scale(**document["scale"])
+            document["obs_shape"] = tuple(document["obs_shape"])
+            document["action_names"] = tuple(document["action_names"])
+            artefact = cls(**document, folder=Path(folder))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path} lacks or misspells a field ({error}); run train-rm again.") from None
+        for name, recorded in artefact.files.items():
+            part = Path(folder) / name
+            if not part.is_file():
+                raise InputError(f"{part} is missing; run train-rm again.")
+            if sha256(part) != recorded:
+                raise InputError(f"{part} was changed after the potential was built; run train-rm again.")
+        return artefact
+
+    def part(self, name: str) -> Path:
+        """The path of one of `files`."""
+        if name not in self.files:
+            raise InputError(f"{self.folder / FILE} does not name {name}; run train-rm again.")
+        return self.folder / name
+
+
+class Scaled:
+    """A raw potential on its stored scale: the `Potential` everything else sees."""
+
+    def __init__(self, raw: Raw, artefact: Artefact) -> None:
+        self.raw = raw
+        self.artefact = artefact
+        self.horizon = artefact.horizon
+
+    def __call__(self, windows: Windows) -> NDArray[np.float32]:
+        if windows.observations.shape[2:] != tuple(self.artefact.obs_shape):
+            raise InputError(
+                f"This potential was built for observations of shape {tuple(self.artefact.obs_shape)} "
+                f"({self.artefact.env_family}); it got {windows.observations.shape[2:]}."
+            )
+        if windows.horizon != self.horizon:
+            windows = windows.last(self.horizon)
+        if len(windows) == 0:
+            return np.zeros(0, np.float32)
+        return self.artefact.scale(self.raw(windows))
+
+    def close(self) -> None:
+        """End what the potential runs beside this process (a program's sandbox)."""
+        close = getattr(self.raw, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,50 @@
+"""Exact potential-based reward shaping on a rollout (Ng, Harada & Russell 1999).
+
+F_t = γ Φ(h_{t+1}) - Φ(h_t) is paid for action t.  Φ(terminal) = 0 (Grześ 2017).  Where a time limit ends the episode,
+h_{t+1} is the window that ends in the true final observation, and the value is bootstrapped there.  Windows never
+reach across an episode's start, so nothing is paid for an autoreset.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.windows import Rollout
+
+
+def shaping_rewards(
+    rollout: Rollout, phi: NDArray[np.floating], phi_final: NDArray[np.floating], gamma: float
+) -> NDArray[np.float32]:
+    """F of every step, (T, N) float32, computed in double precision.
+
+    Args:
+        rollout: T steps of N worlds.
+        phi: (T+1, N), Φ of the windows at rows 0..T; row t+1 after an episode's end belongs to the next episode.
+        phi_final: (K,), Φ of the windows that end in the final observations.
+        gamma: the discount of the learner; another one would change which policies are optimal.
+
+    Raises:
+        ValueError: shapes that do not belong to the rollout, or values that are not finite.
+    """
+    steps, envs = rollout.rewards.shape
+    if phi.shape != (steps + 1, envs) or phi_final.shape != rollout.final_index.shape:
+        raise ValueError(
+            f"phi must be {(steps + 1, envs)} and phi_final {rollout.final_index.shape}, not {phi.shape} and "
+            f"{phi_final.shape}"
+        )
+    after = next_potentials(rollout, phi, phi_final)
+    shaping = gamma * after - phi[:-1].astype(np.float64)
+    if not np.isfinite(shaping).all():
+        raise ValueError("a potential must be finite")
+    return shaping.astype(np.float32)
+
+
+def next_potentials(
+    rollout: Rollout, phi: NDArray[np.floating], phi_final: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """(T, N) Φ of the state each action led to: 0 where it is terminal, the final window's where it was truncated."""
+    after = phi[1:].astype(np.float64)
+    ended = np.where(rollout.terminated.ravel()[rollout.final_index], 0.0, phi_final)
+    after.reshape(-1)[rollout.final_index] = ended
+    return after

@@ -1,0 +1,103 @@
+"""The shaped reward as a reward stream for PPO: the world's reward plus exact potential-based shaping."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.potentials.protocol import Potential
+from bkrl.potentials.shaping import shaping_rewards
+from bkrl.windows import Rollout, Windows
+
+
+class ShapedReward:
+    """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)).
+
+    One stream and not two: the shaped reward has one value function, which learns V(s) - Φ(h).
+
+    Args:
+        potential: Φ, of any horizon.
+        gamma: the discount PPO learns with; shaping keeps optimal policies only with the same one.
+        reward_scale: factor of the world's reward.
+        shaping_coef: factor of Φ (a scaled potential is a potential, so optimal policies stay).
+        coef: weight of this stream's advantages among PPO's streams.
+    """
+
+    name = "shaped"
+    episodic = True
+
+    def __init__(
+        self,
+        potential: Potential,
+        gamma: float,
+        *,
+        reward_scale: float = 1.0,
+        shaping_coef: float = 1.0,
+        coef: float = 1.0,
+    ) -> None:
+        self.potential = potential
+        self.gamma = gamma
+        self.reward_scale = reward_scale
+        self.shaping_coef = shaping_coef
+        self.coef = coef
+        self.horizon = potential.horizon
+        self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
+        self._metrics: dict[str, float] = {}
+
+    def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
+        """(T, N) float32."""
+        phi, phi_final = self.potentials(rollout)
+        shaping = shaping_rewards(rollout, self.shaping_coef * phi, self.shaping_coef * phi_final, self.gamma)
+        self._metrics = {
+            "shaping/phi_mean": float(phi.mean()),
+            "shaping/phi_std": float(phi.std()),
+            "shaping/reward_mean": float(shaping.mean()),
+            "shaping/reward_std": float(shaping.std()),
+            "shaping/reward_max_abs": float(np.abs(shaping).max()),
+        }
+        return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
+
+    def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Φ at rows 0..T, (T+1, N), and of the final windows, (K,), one batch for the potential.
+
+        Row 0 is the row the last rollout bootstrapped from: its Φ is kept, once the windows are seen to be the same.
+        """
+        steps, envs = rollout.rewards.shape
+        kept = self._kept(rollout)
+        first = 0 if kept is None else 1
+        rows = rollout.windows(self.horizon, first)
+        final = rollout.final_windows(self.horizon)
+        values = self.potential(_join(rows, final))
+        phi = np.empty((steps + 1, envs), np.float32)
+        if kept is not None:
+            phi[0] = kept
+        phi[first:] = values[: len(rows)].reshape(-1, envs)
+        self._bootstrap = (rows[len(rows) - envs :], phi[-1].copy())
+        return phi, values[len(rows) :]
+
+    def metrics(self) -> dict[str, float]:
+        """Mean and spread of Φ and of F in the last rollout."""
+        return dict(self._metrics)
+
+    def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
+        if self._bootstrap is None:
+            return None
+        then, values = self._bootstrap
+        now = rollout.windows(self.horizon, 0, 0)
+        same = (
+            then.observations.shape == now.observations.shape
+            and np.array_equal(then.observations, now.observations)
+            and np.array_equal(then.actions, now.actions)
+            and np.array_equal(then.valid, now.valid)
+        )
+        return values if same else None
+
+
+def _join(first: Windows, second: Windows) -> Windows:
+    if len(second) == 0:
+        return first
+    return Windows(
+        np.concatenate([first.observations, second.observations]),
+        np.concatenate([first.actions, second.actions]),
+        np.concatenate([first.valid, second.valid]),
+    )
