@@ -13,17 +13,17 @@ from typing import Annotated, Literal
 
 @dataclass(frozen=True)
 class Flag:
-    """Help of one setting, and whether it is given by position."""
+    """Help of one setting, its least and greatest value, and whether it is given by position."""
 
     help: str
+    least: float | None = None
+    most: float | None = None
     positional: bool = False
-    short: str = ""
-    metavar: str = ""
 
 
-Seed = Annotated[int, Flag("seed of every random stream in this run")]
+Seed = Annotated[int, Flag("seed of every random stream in this run", least=0)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew")]
-Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1")]
+Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1)]
 Backend = Annotated[
     Literal["native", "reference"],
     Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
@@ -37,18 +37,18 @@ Network = Annotated[
 class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side")] = 64
-    num_steps: Annotated[int, Flag("steps of each world in a rollout")] = 128
-    learning_rate: Annotated[float, Flag("Adam's step size")] = 1e-3
-    gamma: Annotated[float, Flag("discount of the world's reward, and of shaping")] = 0.99
-    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation")] = 0.95
-    update_epochs: Annotated[int, Flag("passes over a rollout")] = 4
-    num_minibatches: Annotated[int, Flag("minibatches in a pass")] = 8
-    clip_coef: Annotated[float, Flag("ε of the clipped objective")] = 0.2
-    ent_coef: Annotated[float, Flag("weight of the entropy bonus")] = 0.01
-    vf_coef: Annotated[float, Flag("weight of the value loss")] = 0.5
-    max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm")] = 0.5
-    target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never")] = 0.0
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
+    num_steps: Annotated[int, Flag("steps of each world in a rollout", least=1)] = 128
+    learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
+    gamma: Annotated[float, Flag("discount of the world's reward, and of shaping", least=0, most=1)] = 0.99
+    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.95
+    update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 4
+    num_minibatches: Annotated[int, Flag("minibatches in a pass", least=1)] = 8
+    clip_coef: Annotated[float, Flag("ε of the clipped objective", least=0, most=1)] = 0.2
+    ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.01
+    vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 0.5
+    max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 0.5
+    target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never", least=0)] = 0.0
     anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
 
 
@@ -58,12 +58,12 @@ class CollectConfig:
 
     env: Annotated[str, Flag("world to explore; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-Pretraining-S20"
     out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]")] = None
-    steps: Annotated[int, Flag("environment steps to train the explorer for")] = 500_000
-    checkpoints: Annotated[int, Flag("how often to record, evenly from step 0 to the end")] = 6
-    episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time")] = 40
-    ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published")] = 0.0
-    int_coef: Annotated[float, Flag("weight of the RND novelty reward")] = 1.0
-    int_gamma: Annotated[float, Flag("discount of the novelty reward")] = 0.99
+    steps: Annotated[int, Flag("environment steps to train the explorer for", least=1)] = 500_000
+    checkpoints: Annotated[int, Flag("how often to record, evenly from step 0 to the end", least=1)] = 6
+    episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time", least=1)] = 40
+    ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0)] = 0.0
+    int_coef: Annotated[float, Flag("weight of the RND novelty reward", least=0)] = 1.0
+    int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1)] = 0.99
     language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
     seed: Seed = 1
     network: Network = "compact"
@@ -89,14 +89,16 @@ class LabelConfig:
         str,
         Flag("who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, replay:RUN"),
     ] = "rules"
-    num: Annotated[int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5")] = 0
-    length: Annotated[int, Flag("actions in a segment")] = 5
+    num: Annotated[
+        int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
+    ] = 0
+    length: Annotated[int, Flag("actions in a segment", least=1)] = 5
     swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
-    votes: Annotated[int, Flag("answers asked for each question")] = 1
-    temperature: Annotated[float, Flag("sampling temperature")] = 0.5
-    max_tokens: Annotated[int, Flag("longest reply, in tokens")] = 2048
-    max_requests: Annotated[int, Flag("ask at most this often in this run; 0: no limit")] = 0
-    concurrency: Annotated[int, Flag("most requests in flight at once")] = 32
+    votes: Annotated[int, Flag("answers asked for each question", least=1)] = 1
+    temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
+    max_requests: Annotated[int, Flag("ask at most this often in this run; 0: no limit", least=0)] = 0
+    concurrency: Annotated[int, Flag("most requests in flight at once", least=1)] = 32
     dry_run: Annotated[bool, Flag("show how many prompts there are and three of them; ask nothing")] = False
     cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
     seed: Seed = 1
@@ -116,7 +118,7 @@ class TrainRmConfig:
     out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS]")] = None
     dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
     encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline) or hf:NAME_OR_PATH")] = "hash"
-    epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)")] = 30
+    epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
     control: Annotated[
         Literal["none", "shuffled", "random", "zero"],
         Flag("make a control instead: permuted labels, a fixed random network, or Φ = 0"),
@@ -142,13 +144,15 @@ class TrainRsConfig:
     potential: Annotated[Path | None, Flag("a train-rm run; the bk- algorithms need one")] = None
     env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
     out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
-    steps: Annotated[int, Flag("environment steps to train for")] = 1_000_000
-    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)")] = 1.0
-    shaping_coef: Annotated[float, Flag("Φ is multiplied by this")] = 1.0
-    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward")] = 0.1
-    eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained")] = 50_000
-    eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation")] = 50
-    checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained")] = 200_000
+    steps: Annotated[int, Flag("environment steps to train for", least=1)] = 1_000_000
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
+    shaping_coef: Annotated[float, Flag("Φ is multiplied by this", least=0)] = 1.0
+    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
+    eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained", least=1)] = 50_000
+    eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
+    checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained", least=1)] = (
+        200_000
+    )
     seed: Seed = 1
     network: Network = "compact"
     backend: Backend = "native"
@@ -169,10 +173,10 @@ class EvaluateConfig:
     policy: Annotated[Path, Flag("a train-rs run", positional=True)]
     out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]")] = None
     env: Annotated[str | None, Flag("another world of the same family  [default: the one it was trained in]")] = None
-    episodes: Annotated[int, Flag("episodes in each mode")] = 100
+    episodes: Annotated[int, Flag("episodes in each mode", least=1)] = 100
     mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
-    gifs: Annotated[int, Flag("episodes to record as GIFs")] = 2
-    seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these")] = 1_000_003
+    gifs: Annotated[int, Flag("episodes to record as GIFs", least=0)] = 2
+    seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these", least=0)] = 1_000_003
     backend: Backend = "native"
     threads: Threads = 1
     fresh: Fresh = False
@@ -190,7 +194,7 @@ class ReportConfig:
     runs: Annotated[tuple[Path, ...], Flag("train-rs and evaluate runs", positional=True)]
     out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
-    threshold: Annotated[float, Flag("success rate whose time to reach is reported")] = 0.8
+    threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8
     fresh: Fresh = False
 
     @property
@@ -205,5 +209,5 @@ class ReproduceConfig:
 
     preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: two minutes")] = "laptop"
     out: Annotated[Path, Flag("folder for all runs and report.html")] = Path("logs/reproduce")
-    jobs: Annotated[int, Flag("training runs side by side; 0: one for each core")] = 0
+    jobs: Annotated[int, Flag("training runs side by side; 0: one for each core", least=0)] = 0
     dry_run: Annotated[bool, Flag("print what would be done")] = False

@@ -1,0 +1,45 @@
+# Every target makes what it needs, the virtual environment included, and can be run again at any time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Small networks are fastest on one thread; runs are put side by side instead.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: help reproduce test lint format bench docs clean
+help:
+	@echo "make reproduce   set up, run the whole method (preset laptop), write logs/reproduce/report/report.html"
+	@echo "make test        set up, lint, check types, run the tests"
+	@echo "make lint | format | bench | docs | clean"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bkrl needs Python 3.11 or newer: make PYTHON=python3.11 ..." >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+reproduce: $(READY)
+	$(BIN)/bkrl reproduce --preset laptop
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/pytest -n auto --dist loadfile
+
+bench: $(READY)
+	for script in benchmarks/*.py; do $(BIN)/python $$script --json || exit 1; done
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""What `bkrl list` shows: the names that flags take, each with a line about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ALGS = (
+    ("ppo", "none", "plain PPO on the world's reward"),
+    ("rnd", "none", "PPO with a random-network-distillation novelty bonus (additive: no guarantee)"),
+    ("bk-code", "a code potential", "PPO shaped by a program that a language model wrote"),
+    ("bk-pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
+    ("bk-goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
+)
+_LLMS = (
+    ("rules", "nothing", "embedded hand-written heuristics: no language model, no key, no network"),
+    ("openai:MODEL", "OPENAI_API_KEY", "any OpenAI-compatible endpoint (OPENAI_BASE_URL: vLLM, Ollama, llama.cpp, …)"),
+    ("hf:NAME_OR_PATH", "the weights", "a local transformers model"),
+    ("replay:RUN", "a label run", "answers that were given before; a question never asked is an error"),
+)
+_POTENTIALS = (
+    ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
+    ("pref", "--variant pref", "a preference transformer over the last 5 steps; horizon 5"),
+    ("goal", "--variant goal", "similarity of the latest caption to retrieved goals; horizon 4"),
+    ("control", "train-rm --control", "zero, a random network, or the same labels shuffled"),
+)
+
+
+def catalogue(what: str) -> tuple[list[str], list[list[Any]]]:
+    """Header and rows for "envs", "algs", "llms" or "potentials"."""
+    if what == "algs":
+        return ["alg", "needs", "what it is"], [list(row) for row in _ALGS]
+    if what == "llms":
+        return ["llm", "needs", "what it is"], [list(row) for row in _LLMS]
+    if what == "potentials":
+        return ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS]
+    from bkrl.envs import env_ids, world
+
+    worlds = [world(env_id) for env_id in env_ids()]
+    return ["env", "family", "actions", "max steps", "solved when", "rules"], [
+        [w.env_id, w.family, len(w.action_names), w.max_steps, w.solved, w.rules] for w in worlds
+    ]

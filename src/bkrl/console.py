@@ -1,0 +1,155 @@
+"""What a person sees: progress and notes on stderr, results on stdout. The only file that knows rich."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from bkrl.reporter import Reporter, Update
+
+# A piped log gets a line at most this often, in seconds.
+PLAIN_INTERVAL = 10.0
+
+
+class LiveReporter(Reporter):
+    """Progress bars with rate and remaining time, for a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """One line on stderr."""
+        self._console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """One yellow line on stderr."""
+        self._console.print(f"warning: {text}", style="yellow", markup=False)
+
+    @contextmanager
+    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
+        """A bar: done of all, units a second, time left, the latest note."""
+        from rich.markup import escape
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
+            TextColumn("{task.fields[rate]}", style="cyan"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+        )
+        started = time.monotonic()
+        first: list[float] = []
+        with Progress(*columns, console=self._console, transient=False) as bar:
+            task = bar.add_task(escape(title), total=total, unit=unit, rate="", note="")
+
+            def update(completed: float, note: str = "") -> None:
+                first.append(completed) if not first else None
+                rate = (completed - first[0]) / max(time.monotonic() - started, 1e-9)
+                shown = f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s"
+                bar.update(task, completed=completed, rate=shown if rate else "", note=escape(note))
+
+            yield update
+
+
+class PlainReporter(Reporter):
+    """Whole lines on stderr, a few for each progress, for pipes and logs."""
+
+    def say(self, text: str) -> None:
+        """One line on stderr."""
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def warn(self, text: str) -> None:
+        """One line on stderr, marked."""
+        self.say(f"warning: {text}")
+
+    @contextmanager
+    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
+        """A line every PLAIN_INTERVAL seconds and one at the end."""
+        started = spoken = time.monotonic()
+        state = {"completed": 0.0, "first": -1.0}
+
+        def line(note: str = "") -> str:
+            elapsed = time.monotonic() - started
+            done, rate = state["completed"], (state["completed"] - max(state["first"], 0)) / max(elapsed, 1e-9)
+            left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and done < total else ""
+            rate_text = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+            text = f"{title}: {done:,.0f}/{total:,.0f} {unit}, {rate_text} {unit}/s{left}"
+            return f"{text}, {note}" if note else text
+
+        def update(completed: float, note: str = "") -> None:
+            nonlocal spoken
+            state["completed"] = completed
+            if state["first"] < 0:
+                state["first"] = completed
+            if time.monotonic() - spoken >= PLAIN_INTERVAL:
+                spoken = time.monotonic()
+                self.say(line(note))
+
+        yield update
+        self.say(f"{line()}, {time.monotonic() - started:,.1f} s in all")
+
+
+def reporter() -> Reporter:
+    """Live bars when stderr is a terminal, plain lines otherwise."""
+    return LiveReporter() if sys.stderr.isatty() else PlainReporter()
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table on stdout; numbers to the right; every cell is plain text, never markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for i, name in enumerate(header):
+        numeric = bool(rows) and all(isinstance(row[i], (int, float)) and not isinstance(row[i], bool) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    _stdout().print(table)
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout, exactly."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Plain text on stdout, exactly."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def error(text: str) -> None:
+    """One sentence on stderr, control characters made visible."""
+    clean = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    sys.stderr.write(f"bkrl: {clean}\n")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _stdout() -> Any:
+    from rich.console import Console
+
+    # A piped table is for files and other programs: never wrapped to a terminal that is not there.
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)

@@ -1,0 +1,90 @@
+"""Frozen dataclasses as command-line flags: parse → config → stage. The only other file that knows Typer is cli.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bkrl.config import Flag
+
+_PANELS = {"ppo": "PPO"}
+
+
+def flags_of(config: type) -> list[tuple[tuple[str, ...], Any, Flag, Any]]:
+    """Every setting of a config class as (path of field names, type, Flag, default), nested ones after plain ones."""
+    plain, nested = [], []
+    hints = typing.get_type_hints(config, include_extras=True)
+    for f in dataclasses.fields(config):
+        hint = hints[f.name]
+        if dataclasses.is_dataclass(hint):
+            nested += [((f.name, *path), kind, flag, default) for path, kind, flag, default in flags_of(hint)]  # type: ignore[arg-type]
+            continue
+        kind, flag = typing.get_args(hint)[:2]
+        default = inspect.Parameter.empty if f.default is dataclasses.MISSING else f.default
+        plain.append(((f.name,), kind, flag, default))
+    return plain + nested
+
+
+def option_name(path: tuple[str, ...]) -> str:
+    """`--learning-rate` for ("ppo", "learning_rate")."""
+    return "--" + path[-1].replace("_", "-")
+
+
+def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., None]:
+    """A Typer command whose flags are the fields of `config`; it calls `run(config, as_json)`.
+
+    Nested dataclasses become panels of the help; positional flags become arguments; `Literal`s become choices.
+    """
+    flags = flags_of(config)
+    parameters = []
+    for path, kind, flag, default in flags:
+        if kind == tuple[Path, ...]:
+            kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
+        info: Any
+        if flag.positional:
+            info = typer.Argument(help=flag.help, show_default=False, metavar=path[-1].upper())
+        else:
+            panel = _PANELS.get(path[0]) if len(path) > 1 else None
+            names = [option_name(path)]
+            if kind is bool and default is True:
+                names = [f"{names[0]}/--no-{names[0][2:]}"]
+            help_text = flag.help.replace("[", r"\[")
+            limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
+            info = typer.Option(
+                *names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits
+            )
+        parameters.append(_parameter("__".join(path), Annotated[kind, info], default))
+    as_json = typer.Option("--json", help="print the result as JSON on stdout")
+    parameters.append(_parameter("as_json", Annotated[bool, as_json], False))
+
+    def call(**values: Any) -> None:
+        wants_json = values.pop("as_json")
+        run(_build(config, {tuple(name.split("__")): value for name, value in values.items()}), wants_json)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__doc__ = config.__doc__
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _build(config: type, values: dict[tuple[str, ...], Any]) -> Any:
+    hints = typing.get_type_hints(config)
+    arguments: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        if dataclasses.is_dataclass(hints[f.name]):
+            inner = {path[1:]: value for path, value in values.items() if path[0] == f.name and len(path) > 1}
+            arguments[f.name] = _build(hints[f.name], inner)  # type: ignore[arg-type]
+        else:
+            value = values[(f.name,)]
+            arguments[f.name] = tuple(value) if isinstance(value, list) else value
+    return config(**arguments)
