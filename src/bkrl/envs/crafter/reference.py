@@ -1,0 +1,213 @@
+"""The Crafter worlds on PyPI crafter 1.8.3: slow, and the ground truth of the engine.
+
+PyPI crafter keeps the objects of a chunk in a `set`, which orders them by memory address; which zombie is despawned
+then differs between processes. Here the set is replaced by an insertion-ordered one and nothing else is changed, so
+that a seed means one trajectory. The world of episode e after `reset(seed=s)` is that of `crafter.Env(seed=s)` in its
+e-th episode: MT19937 seeded with `hash((s, e)) % (2**31 - 1)`. Hashes of tuples of integers are the same in every
+process.
+
+Rendering at night draws from the world's random stream, so the picture is rendered at every step whatever is observed.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import crafter
+import gymnasium
+import numpy as np
+from crafter import engine, objects, worldgen
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from bkrl.envs.crafter import layout
+from bkrl.envs.crafter.layout import CELL, FACING_STEPS
+from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
+from bkrl.envs.world import World
+
+
+class _OrderedSet(dict[Any, None]):
+    """The part of `set` that crafter uses, in order of insertion."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def remove(self, item: Any) -> None:
+        del self[item]
+
+
+class _World(engine.World):
+    """crafter's world with ordered chunks."""
+
+    def reset(self, seed: int | None = None) -> None:
+        super().reset(seed)
+        self._chunks: dict[Any, _OrderedSet] = collections.defaultdict(_OrderedSet)
+
+
+class _Player(objects.Player):
+    """crafter's player under a rule set."""
+
+    inventory: dict[str, int]
+    achievements: dict[str, int]
+
+    def __init__(self, world: engine.World, pos: tuple[int, int], rules: RuleSet) -> None:
+        super().__init__(world, pos)
+        self.rules = rules
+
+    def _do_object(self, obj: Any) -> None:
+        if isinstance(obj, (objects.Zombie, objects.Skeleton, objects.Cow)):
+            swords = (("wood_sword", 2), ("stone_sword", 3), ("iron_sword", 5))
+            damage = max([1, *(points for name, points in swords if self.inventory[name])])
+            obj.health -= max(0, self.rules.base_damage - damage)  # crafter deals the rest
+        super()._do_object(obj)
+
+    def _do_material(self, target: Any, material: str | None) -> None:
+        held, unlocked = self.inventory.copy(), self.achievements.copy()
+        super()._do_material(target, material)
+        if self.rules.full_item_fails:
+            for name, amount in held.items():
+                if amount == MAX_ITEM and self.inventory[name] > amount:
+                    self.inventory, self.achievements = held, unlocked
+                    return
+
+
+class ReferenceGame(crafter.Env):
+    """`crafter.Env` with ordered chunks, a rule set, and a seed that can be set."""
+
+    def __init__(self, rules: RuleSet, length: int) -> None:
+        super().__init__(area=(AREA, AREA), length=length, seed=0)
+        self._world = _World((AREA, AREA), crafter.constants.materials, (CHUNK, CHUNK))
+        self._local_view = engine.LocalView(self._world, self._textures, [layout.VIEW_COLUMNS, layout.VIEW_ROWS])
+        kinds = [_Player, objects.Cow, objects.Zombie, objects.Skeleton, objects.Arrow, objects.Plant]
+        self._sem_view = engine.SemanticView(self._world, kinds)
+        self.rules = rules
+
+    def reseed(self, seed: int) -> None:
+        """Count episodes from 1 again, with worlds of `seed`."""
+        self._seed, self._episode = seed, 0
+
+    def reset(self) -> NDArray[np.uint8]:
+        """crafter.Env.reset with our player."""
+        self._episode += 1
+        self._step = 0
+        self._world.reset(seed=hash((self._seed, self._episode)) % (2**31 - 1))
+        self._update_time()
+        self._player = _Player(self._world, (AREA // 2, AREA // 2), self.rules)
+        self._last_health = self._player.health
+        self._world.add(self._player)
+        self._unlocked: set[str] = set()
+        worldgen.generate_world(self._world, self._player)
+        return self._obs()
+
+    def semantic(self) -> NDArray[np.uint8]:
+        """(64, 64) ids indexed [x, y], ripe plants told apart."""
+        canvas = np.asarray(self._sem_view(), np.uint8)
+        for obj in self._world.objects:
+            if isinstance(obj, objects.Plant) and obj.ripe:
+                canvas[tuple(obj.pos)] = CELL["ripe_plant"]
+        return canvas
+
+    def symbolic(self) -> NDArray[np.uint8]:
+        """(82,) the observation of `layout`."""
+        player = self._player
+        row = np.zeros(layout.SIZE, np.uint8)
+        row[layout.VIEW] = layout.local_view(self.semantic(), int(player.pos[0]), int(player.pos[1]))
+        row[layout.FACING] = FACING_STEPS.index((int(player.facing[0]), int(player.facing[1])))
+        row[layout.INVENTORY] = list(player.inventory.values())
+        row[layout.SLEEPING] = player.sleeping
+        row[layout.DAYLIGHT] = int(255 * self._world.daylight)
+        return row
+
+
+class CrafterEnv(gymnasium.Env[Any, Any]):
+    """One Crafter world.
+
+    Args:
+        world: the id's facts.
+        observation: "symbolic" (82,), "image" (64, 64, 3), or "both": a dict with these two keys; all uint8.
+        length: actions after which an episode is truncated.
+        render_mode: None or "rgb_array": the 64×64 picture, enlarged four times.
+
+    `info` of every step: `success`, `inventory` and `achievements` (name → count), `player_pos` (x, y), `semantic`
+    (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death).
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  (Gymnasium types it so)
+    mission = ""
+
+    def __init__(
+        self,
+        world: World,
+        observation: str = "symbolic",
+        length: int = MAX_STEPS,
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        self.world, self.render_mode = world, render_mode
+        self.observation_space = observation_space(observation)
+        self.action_space = spaces.Discrete(len(world.action_names))
+        self._observation = observation
+        self._rules = GAMES[world.env_id]
+        self.game = ReferenceGame(self._rules.rules, checked_length(length))
+        self._length = length
+        self._image: NDArray[np.uint8] | None = None
+        self._seeded = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; without a seed, the next one of the seed given last."""
+        super().reset(seed=seed, options=options)
+        if seed is not None:
+            self.game.reseed(seed)
+        elif not self._seeded:
+            self.game.reseed(int(self.np_random.integers(2**31 - 1)))
+        self._seeded = True
+        self._image = self.game.reset()
+        self._health = self.game._player.health
+        self._unlocked = 0
+        return self._obs(), self._info(False, False)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+        if self._image is None:
+            raise RuntimeError("step before reset: call reset() first")
+        if not self.action_space.contains(np.int64(action)):
+            raise ValueError(f"actions must lie in 0..{len(self.world.action_names) - 1}, not {action}")
+        rules = self._rules
+        verb = rules.rules.verbs[int(action)]
+        self._image = self.game.step(crafter.constants.actions.index(VERBS[verb]))[0]
+        player = self.game._player
+        unlocked = sum(player.achievements[name] > 0 for name in rules.tasks)
+        reward = 1.0 if unlocked > self._unlocked else 0.0
+        if rules.health_reward:
+            reward += (player.health - self._health) / 10
+        self._unlocked, self._health = unlocked, player.health
+        solved = unlocked == len(rules.tasks)
+        dead = player.health <= 0
+        terminated = bool(dead or (solved and rules.rules.ends_on_success))
+        truncated = bool(self.game._step >= self._length and not terminated)
+        success = solved and (terminated or truncated)
+        return self._obs(), reward if rules.pays else 0.0, terminated, truncated, self._info(success, dead)
+
+    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        """(256, 256, 3): the picture of the last observation."""
+        if self._image is None:
+            raise RuntimeError("render before reset: call reset() first")
+        return self._image.repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
+
+    def _obs(self) -> Any:
+        if self._observation == "image":
+            return self._image
+        symbolic = self.game.symbolic()
+        return symbolic if self._observation == "symbolic" else {"symbolic": symbolic, "image": self._image}
+
+    def _info(self, success: bool, dead: bool) -> dict[str, Any]:
+        player = self.game._player
+        return {
+            "success": success,
+            "inventory": player.inventory.copy(),
+            "achievements": {name: player.achievements[name] for name in ACHIEVEMENTS},
+            "player_pos": np.array(player.pos),
+            "semantic": np.asarray(self.game._sem_view(), np.uint8),
+            "discount": 0.0 if dead else 1.0,
+        }

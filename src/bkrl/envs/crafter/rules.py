@@ -1,0 +1,194 @@
+"""The rules of Crafter as data: what both the reference and the engine read, and where each rule set comes from.
+
+Two rule sets share one world (terrain, creatures, balance, daylight, tech tree):
+
+* `ORIGINAL`: PyPI crafter 1.8.3 (Hafner 2021, arXiv 2109.06780), its `data.yaml`, `objects.py` and `env.py`. A test
+  compares every table below with the installed package.
+* `TEXT`: the text-Crafter in the code release of "Improving Sample Efficiency of Reinforcement Learning with
+  Background Knowledge from Large Language Models" (arXiv 2407.03964, commit 5f62882), itself a relative of the world
+  of ELLM (Du et al. 2023). It differs from `ORIGINAL` in exactly this:
+
+  1. 20 actions: `do` is replaced by `eat`, `drink`, `attack` and `collect`, and all four do what `do` does (the
+     release does not check the verb against what is faced).
+  2. The bare hand deals 5 damage instead of 1, so every creature dies in one hit.
+  3. Collecting an item of which 9 are held gives nothing and unlocks nothing; the tile has changed by then all the
+     same. (Originally the achievement still counts.)
+  4. Unlocking the last rewarded achievement ends the episode: all 22 in `Crafter-Text-Reward`, one in a task world.
+     Task worlds pay 1 for their achievement and nothing for health.
+
+  Two things of the release are *not* kept: success ends an episode with terminated=True (there: `truncated`), and
+  reset does not play a hidden `noop` before the first observation. Whatever is not listed follows `ORIGINAL`,
+  table cost of 2 wood included (ELLM's own copy asks for 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+AREA: Final = 64  # cells a side
+CHUNK: Final = 12  # cells a side of a balance chunk; the last row and column of chunks are 4 wide
+MAX_STEPS: Final = 10_000
+MAX_ITEM: Final = 9  # of every item, health and hunger included
+SAPLING_PROBABILITY: Final = 0.1
+
+MATERIALS: Final = (
+    "water",
+    "grass",
+    "stone",
+    "path",
+    "sand",
+    "tree",
+    "lava",
+    "coal",
+    "iron",
+    "diamond",
+    "table",
+    "furnace",
+)
+"""Material i has the id i + 1 in the maps; 0 is what lies outside."""
+
+WALKABLE: Final = ("grass", "path", "sand")
+
+ITEMS: Final = (
+    "health",
+    "food",
+    "drink",
+    "energy",
+    "sapling",
+    "wood",
+    "stone",
+    "coal",
+    "iron",
+    "diamond",
+    "wood_pickaxe",
+    "stone_pickaxe",
+    "iron_pickaxe",
+    "wood_sword",
+    "stone_sword",
+    "iron_sword",
+)
+VITALS: Final = ITEMS[:4]
+"""These start at 9, all other items at 0."""
+
+ACHIEVEMENTS: Final = (
+    "collect_coal",
+    "collect_diamond",
+    "collect_drink",
+    "collect_iron",
+    "collect_sapling",
+    "collect_stone",
+    "collect_wood",
+    "defeat_skeleton",
+    "defeat_zombie",
+    "eat_cow",
+    "eat_plant",
+    "make_iron_pickaxe",
+    "make_iron_sword",
+    "make_stone_pickaxe",
+    "make_stone_sword",
+    "make_wood_pickaxe",
+    "make_wood_sword",
+    "place_furnace",
+    "place_plant",
+    "place_stone",
+    "place_table",
+    "wake_up",
+)
+
+COLLECT: Final[dict[str, tuple[str | None, str, str]]] = {
+    "tree": (None, "wood", "grass"),
+    "stone": ("wood_pickaxe", "stone", "path"),
+    "coal": ("wood_pickaxe", "coal", "path"),
+    "iron": ("stone_pickaxe", "iron", "path"),
+    "diamond": ("iron_pickaxe", "diamond", "path"),
+    "water": (None, "drink", "water"),
+    "grass": (None, "sapling", "grass"),
+}
+"""Material: (tool needed, item received, material left behind). Grass yields with `SAPLING_PROBABILITY`."""
+
+PLACE: Final[dict[str, tuple[dict[str, int], tuple[str, ...]]]] = {
+    "stone": ({"stone": 1}, ("grass", "sand", "path", "water", "lava")),
+    "table": ({"wood": 2}, ("grass", "sand", "path")),
+    "furnace": ({"stone": 4}, ("grass", "sand", "path")),
+    "plant": ({"sapling": 1}, ("grass",)),
+}
+"""Thing: (items used, materials it can stand on)."""
+
+MAKE: Final[dict[str, tuple[dict[str, int], tuple[str, ...]]]] = {
+    "wood_pickaxe": ({"wood": 1}, ("table",)),
+    "stone_pickaxe": ({"wood": 1, "stone": 1}, ("table",)),
+    "iron_pickaxe": ({"wood": 1, "coal": 1, "iron": 1}, ("table", "furnace")),
+    "wood_sword": ({"wood": 1}, ("table",)),
+    "stone_sword": ({"wood": 1, "stone": 1}, ("table",)),
+    "iron_sword": ({"wood": 1, "coal": 1, "iron": 1}, ("table", "furnace")),
+}
+"""Tool: (items used, materials that must be within one cell)."""
+
+_MOVES = ("move_left", "move_right", "move_up", "move_down")
+_CRAFTS = (*(f"place_{thing}" for thing in PLACE), *(f"make_{tool}" for tool in MAKE))
+VERBS: Final = ("noop", *_MOVES, "do", "sleep", *_CRAFTS)
+"""What the player can do, by the original names and in their order; an action of any rule set is one of these."""
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """What two rule sets may differ in.
+
+    Attributes:
+        name: "original" or "text".
+        actions: action names in the order of their indices.
+        verbs: for each action, the index in `VERBS` of what it does.
+        base_damage: damage of the bare hand.
+        full_item_fails: collecting an item of which `MAX_ITEM` are held gives and unlocks nothing.
+        ends_on_success: the episode terminates when every rewarded achievement has been unlocked.
+    """
+
+    name: str
+    actions: tuple[str, ...]
+    verbs: tuple[int, ...]
+    base_damage: int
+    full_item_fails: bool
+    ends_on_success: bool
+
+
+ORIGINAL: Final = RuleSet("original", VERBS, tuple(range(len(VERBS))), 1, False, False)
+
+_TEXT_ACTIONS = ("noop", *_MOVES, "eat", "drink", "attack", "collect", "sleep", *_CRAFTS)
+TEXT: Final = RuleSet(
+    "text",
+    _TEXT_ACTIONS,
+    tuple(VERBS.index(name if name in VERBS else "do") for name in _TEXT_ACTIONS),
+    5,
+    True,
+    True,
+)
+
+
+@dataclass(frozen=True)
+class Game:
+    """A rule set and what it pays for.
+
+    Attributes:
+        rules: the rule set.
+        tasks: achievements whose first unlocking pays 1 (at most 1 a step); unlocking all of them is success.
+        health_reward: a tenth of every change in health is paid as well.
+        pays: False pays nothing at all.
+    """
+
+    rules: RuleSet
+    tasks: tuple[str, ...]
+    health_reward: bool
+    pays: bool
+
+
+GAMES: Final = {
+    "Crafter-Text-Reward": Game(TEXT, ACHIEVEMENTS, True, True),
+    "Crafter-Text-PlaceCraftingTable": Game(TEXT, ("place_table",), False, True),
+    "Crafter-Text-MakeWoodPickAxe": Game(TEXT, ("make_wood_pickaxe",), False, True),
+    "Crafter-Text-CollectDrink": Game(TEXT, ("collect_drink",), False, True),
+    "Crafter-Text-EatCow": Game(TEXT, ("eat_cow",), False, True),
+    "CrafterReward-v1": Game(ORIGINAL, ACHIEVEMENTS, True, True),
+    "CrafterNoReward-v1": Game(ORIGINAL, ACHIEVEMENTS, True, False),
+}
+"""The ids, with what each is."""
