@@ -40,7 +40,9 @@ LONGER_REPLY = 4
 
 @dataclass(frozen=True)
 class AskPolicy:
-    """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one request."""
+    """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one
+    request.
+    """
 
     concurrency: int = 20
     max_concurrency: int = 64
@@ -95,7 +97,7 @@ class Asker:
         self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
         self._answered = 0
-        self._stop: _Stop | None = None
+        self._stop: str | None = None
 
     def run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
         """Run every job and return their results in order.
@@ -106,7 +108,9 @@ class Asker:
         return asyncio.run(self._run(jobs, title))
 
     async def ask(self, request: Request) -> Exchange:
-        """One answer: from the store if it is there, otherwise sent, retried and kept. A question being asked is not asked twice."""
+        """One answer: from the store if it is there, otherwise sent, retried and kept. A question being asked is not
+        asked twice.
+        """
         self.usage.asked += 1
         if self.backend.identity is None:
             await asyncio.sleep(0)
@@ -120,6 +124,12 @@ class Asker:
             self.usage.failed += 1
             self.usage.reasons[reason] = self.usage.reasons.get(reason, 0) + 1
         return exchange
+
+    def interrupted(self) -> int:
+        """Sends of this run's questions, by processes before this one, whose end nobody saw: each may have been
+        billed.
+        """
+        return 0 if self._store is None else self._store.interrupted(self.keys)
 
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
@@ -238,12 +248,12 @@ class Asker:
 
     def _check(self) -> None:
         if self._stop is not None:
-            raise self._stop
+            raise _Stop(self._stop)
 
     def _halt(self, sentence: str) -> _Stop:
         if self._stop is None:
-            self._stop = _Stop(sentence)
-        return self._stop
+            self._stop = sentence
+        return _Stop(self._stop)
 
     async def _run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
         results: dict[int, T] = {}
@@ -264,7 +274,7 @@ class Asker:
             restore = self._catch_interrupt(stopping)
             try:
                 everyone = asyncio.gather(*workers)
-                await asyncio.wait({everyone, watcher}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((asyncio.ensure_future(everyone), watcher), return_when=asyncio.FIRST_COMPLETED)
                 if stopping.is_set():
                     await asyncio.wait(workers, timeout=self._policy.grace)
                 else:
@@ -275,11 +285,11 @@ class Asker:
                     task.cancel()
                 await asyncio.gather(*workers, watcher, return_exceptions=True)
                 await self.backend.close()
-        if self._stop is not None and not str(self._stop):
+        if self._stop == "":
             raise KeyboardInterrupt
         if self._stop is not None:
             kept = "every answer so far is kept, and the same command goes on from there"
-            raise RunFailed(f"{str(self._stop).rstrip('.')}: {len(results)} of {len(jobs)} done; {kept}.")
+            raise RunFailed(f"{self._stop.rstrip('.')}: {len(results)} of {len(jobs)} done; {kept}.")
         return [results[index] for index in range(len(jobs))]
 
     def _note(self) -> str:

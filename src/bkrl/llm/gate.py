@@ -1,7 +1,7 @@
 """How many requests may be out at once: it finds the rate a server gives, and keeps to it.
 
-Additive increase, multiplicative decrease, as in TCP: a full round of good replies adds one place, a "too many requests"
-takes a fifth of them, once for each burst. A pause (Retry-After) holds the whole pool, not one request.
+Additive increase, multiplicative decrease, as in TCP: a full round of good replies adds one place, a "too many
+requests" takes a fifth of them, once for each burst. A pause (Retry-After) holds the whole pool, not one request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Gate:
         self._next_by_requests = self._next_by_tokens = 0.0
 
     async def enter(self, tokens: int = 0) -> float:
-        """Wait for a place and return the time it was given (monotonic seconds). `tokens` is the request's estimated size."""
+        """Wait for a place and return the time it was given (monotonic seconds). `tokens` is the request's estimated
+        size.
+        """
         while True:
             now = time.monotonic()
             if now < self._paused_until:
@@ -67,7 +69,9 @@ class Gate:
         self.limit = min(self._most, self.limit + 1.0 / self.limit)
 
     def refused(self, entered: float, retry_after: float | None) -> float:
-        """The server asked for less. Returns the pause of the whole pool in seconds (full jitter when it named none)."""
+        """The server asked for less. Returns the pause of the whole pool in seconds (full jitter when it named
+        none).
+        """
         now = time.monotonic()
         if entered >= self._last_cut:
             self.limit = max(1.0, self.limit * CUT)

@@ -30,8 +30,8 @@ class Message:
 class Request:
     """Everything that may change an answer, and nothing else.
 
-    `schema` is the JSON schema the answer should follow (None: free text); `sample` counts independent answers to the same
-    words (votes), so that the second vote is not read back from the first one's record.
+    `schema` is the JSON schema the answer should follow (None: free text); `sample` counts independent answers to the
+    same words (votes), so that the second vote is not read back from the first one's record.
     """
 
     messages: tuple[Message, ...]
@@ -62,9 +62,9 @@ FaultKind = Literal["stop", "wait", "retry", "item"]
 class Fault(Exception):
     """Why no reply came back, sorted by what has to happen next.
 
-    stop: nothing further can succeed (key, quota, unknown model); wait: the whole pool pauses; retry: this request again;
-    item: this request can never succeed, the others can. `retry_after` is in seconds; `billed` says that the provider may
-    have charged for an answer that was lost.
+    stop: nothing further can succeed (key, quota, unknown model); wait: the whole pool pauses; retry: this request
+    again; item: this request can never succeed, the others can. `retry_after` is in seconds; `billed` says that the
+    provider may have charged for an answer that was lost.
     """
 
     def __init__(

@@ -1,12 +1,13 @@
 """The store: every reply ever paid for, found again by what was asked.
 
-One SQLite file (`replies.sqlite`) in the cache folder. A reply is committed before anyone sees it, so a process killed at any
-moment loses at most what was in flight. Several processes may use one store: the first reply to a question wins and all
-of them read that one. The write-ahead log keeps readers and writers apart; it needs a local disk, not a network folder.
+One SQLite file (`replies.sqlite`) in the cache folder. A reply is committed before anyone sees it, so a process
+killed at any moment loses at most what was in flight. Several processes may use one store: the first reply to a
+question wins and all of them read that one. The write-ahead log keeps readers and writers apart; it needs a local
+disk, not a network folder.
 
-Three tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers for the
-record and is never read back as an answer; `attempt` notes every send before it happens, so that what was interrupted,
-and may have been billed without an answer, can be counted.
+Three tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers
+for the record and is never read back as an answer; `attempt` notes every send before it happens, so that what was
+interrupted, and may have been billed without an answer, can be counted.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ create table if not exists reply(key text primary key, text text not null, statu
   model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens integer,
   reasoning_tokens integer, created integer not null) strict;
 create table if not exists rejected(id integer primary key, key text not null, text text not null, status text not null,
-  format text not null, model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens integer,
-  reasoning_tokens integer, created integer not null) strict;
+  format text not null, model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens
+  integer, reasoning_tokens integer, created integer not null) strict;
 create table if not exists attempt(id integer primary key, key text not null, process text not null,
   outcome text not null) strict;
 create index if not exists rejected_key on rejected(key);
@@ -51,15 +52,21 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"The cache folder {folder} cannot be made ({error.strerror}); choose another with --cache.") from None
+            raise InputError(
+                f"The cache folder {folder} cannot be made ({error.strerror}); choose another with --cache."
+            ) from None
         try:
             self._db = sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
         except sqlite3.Error as error:
-            raise InputError(f"The reply store {self.path} cannot be opened ({error}); choose another with --cache.") from None
+            raise InputError(
+                f"The reply store {self.path} cannot be opened ({error}); choose another with --cache."
+            ) from None
         with self._explained():
             version = self._db.execute("pragma user_version").fetchone()[0]
             if version > STORE_VERSION:
-                raise InputError(f"The reply store {self.path} was written by a newer bkrl (version {version}); update bkrl.")
+                raise InputError(
+                    f"The reply store {self.path} was written by a newer bkrl (version {version}); update bkrl."
+                )
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = normal")
             if version < STORE_VERSION:
@@ -79,7 +86,9 @@ class Store:
         )
         table = "reply" if reply.status == "ok" else "rejected"
         with self._explained():
-            self._db.execute(f"insert or ignore into {table}(key, {_COLUMNS}, created) values (?,?,?,?,?,?,?,?,?,?)", row)
+            self._db.execute(
+                f"insert or ignore into {table}(key, {_COLUMNS}, created) values (?,?,?,?,?,?,?,?,?,?)", row
+            )
         if reply.status != "ok":
             return reply
         kept = self.get(key)
@@ -127,7 +136,9 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @contextmanager
@@ -139,7 +150,9 @@ class Store:
             if "full" in text:
                 raise RunFailed(f"The disk is full: {self.path} cannot grow; free some space and run again.") from None
             if "readonly" in text or "unable to open" in text:
-                raise InputError(f"The reply store {self.path} cannot be written; choose another folder with --cache.") from None
+                raise InputError(
+                    f"The reply store {self.path} cannot be written; choose another folder with --cache."
+                ) from None
             if "locked" in text:
                 raise RunFailed(f"The reply store {self.path} stayed locked for a minute by another process.") from None
             raise InputError(f"The reply store {self.path} is damaged ({text}); move it away and run again.") from None

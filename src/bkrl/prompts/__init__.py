@@ -1,8 +1,8 @@
 """Prompts: Markdown templates that anyone can read and edit, and the one function that fills them in.
 
-A template is split into turns at its `<<<role>>>` lines *before* anything is filled in, and text from a world (captions,
-programs' errors) enters only through the `quote` filter, as one JSON string without angle brackets or backticks. So no
-text from a world can open a turn, close a block or end its own quotation.
+A template is split into turns at its `<<<role>>>` lines *before* anything is filled in, and text from a world
+(captions, programs' errors) enters only through the `quote` filter, as one JSON string without angle brackets or
+backticks. So no text from a world can open a turn, close a block or end its own quotation.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def fingerprint(names: Iterable[str]) -> dict[str, str]:
     return {name: hashlib.sha256(_source(f"{name}.md").encode()).hexdigest() for name in sorted(set(names))}
 
 
+def piece(name: str, **values: Any) -> str:
+    """A piece of prompt without turns, filled in with `values`."""
+    return _environment().from_string(_source(f"{name}.md")).render(**values).strip()
+
+
 def names() -> list[str]:
     """All templates of the package."""
     files = resources.files(__name__).iterdir()
@@ -56,7 +61,11 @@ def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        loader=FunctionLoader(_source), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+        loader=FunctionLoader(_source),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
     )
     environment.filters["quote"] = quote
     return environment

@@ -1,0 +1,98 @@
+"""One question to a model: ask, read the answer, and once ask again when it cannot be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from bkrl.labelers.answers import Unparsed
+from bkrl.llm.ask import Asker, Exchange
+from bkrl.llm.protocol import Message, Request
+from bkrl.prompts import render
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn; part of every request's key."""
+
+    temperature: float = 0.5
+    max_tokens: int = 2048
+
+
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """All exchanges of one question (a second one if the answer had to be asked for again) and what came out."""
+
+    exchanges: tuple[Exchange, ...]
+    value: T | Unparsed
+
+    @property
+    def status(self) -> str:
+        """labelled, unparsed, or why the model gave no answer (refused, filtered, truncated, failed)."""
+        if not isinstance(self.value, Unparsed):
+            return "labelled"
+        last = self.exchanges[-1]
+        return "unparsed" if last.status == "ok" else last.status
+
+
+def turns(rendered: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
+    """Rendered template turns as messages."""
+    return tuple(Message(role, text) for role, text in rendered)
+
+
+async def ask_parsed(asker: Asker, request: Request, parse: Callable[[str], T | Unparsed], wanted: str) -> Asked[T]:
+    """Ask; if the answer cannot be read, show the reason and `wanted` (the form in words) once, and read again."""
+    first = await asker.ask(request)
+    if first.answer is None:
+        return Asked((first,), Unparsed(first.reason or first.status))
+    value = parse(first.answer)
+    if not isinstance(value, Unparsed):
+        return Asked((first,), value)
+    again = (Message("assistant", first.answer), *turns(render("repair", reason=value.reason, format=wanted)))
+    second = await asker.ask(replace(request, messages=(*request.messages, *again)))
+    if second.answer is None:
+        return Asked((first, second), value)
+    return Asked((first, second), parse(second.answer))
+
+
+class Responses:
+    """Collects exchanges as rows of responses.parquet, numbered in the order they are added."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, exchanges: Sequence[Exchange]) -> list[int]:
+        """Append exchanges; returns their request ids."""
+        first = len(self.rows)
+        for exchange in exchanges:
+            self.rows.append(_row(len(self.rows), exchange))
+        return list(range(first, len(self.rows)))
+
+
+def prompt_json(request: Request) -> str:
+    """The conversation as it stands in responses.parquet: a JSON list of {role, content}."""
+    return json.dumps([{"role": m.role, "content": m.text} for m in request.messages], ensure_ascii=False)
+
+
+def _row(number: int, exchange: Exchange) -> dict[str, Any]:
+    reply = exchange.reply
+    return {
+        "request_id": number,
+        "key": exchange.key,
+        "prompt": prompt_json(exchange.request),
+        "sample": exchange.request.sample,
+        "reply": None if reply is None else reply.text,
+        "status": exchange.status,
+        "reason": exchange.reason if reply is None else reply.status if reply.status != "ok" else "",
+        "finish_reason": None if reply is None else reply.finish_reason,
+        "model": None if reply is None else reply.model,
+        "prompt_tokens": None if reply is None else reply.prompt_tokens,
+        "completion_tokens": None if reply is None else reply.completion_tokens,
+        "reasoning_tokens": None if reply is None else reply.reasoning_tokens,
+        "cost_usd": None,
+        "answered_as": None if reply is None else reply.format,
+    }

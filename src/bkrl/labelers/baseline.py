@@ -1,0 +1,43 @@
+"""Controls for preference labels: what labels without any knowledge, or with the reward itself, would be worth.
+
+`random` flips a coin for each pair; `return` prefers the segment with the higher discounted return-to-go. Neither asks
+anyone. A claim about background knowledge has to beat the first and may be compared with the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bkrl.dataset import Dataset
+from bkrl.labelers.material import return_to_go, segment_text
+from bkrl.labelers.preferences import Pair
+from bkrl.rng import generator
+
+NAMES = {
+    "random": "control: a coin for each pair (no knowledge)",
+    "return": "control: the higher discounted return-to-go (the world's reward, not background knowledge)",
+}
+
+
+def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
+    """Rows of preferences.parquet made without asking; `name` is one of `NAMES`."""
+    coins = generator(seed, "label", "control").random(len(pairs))
+    table = []
+    for number, pair in enumerate(pairs):
+        if segment_text(dataset, pair.a) == segment_text(dataset, pair.b):
+            label, status = 0.5, "identical"
+        elif name == "random":
+            label, status = float(coins[number] < 0.5), "labelled"
+        else:
+            gain = return_to_go(dataset, pair.a) - return_to_go(dataset, pair.b)
+            label, status = 0.5 if gain == 0 else float(gain > 0), "labelled"
+        table.append(
+            {
+                **{"pair_id": number, "a_episode_id": pair.a.episode_id, "a_start": pair.a.start},
+                **{"b_episode_id": pair.b.episode_id, "b_start": pair.b.start, "length": pair.a.length},
+                **{"label": label, "status": status, "request_ids": []},
+                **{"votes_a": int(label == 1.0), "votes_b": int(label == 0.0)},
+                **{"votes_tie": int(label == 0.5 and status == "labelled"), "votes_invalid": 0},
+            }
+        )
+    return table

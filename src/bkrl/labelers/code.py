@@ -1,0 +1,265 @@
+"""BK-Code: a program that says how promising a situation is, written in conversation.
+
+Each round asks for a program and checks it. A failing one is answered with the error, a working one with its values on
+situations from the dataset and a request to improve it. Every candidate is kept; the best by one fixed measure is
+chosen, not the last. `votes` conversations run independently of each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.dataset import Dataset
+from bkrl.labelers.answers import Unparsed, parse_program
+from bkrl.labelers.asking import Responses, Sampling, turns
+from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, rows_text
+from bkrl.llm.ask import Asker, Exchange
+from bkrl.llm.protocol import Message, Request
+from bkrl.prompts import render
+from bkrl.rng import generator
+from bkrl.windows import Windows
+
+TEMPLATES = ("code", "code_error", "code_improve")
+SITUATIONS = 600
+ENDS = 200
+SHOWN = 4
+FAILURES = 4
+"""A conversation ends after this many failing programs in a row."""
+LEAST_ENDS = 5
+"""Fewer successful episodes than this say nothing about order."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of running a program on windows: values (B,) and components (each (B,)), or an error in words."""
+
+    values: NDArray[np.float64] | None
+    components: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    error: str = ""
+
+
+Checker = Callable[[str, Windows], Checked]
+"""Runs a program's source on windows in a sandbox; never raises for anything the program does."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The fixed situations on which every candidate is measured.
+
+    rows: (B,) the current row of each; windows: the histories that end there; successes, others: (B,) masks of final
+    observations of successful episodes, and of situations to compare them with.
+    """
+
+    rows: NDArray[np.int64]
+    windows: Windows
+    successes: NDArray[np.bool_]
+    others: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One program that was written, with what its check said."""
+
+    conversation: int
+    round: int
+    program: str | None
+    checked: Checked
+    exchange: Exchange
+
+    @property
+    def status(self) -> str:
+        """ok, failed (the program), unparsed (the reply), or why there was no reply."""
+        if self.program is not None:
+            return "failed" if self.checked.error else "ok"
+        return "unparsed" if self.exchange.status == "ok" else self.exchange.status
+
+
+@dataclass(frozen=True)
+class Example:
+    """A situation as it stands in a prompt."""
+
+    captions: tuple[str, ...]
+    actions: tuple[str, ...]
+    value: float = 0.0
+    components: tuple[tuple[str, float], ...] = ()
+
+
+def validation_set(dataset: Dataset, horizon: int, seed: int) -> Validation:
+    """Situations spread evenly over checkpoints and episodes, and the ends of up to `ENDS` episodes."""
+    rng = generator(seed, "label", "validation")
+    segments = draw_segments(dataset, SITUATIONS, min(horizon, int(dataset.lengths.max())), rng)
+    spread = np.array([dataset.rows(segment)[-1] for segment in segments])
+    episodes = np.sort(rng.permutation(dataset.num_episodes)[:ENDS])
+    ends = dataset.first_row[episodes] + dataset.lengths[episodes]
+    rows = np.unique(np.concatenate([spread, ends]))
+    is_end = dataset.actions[rows] < 0
+    success = dataset.success[dataset.episode_of_row[rows]] & is_end
+    return Validation(rows, dataset.windows(rows, horizon), success, ~success)
+
+
+def code_prompt(
+    world: WorldCard, layout: str, horizon: int, examples: list[SegmentText] | list[Example]
+) -> list[tuple[str, str]]:
+    """The turns that open a conversation. `layout`: what the integers of an observation mean, in words."""
+    return render("code", world=world, layout=layout.strip(), horizon=horizon, examples=examples)
+
+
+def write_programs(
+    asker: Asker,
+    dataset: Dataset,
+    world: WorldCard,
+    layout: str,
+    validation: Validation,
+    check: Checker,
+    *,
+    rounds: int,
+    votes: int,
+    sampling: Sampling,
+) -> list[Candidate]:
+    """Hold `votes` conversations of at most `rounds` rounds each; returns all candidates in order."""
+    horizon = validation.windows.horizon
+    shown = np.linspace(0, len(validation.rows) - 1, SHOWN).astype(int)
+    opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, int(i)) for i in shown]))
+
+    async def converse(number: int) -> list[Candidate]:
+        messages, candidates, failures = opening, [], 0
+        working: set[str] = set()
+        for round_number in range(rounds):
+            request = Request(messages, None, sampling.temperature, sampling.max_tokens, sample=number)
+            exchange = await asker.ask(request)
+            program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
+            if isinstance(program, Unparsed):
+                checked = Checked(None, error=program.reason)
+                candidates.append(Candidate(number, round_number, None, checked, exchange))
+                if exchange.answer is None:
+                    break
+                said = exchange.answer
+            else:
+                if program in working:
+                    break
+                checked = check(program, validation.windows)
+                candidates.append(Candidate(number, round_number, program, checked, exchange))
+                said = f"```python\n{program.strip()}\n```"
+            failures = failures + 1 if checked.error else 0
+            if failures >= FAILURES:
+                break
+            if checked.values is None:
+                feedback = render("code_error", error=checked.error)
+            else:
+                working.add(str(program))
+                feedback = _feedback(dataset, validation, checked)
+            # Only the last program and what came of it go on: the conversation's length stays bounded.
+            messages = (*opening, Message("assistant", said), *turns(feedback))
+        return candidates
+
+    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, number) for number in range(votes)]
+    return [candidate for conversation in asker.run(jobs, "write programs") for candidate in conversation]
+
+
+def measure(validation: Validation, values: NDArray[np.float64]) -> dict[str, Any]:
+    """How good values (B,) are, before any training.
+
+    coverage: share of situations whose value is not the most frequent one; levels: number of distinct values;
+    ordering: how often the end of a successful episode is valued above another situation (ties count half), None with
+    too few of them; score: what candidates are compared by: ordering (0.5 if unknown) + 0.2 coverage, and -1 for a
+    constant.
+    """
+    distinct, counts = np.unique(np.round(values, 9), return_counts=True)
+    coverage = 1.0 - counts.max() / len(values)
+    ordering = _ordering(values[validation.successes], values[validation.others])
+    constant = len(distinct) == 1
+    score = -1.0 if constant else (0.5 if ordering is None else ordering) + 0.2 * coverage
+    return {
+        **{"score": float(score), "ordering": ordering, "coverage": float(coverage), "levels": len(distinct)},
+        **{"lowest": float(values.min()), "highest": float(values.max()), "constant": constant},
+    }
+
+
+def rows(validation: Validation, candidates: list[Candidate], responses: Responses) -> list[dict[str, Any]]:
+    """The rows of programs.parquet. At most one is chosen: the best score among working, non-constant ones, the
+    earliest of equals.
+    """
+    table: list[dict[str, Any]] = []
+    for number, candidate in enumerate(candidates):
+        values = candidate.checked.values
+        details = None if values is None else measure(validation, values)
+        table.append(
+            {
+                **{"candidate_id": number, "round": candidate.round, "program": candidate.program},
+                **{"status": candidate.status, "error": candidate.checked.error or None},
+                "score": None if details is None else details["score"],
+                "score_details": None if details is None else json.dumps(details, sort_keys=True),
+                "chosen": False,
+                "request_id": responses.add([candidate.exchange])[0],
+            }
+        )
+    usable = [row for row in table if row["score"] is not None and row["score"] >= 0]
+    if usable:
+        max(usable, key=lambda row: (row["score"], -row["candidate_id"]))["chosen"] = True
+    return table
+
+
+def quality(table: list[dict[str, Any]]) -> dict[str, Any]:
+    """Facts for the manifest: how many candidates worked, which one was chosen and what it was compared with."""
+    chosen = [row["candidate_id"] for row in table if row["chosen"]]
+    return {
+        "candidates": len(table),
+        "working": sum(row["status"] == "ok" for row in table),
+        "unparsed": sum(row["status"] == "unparsed" for row in table),
+        "chosen": chosen[0] if chosen else None,
+        "why": [
+            {
+                **{
+                    "candidate": row["candidate_id"],
+                    "round": row["round"],
+                    "status": row["status"],
+                    "error": row["error"],
+                },
+                **(json.loads(row["score_details"]) if row["score_details"] else {}),
+            }
+            for row in table
+        ],
+    }
+
+
+def _ordering(successes: NDArray[np.float64], others: NDArray[np.float64]) -> float | None:
+    if len(successes) < LEAST_ENDS or len(others) == 0:
+        return None
+    above = (successes[:, None] > others).mean()
+    equal = (successes[:, None] == others).mean()
+    return float(above + 0.5 * equal)
+
+
+def _situation(dataset: Dataset, validation: Validation, index: int, checked: Checked | None = None) -> Example:
+    row, horizon = int(validation.rows[index]), validation.windows.horizon
+    steps = min(horizon, int(dataset.ages[row]))
+    text = rows_text(dataset, np.arange(row - steps, row + 1))
+    if checked is None or checked.values is None:
+        return Example(text.captions, text.actions)
+    components = tuple((name, float(column[index])) for name, column in checked.components.items())
+    return Example(text.captions, text.actions, float(checked.values[index]), components)
+
+
+def _feedback(dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
+    values = checked.values
+    if values is None:
+        raise ValueError("feedback needs values")
+    order = np.argsort(values, kind="stable")
+    shown = dict.fromkeys(int(order[i]) for i in np.linspace(0, len(order) - 1, SHOWN).astype(int))
+    return render(
+        "code_improve",
+        count=len(values),
+        lowest=float(values.min()),
+        mean=float(values.mean()),
+        highest=float(values.max()),
+        components=[(name, float(c.min()), float(c.mean()), float(c.max())) for name, c in checked.components.items()],
+        ordering=measure(validation, values)["ordering"],
+        examples=[_situation(dataset, validation, index, checked) for index in shown],
+    )

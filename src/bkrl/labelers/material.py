@@ -1,0 +1,70 @@
+"""What labelers show and ask: the world's card, segments as text, and how segments are drawn from a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.dataset import Dataset, Segment
+from bkrl.errors import InputError
+
+
+@dataclass(frozen=True)
+class WorldCard:
+    """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task."""
+
+    env_id: str
+    family: str
+    action_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SegmentText:
+    """n + 1 captions and n action names, in order: a segment as it stands in a prompt."""
+
+    captions: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
+def segment_text(dataset: Dataset, segment: Segment) -> SegmentText:
+    """The captions and actions of a segment. InputError when the dataset has no such steps."""
+    return rows_text(dataset, dataset.rows(segment))
+
+
+def rows_text(dataset: Dataset, rows: NDArray[np.int64]) -> SegmentText:
+    """The captions at consecutive rows of one episode and the actions between them."""
+    captions = tuple(dataset.caption(int(row)) for row in rows)
+    return SegmentText(captions, tuple(dataset.action_names[action] for action in dataset.actions[rows[:-1]]))
+
+
+def draw_segments(dataset: Dataset, count: int, length: int, rng: np.random.Generator) -> list[Segment]:
+    """`count` segments of `length` actions, spread evenly over checkpoints and, inside them, over episodes.
+
+    Every checkpoint gives the same number (give or take one), every episode of a checkpoint too; starts are uniform
+    inside the episode. The order is random. InputError when no episode is long enough.
+    """
+    long_enough = np.flatnonzero(dataset.lengths >= length)
+    if len(long_enough) == 0:
+        raise InputError(
+            f"No episode of {dataset.path} has {length} steps (the longest: {dataset.lengths.max()}); pass a smaller "
+            "--length."
+        )
+    steps = dataset.checkpoint_step[long_enough]
+    groups = [rng.permutation(long_enough[steps == step]) for step in np.unique(steps)]
+    first = int(rng.integers(len(groups)))
+    segments = []
+    for number in range(count):
+        turn, group = divmod(number + first, len(groups))
+        episode = int(groups[group][turn % len(groups[group])])
+        start = int(rng.integers(dataset.lengths[episode] - length + 1))
+        segments.append(Segment(episode, start, length))
+    return [segments[index] for index in rng.permutation(count)]
+
+
+def return_to_go(dataset: Dataset, segment: Segment, gamma: float = 0.99) -> float:
+    """Discounted sum of the world's rewards from the segment's first action to the end of its episode."""
+    first = dataset.first_row[segment.episode_id]
+    rewards = dataset.rewards[first + segment.start : first + dataset.lengths[segment.episode_id]]
+    return float(rewards @ gamma ** np.arange(len(rewards)))

@@ -1,0 +1,65 @@
+"""`replay:RUN_OR_FILE`: the answers of an earlier label run, or of an exported responses table. A miss is an error.
+
+With it a labelled study can be repeated by anyone, without a key, long after the model is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import InputError
+from bkrl.llm.protocol import Fault, Reply, Request
+from bkrl.run import Run, read_table, sha256
+from bkrl.schema import RESPONSES
+
+
+class ReplayBackend:
+    """Answers by looking up the words of the question and the sample index, whoever was asked then."""
+
+    identity = None
+
+    def __init__(self, spec: str) -> None:
+        self.name = f"replay:{spec}"
+        path = Path(spec)
+        self._file = path if path.is_file() else Run.open(path, "label").file("responses.parquet")
+        if not self._file.exists():
+            raise InputError(f"{path} is a label run without responses.parquet; it asked nobody (a control).")
+        self._rows = {_address(json.loads(row["prompt"]), row["sample"]): row for row in _rows(self._file)}
+        models = sorted({row["model"] for row in self._rows.values() if row["model"]})
+        self._facts = {"replay_of": ", ".join(models), "replay_sha256": sha256(self._file)}
+
+    async def complete(self, request: Request) -> Reply:
+        messages = [{"role": message.role, "content": message.text} for message in request.messages]
+        row = self._rows.get(_address(messages, request.sample))
+        if row is None:
+            raise Fault(
+                "stop",
+                "not in the replay",
+                f"{self._file} holds no answer to one of these questions; they were asked with other prompts, another "
+                "dataset, seed, --num, --length, --swap or --votes",
+            )
+        if row["reply"] is None:
+            raise Fault("item", row["reason"], f"the original request failed: {row['reason']}")
+        return Reply(
+            **{"text": row["reply"], "status": row["status"], "format": row["answered_as"], "model": row["model"]},
+            **{"finish_reason": row["finish_reason"], "prompt_tokens": row["prompt_tokens"]},
+            **{"completion_tokens": row["completion_tokens"], "reasoning_tokens": row["reasoning_tokens"]},
+        )
+
+    def facts(self) -> dict[str, str]:
+        return dict(self._facts)
+
+    async def close(self) -> None:
+        return None
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return read_table(file, RESPONSES).to_pylist()  # type: ignore[no-any-return]
+
+
+def _address(messages: list[dict[str, str]], sample: int) -> str:
+    words = json.dumps([[message["role"], message["content"]] for message in messages] + [sample])
+    return hashlib.sha256(words.encode("ascii")).hexdigest()

@@ -1,0 +1,98 @@
+"""`rules`: a hand-written annotator that stands in for a language model, without a key, a download or a cent.
+
+It reads the very prompt a language model would get and answers in the same form. What it knows is general knowledge
+of the two families of worlds, written as code in this package: it is *not* a language model, it understands no other
+world, and it never learns which task an agent has (the prompt does not say).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bkrl.llm.protocol import Fault, Reply, Request
+from bkrl.llm.rules import babyai, crafter
+from bkrl.llm.rules.segment import Segment, read_segment
+
+HONESTY = "rules (hand-written heuristics, not a language model)"
+TIE_MARGIN = 0.1
+"""Scores closer than this are a tie."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the annotator knows of one family of worlds.
+
+    `judge`: a segment's score and the reason for it in words; `goals`: what to do next; `programs`: potentials from
+    simple to rich, given the whole prompt (which describes the observation's layout).
+    """
+
+    judge: Callable[[Segment], tuple[float, str]]
+    goals: Callable[[Segment], list[str]]
+    programs: Callable[[str], list[str]]
+
+
+KNOWLEDGE = {
+    "BabyAI": Knowledge(babyai.judge, babyai.goals, babyai.programs),
+    "Crafter": Knowledge(crafter.judge, crafter.goals, crafter.programs),
+}
+
+
+class RulesBackend:
+    """Answers from `KNOWLEDGE`. Deterministic and free, so its answers are not stored."""
+
+    name = "rules"
+    identity = None
+
+    def __init__(self, spec: str = "") -> None:
+        if spec:
+            raise ValueError("rules takes no name")
+
+    async def complete(self, request: Request) -> Reply:
+        return Reply(answer([message.text for message in request.messages]), model="rules")
+
+    def facts(self) -> dict[str, str]:
+        return {"annotator": HONESTY}
+
+    async def close(self) -> None:
+        return None
+
+
+def answer(turns: list[str]) -> str:
+    """The reply to a conversation whose turns are given as text, the first holding world and task. Raises Fault."""
+    world = re.search(r"^# World: (\S+)", turns[0], re.MULTILINE)
+    task = re.search(r"^# Task: (\w+)", turns[0], re.MULTILINE)
+    known = KNOWLEDGE.get(world[1]) if world else None
+    if known is None or task is None:
+        raise Fault(
+            "stop",
+            "unknown world",
+            "The rules annotator knows BabyAI and Crafter only; name a language model with --llm.",
+        )
+    if task[1] == "compare":
+        return _compare(known, turns[1])
+    if task[1] == "suggest":
+        return json.dumps({"goals": known.goals(read_segment(turns[1]))}, ensure_ascii=False)
+    return _write(known, turns)
+
+
+def _compare(known: Knowledge, text: str) -> str:
+    a, b = (read_segment(text, name) for name in "AB")
+    (score_a, why_a), (score_b, why_b) = known.judge(a), known.judge(b)
+    if abs(score_a - score_b) < TIE_MARGIN:
+        choice = "tie"
+    else:
+        choice = "A" if score_a > score_b else "B"
+    return json.dumps({"thoughts": f"In A the agent {why_a}; in B it {why_b}.", "choice": choice})
+
+
+def _write(known: Knowledge, turns: list[str]) -> str:
+    """The next of the annotator's programs after the last one that stands in the conversation; the last one for
+    ever.
+    """
+    programs = known.programs(turns[0])
+    given = [index for index, program in enumerate(programs) for turn in turns[1:] if program.strip() in turn]
+    index = min(max(given) + 1, len(programs) - 1) if given else 0
+    return f"```python\n{programs[index].strip()}\n```"

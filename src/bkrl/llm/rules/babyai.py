@@ -1,0 +1,188 @@
+"""What the rules annotator knows of BabyAI: approach and face things, look around, do not waste actions.
+
+Everything is read from captions. Weights are round numbers chosen by thought, not fitted to any task.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bkrl.llm.rules.segment import Segment
+
+FAR = 14
+"""Actions to face the farthest visible thing, and a little more."""
+FACING = 0.3
+"""Share of the closeness that is only given for standing in front of a thing and facing it."""
+PORTABLE = ("key", "ball", "box")
+PASSABLE = ("floor", "goal")
+
+_WHERE = r"(?:(\d+) steps? (left|right))?(?: and )?(?:(\d+) steps? forward)?"
+_WALL = re.compile(rf"You see a wall {_WHERE}")
+_THING = re.compile(rf"You see (?:an? )?(?:(open|closed|locked) )?(?:(\w+) )?(\w+?)(?: tile)? {_WHERE}")
+_CARRY = re.compile(r"You carry an? (?:(\w+) )?(\w+)")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object in view, `right` and `ahead` squares from the agent (left is negative)."""
+
+    kind: str
+    colour: str
+    state: str
+    right: int
+    ahead: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.colour} {self.kind}".strip()
+
+    @property
+    def cost(self) -> int:
+        """Least number of actions until the agent faces it with one step between them, in an open room."""
+        turns = 1 if self.right else 0
+        return abs(self.right) + self.ahead - 1 + turns
+
+
+@dataclass(frozen=True)
+class View:
+    """One caption, understood."""
+
+    things: tuple[Thing, ...]
+    walls: tuple[tuple[str, int], ...]
+    carries: str
+
+    @property
+    def front(self) -> str:
+        """What is on the square ahead: "wall", a thing's kind (an open door is "", one can walk in), or ""."""
+        if ("forward", 1) in self.walls:
+            return "wall"
+        thing = self.faced
+        return "" if thing is None or thing.state == "open" or thing.kind in PASSABLE else thing.kind
+
+    @property
+    def faced(self) -> Thing | None:
+        return next((thing for thing in self.things if thing.right == 0 and thing.ahead == 1), None)
+
+    @property
+    def nearest(self) -> Thing | None:
+        """The thing that takes the fewest actions to face, floor tiles and lava aside."""
+        worth = [thing for thing in self.things if thing.kind not in ("floor", "lava")]
+        return min(worth, key=lambda thing: thing.cost, default=None)
+
+    @property
+    def closeness(self) -> float:
+        """0: nothing in view … 1: facing a thing."""
+        thing = self.nearest
+        if thing is None:
+            return 0.0
+        return (1.0 - FACING) * (1.0 - thing.cost / FAR) + (FACING if thing.cost == 0 else 0.0)
+
+
+@lru_cache(maxsize=65_536)
+def understand(caption: str) -> View:
+    """Read a caption; sentences of another form are passed over."""
+    things, walls, carries = [], [], ""
+    for sentence in caption.rstrip(".").split(". "):
+        if found := _CARRY.fullmatch(sentence):
+            carries = f"{found[1]} {found[2]}" if found[1] else found[2]
+        elif found := _WALL.fullmatch(sentence):
+            aside, side, ahead = found.groups()
+            walls.append((side, int(aside)) if side else ("forward", int(ahead or 0)))
+        elif found := _THING.fullmatch(sentence):
+            state, colour, kind, aside, side, ahead = found.groups()
+            right = int(aside or 0) * (1 if side == "right" else -1)
+            things.append(Thing(kind, colour or "", state or "", right, int(ahead or 0)))
+    return View(tuple(things), tuple(walls), carries)
+
+
+def judge(segment: Segment) -> tuple[float, str]:
+    """Score of a segment, and what the agent does in it."""
+    views = [understand(caption) for caption in segment.captions]
+    waste, reasons = _waste(views, segment.actions)
+    start, end = views[0], views[-1]
+    known = {thing.name for thing in start.things}
+    found = {thing.name for view in views for thing in view.things} - known
+    moved = sum(action == "forward" and not view.front for view, action in zip(views, segment.actions))
+    gain = end.closeness - start.closeness
+    opened = sum(_opens(view, action) for view, action in zip(views, segment.actions))
+    score = 2.0 * gain + end.closeness + 0.3 * min(len(found), 3) + 0.1 * moved + 1.0 * opened - 0.6 * waste
+    if end.nearest is not None and end.nearest.cost == 0:
+        reasons.insert(0, f"ends facing the {end.nearest.name}")
+    elif gain > 0.05 and end.nearest is not None:
+        reasons.insert(0, f"gets closer to the {end.nearest.name}")
+    elif gain < -0.05:
+        reasons.insert(0, "turns away from what it saw")
+    if found:
+        reasons.append("sees something new")
+    return score, " and ".join(reasons[:2]) or "changes little"
+
+
+def goals(segment: Segment) -> list[str]:
+    """What is worth doing from the end of the segment, nearest first."""
+    view = understand(segment.captions[-1])
+    things: dict[str, Thing] = {}
+    for thing in sorted(view.things, key=lambda thing: thing.cost):
+        if thing.kind not in ("floor", "lava"):
+            things.setdefault(thing.name, thing)
+    suggested: list[str] = []
+    for name, thing in list(things.items())[:4]:
+        if thing.kind == "door" and thing.state != "open":
+            suggested.append(f"open the {name}")
+        suggested.append(f"go to the {name}")
+        if thing.kind in PORTABLE and not view.carries:
+            suggested.append(f"pick up the {name}")
+        elif view.carries and thing.kind in PORTABLE:
+            suggested.append(f"put the {view.carries} next to the {name}")
+    return suggested[:8] or ["look around for things", "explore the room"]
+
+
+def programs(prompt: str) -> list[str]:
+    """Potentials from simple to rich. The layout of a BabyAI view is fixed, so the prompt is not needed."""
+    del prompt
+    from bkrl.llm.rules.programs import BABYAI
+
+    return list(BABYAI)
+
+
+def _waste(views: list[View], actions: tuple[str, ...]) -> tuple[float, list[str]]:
+    """How much of the segment was wasted, in actions, and the reasons in words."""
+    wasted, reasons = 0.0, []
+    for index, (view, action) in enumerate(zip(views, actions)):
+        cost, reason = _cost(view, action)
+        following = actions[index + 1] if index + 1 < len(actions) else ""
+        if {action, following} == {"left", "right"}:
+            cost, reason = cost + 1.0, "turns back and forth"
+        if actions[index : index + 3] in (("left",) * 3, ("right",) * 3):
+            cost, reason = cost + 0.5, "turns round on the spot"
+        wasted += cost
+        if reason and reason not in reasons:
+            reasons.append(reason)
+    return wasted, reasons
+
+
+def _cost(view: View, action: str) -> tuple[float, str]:
+    front = view.front
+    if action == "done":
+        return 1.0, "does nothing"
+    if action == "forward" and front:
+        return (3.0, "walks into lava") if front == "lava" else (1.0, f"walks against a {front}")
+    if action == "pickup":
+        if front in PORTABLE and not view.carries:
+            return 0.25, f"picks up a {front}"
+        return 1.0, "tries to pick up nothing"
+    if action == "drop":
+        return (
+            (0.5, "drops what it carries") if view.carries and not front and not view.faced else (1.0, "drops nothing")
+        )
+    if action == "toggle" and not _opens(view, action):
+        return (0.5, "opens a box") if front == "box" else (1.0, "toggles nothing useful")
+    return 0.0, ""
+
+
+def _opens(view: View, action: str) -> bool:
+    thing = view.faced
+    if action != "toggle" or thing is None or thing.kind != "door":
+        return False
+    return thing.state == "closed" or (thing.state == "locked" and view.carries == f"{thing.colour} key")

@@ -1,0 +1,38 @@
+"""Reading a segment of experience back out of a prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from bkrl.llm.protocol import Fault
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What the agent saw (n + 1 captions) and did (n actions), in order."""
+
+    captions: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
+def read_segment(text: str, name: str = "") -> Segment:
+    """The segment called `name` (or the only one) of a prompt's user turn. Raises Fault if there is none."""
+    label = f" {name}" if name else ""
+    found = re.search(rf"^Segment{label}:\n(.*?)^End of segment{label}\.$", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
+    captions, actions = [], []
+    for line in found[1].splitlines():
+        if line.startswith("sees "):
+            captions.append(json.loads(line[5:]))
+        elif line.startswith("does "):
+            actions.append(line[5:])
+    if len(captions) != len(actions) + 1:
+        raise Fault(
+            "stop",
+            "unknown prompt",
+            "The rules annotator found a segment with captions and actions that do not alternate.",
+        )
+    return Segment(tuple(captions), tuple(actions))
