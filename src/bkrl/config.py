@@ -87,18 +87,23 @@ class LabelConfig:
     out: Annotated[Path | None, Flag("run directory  [default: logs/label-VARIANT-DATASET-sSEED]")] = None
     llm: Annotated[
         str,
-        Flag("who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, replay:RUN"),
+        Flag(
+            "who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, replay:RUN; "
+            "controls for pref: random, return"
+        ),
     ] = "rules"
     num: Annotated[
         int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
     ] = 0
-    length: Annotated[int, Flag("actions in a segment", least=1)] = 5
+    length: Annotated[int, Flag("actions in a segment (pref, goal); 0: 5 or 3", least=0)] = 0
     swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
-    votes: Annotated[int, Flag("answers asked for each question", least=1)] = 1
+    votes: Annotated[int, Flag("answers asked for each question; code: independent conversations", least=1)] = 1
     temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
-    max_requests: Annotated[int, Flag("ask at most this often in this run; 0: no limit", least=0)] = 0
-    concurrency: Annotated[int, Flag("most requests in flight at once", least=1)] = 32
+    max_requests: Annotated[int, Flag("send at most this many requests; 0: no limit", least=0)] = 0
+    concurrency: Annotated[int, Flag("most requests in flight at once; adapts to what the server allows", least=1)] = 64
+    rpm: Annotated[float, Flag("most requests sent in a minute; 0: no limit", least=0)] = 0.0
+    tpm: Annotated[float, Flag("most tokens sent and awaited in a minute (estimated); 0: no limit", least=0)] = 0.0
     dry_run: Annotated[bool, Flag("show how many prompts there are and three of them; ask nothing")] = False
     cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
     seed: Seed = 1

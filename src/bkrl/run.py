@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
-_NOT_IDENTITY = ("fresh", "cache", "threads", "concurrency")
+_NOT_IDENTITY = ("fresh", "cache", "threads", "concurrency", "rpm", "tpm", "max_requests", "dry_run")
 
 
 def sha256(path: Path) -> str:

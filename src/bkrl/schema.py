@@ -59,7 +59,7 @@ EPISODES = _table(
     ("row_start", pa.int64()),
 )
 
-# Every request that was answered, and the whole answer. `key` is its address in the store.
+# Every request and the whole answer, or the reason why there is none. `key` is its address in the store.
 RESPONSES = _table(
     ("request_id", pa.int64()),
     ("key", pa.string()),
@@ -67,10 +67,12 @@ RESPONSES = _table(
     ("sample", pa.int32()),
     ("reply", pa.string()),
     ("status", pa.string()),
+    ("reason", pa.string()),
     ("finish_reason", pa.string()),
     ("model", pa.string()),
     ("prompt_tokens", pa.int64()),
     ("completion_tokens", pa.int64()),
+    ("reasoning_tokens", pa.int64()),
     ("cost_usd", pa.float64()),
     ("answered_as", pa.string()),
 )
