@@ -50,9 +50,10 @@ def _world(env_id: str) -> str:
 
 
 def _sandbox() -> str:
-    from bkrl.potentials.sandbox import describe_level
+    from bkrl.potentials.sandbox import describe_layers, self_test
 
-    return describe_level()
+    result = self_test()
+    return f"{result.level}: {describe_layers(result.layers)}"
 
 
 def _torch() -> str:

@@ -205,11 +205,11 @@ def _last_step(path: Path) -> int:
     return 0
 
 
-def _cell(stage: str, world: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
+def _cell(stage: str, world: Mapping[str, Any], own_of: str | None = None, /, **fixed: Any) -> Cell:
     """Settings from the study's table for this stage, the variant's own sub-table on top, and what the plan fixes."""
     table = dict(world.get(stage, {}))
     own = {key: table.pop(key) for key in [key for key, value in table.items() if _is_variant(key, value)]}
-    table |= own.get(variant, {}) if variant else {}
+    table |= own.get(own_of, {}) if own_of else {}
     return Cell(stage, build(_CONFIGS[stage], table, **fixed))
 
 

@@ -1,0 +1,140 @@
+"""The house rules that a reader relies on: floors, one home for each heavy library, quick help, no pickles."""
+
+import ast
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "bkrl"
+
+FLOORS = [
+    {"errors", "registry", "rng", "config", "reporter"},
+    {"schema", "dataset", "run", "windows"},
+    {"envs", "llm", "prompts", "export", "potentials.sandbox", "potentials.sandbox_check", "potentials.sandbox_lock",
+     "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
+    {"labelers", "potentials", "rl", "report"},
+    {"stages"},
+    {"cli", "options", "console", "catalogue", "doctor", "reproduce"},
+]  # fmt: skip
+# Siblings on floor 2 do not know each other.
+STRANGERS = [("envs", "llm"), ("llm", "envs"), ("llm", "prompts"), ("envs", "potentials"), ("envs", "rl")]
+HOMES = {
+    "openai": {"llm/openai.py"},
+    "typer": {"cli.py", "options.py"},
+    "rich": {"console.py"},
+    "transformers": {"llm/local.py", "potentials/encoders.py"},
+}
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path != SOURCE / "__init__.py"
+    }
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from package import module` is an import of the module, not of all that the package holds.
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner.removeprefix("bkrl.") in modules() else node.module)
+    return found
+
+
+def floor_of(module: str) -> int | None:
+    """The floor of the longest listed prefix of a dotted name below bkrl."""
+    parts = module.split(".")
+    for cut in range(len(parts), 0, -1):
+        for number, names in enumerate(FLOORS):
+            if ".".join(parts[:cut]) in names:
+                return number
+    return None
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_import_runs_upward(module):
+    own = floor_of(module)
+    assert own is not None, f"{module} stands on no floor: add it to FLOORS"
+    for name in imports(modules()[module]):
+        if not name.startswith("bkrl."):
+            continue
+        other = name.removeprefix("bkrl.")
+        there = floor_of(other)
+        if there is not None:
+            assert there <= own, f"{module} (floor {own}) imports {other} (floor {there})"
+            pair = (module.split(".")[0], other.split(".")[0])
+            assert pair not in STRANGERS or own > 2, f"{module} and {other} are strangers"
+        if module.startswith("stages.") and other.startswith("stages."):
+            assert other.split(".")[1] == module.split(".")[1], f"{module} imports another stage"
+
+
+def test_ppo_knows_nothing_of_language_models_captions_or_parquet():
+    known = imports(SOURCE / "rl" / "ppo.py")
+    assert not {name for name in known if name.startswith(("bkrl.llm", "bkrl.envs.babyai", "bkrl.dataset", "pyarrow"))}
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_each_library_has_one_home(library):
+    homes = {
+        path.relative_to(SOURCE).as_posix()
+        for path in modules().values()
+        if any(name == library or name.startswith(library + ".") for name in imports(path))
+    }
+    assert homes <= HOMES[library]
+
+
+def test_labelers_never_import_torch():
+    for path in (SOURCE / "labelers").rglob("*.py"):
+        assert "torch" not in {name.split(".")[0] for name in imports(path)}
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys, json\nfrom bkrl.cli import run_command\nrun_command(['--help'])\n"
+        "sys.stderr.write(json.dumps(sorted(sys.modules)))"
+    )
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - started)
+    loaded = {name.split(".")[0] for name in json.loads(done.stderr)}
+    heavy = {"torch", "numba", "pyarrow", "gymnasium", "transformers", "openai", "numpy", "matplotlib"}
+    assert not loaded & heavy
+    # Not a benchmark: a machine ten times busier than usual still passes, an import of torch does not go unseen.
+    assert min(seconds) < 5
+
+
+def test_no_pickles_and_no_exec_outside_the_sandbox():
+    for name, path in modules().items():
+        used = imports(path)
+        assert not used & {"pickle", "cloudpickle", "dill", "shelve", "marshal"}, name
+        if name == "potentials.sandbox_worker":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("exec", "eval"), f"{name} calls {node.func.id}"
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant)
+                assert node.value.value is False
+
+
+def test_the_repository_speaks_of_the_project_alone():
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True)
+    for name in listed.stdout.split():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".txt", ".html"} and path.exists() and path != Path(__file__):
+            text = path.read_text()
+            assert "/root/" not in text, name
+            assert "/work/" not in text, name
