@@ -1,0 +1,213 @@
+"""Statistics against scipy, published formulas and values computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bkrl.report import statistics as st
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 10, 13])
+def test_iqm_is_the_quarter_trimmed_mean(n: int) -> None:
+    x = rng(n).normal(size=n)
+    assert float(st.interquartile_mean(x)) == pytest.approx(stats.trim_mean(x, 0.25))
+
+
+def test_iqm_by_hand_and_along_an_axis() -> None:
+    assert float(st.interquartile_mean(np.array([0, 0, 1, 2, 3, 4, 100, 1000]))) == pytest.approx(2.5)
+    x = rng().normal(size=(5, 9))
+    np.testing.assert_allclose(st.interquartile_mean(x, axis=1), stats.trim_mean(x, 0.25, axis=1))
+    assert float(st.interquartile_mean(x)) == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
+    with pytest.raises(ValueError, match="no values"):
+        st.interquartile_mean(np.array([]))
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 31, 200])
+def test_student_against_scipy(df: int) -> None:
+    for t in (-4.0, -0.3, 0.0, 0.7, 2.5, 12.0):
+        assert st.student_cdf(t, df) == pytest.approx(stats.t.cdf(t, df), abs=1e-12)
+    for p in (0.001, 0.025, 0.5, 0.9, 0.975, 0.9999):
+        assert st.student_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-8, abs=1e-12)
+
+
+def test_t_interval_by_hand() -> None:
+    # 1, 2, 3: mean 2, standard error 1/sqrt(3), t(0.975, 2) = 4.302653 from the tables.
+    interval = st.t_interval(np.array([1.0, 2.0, 3.0]))
+    assert (interval.estimate, interval.n, interval.method) == (2.0, 3, "t")
+    assert interval.high - 2 == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
+    assert not st.t_interval(np.array([1.0])).known
+
+
+def test_bootstrap_matches_scipy_for_one_stratum() -> None:
+    x = rng(3).gamma(2.0, size=12)
+    ours = st.stratified_bootstrap([x], rng(1), st.pooled_iqm, repetitions=20_000)
+    theirs = stats.bootstrap(
+        (x,),
+        lambda v, axis: stats.trim_mean(v, 0.25, axis=axis),
+        n_resamples=20_000,
+        method="percentile",
+        rng=np.random.default_rng(5),
+    ).confidence_interval
+    assert ours.estimate == pytest.approx(stats.trim_mean(x, 0.25))
+    assert ours.low == pytest.approx(theirs.low, abs=0.05)
+    assert ours.high == pytest.approx(theirs.high, abs=0.05)
+    assert (ours.n, ours.method) == (12, "bootstrap")
+
+
+def test_bootstrap_resamples_inside_tasks_only() -> None:
+    # Two constant tasks: without strata the mean would vary, with strata it cannot.
+    interval = st.stratified_bootstrap([np.zeros(6), np.ones(6)], rng(), st.mean_of_means)
+    assert (interval.low, interval.estimate, interval.high) == (0.5, 0.5, 0.5)
+
+
+def test_bootstrap_shared_seeds_cancel_common_noise() -> None:
+    noise = rng(2).normal(size=8)
+    difference = lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1)  # noqa: E731
+    paired = st.stratified_bootstrap([noise + 1, noise], rng(), difference, shared=True)
+    free = st.stratified_bootstrap([noise + 1, noise], rng(), difference)
+    assert paired.high - paired.low < 1e-9 < free.high - free.low
+    with pytest.raises(ValueError, match="same number"):
+        st.stratified_bootstrap([noise, noise[1:]], rng(), difference, shared=True)
+
+
+def test_bootstrap_is_seeded_and_one_run_has_no_interval() -> None:
+    x = rng(4).normal(size=10)
+    assert st.stratified_bootstrap([x], rng(7)) == st.stratified_bootstrap([x], rng(7))
+    assert not st.stratified_bootstrap([x[:1]], rng(7)).known
+    assert st.centre_interval(x[:4], rng()).method == "t"
+    assert st.centre_interval(x[:5], rng()).method == "bootstrap"
+
+
+def test_bootstrap_covers_about_its_level() -> None:
+    generator = rng(11)
+    hits = 0
+    for _ in range(200):
+        interval = st.stratified_bootstrap([generator.normal(size=20)], generator, st.mean_of_means, repetitions=300)
+        hits += interval.low <= 0 <= interval.high
+    assert 0.86 < hits / 200 < 0.99
+
+
+def test_probability_of_improvement_is_mann_whitney() -> None:
+    x, y = rng(1).integers(0, 6, 9).astype(float), rng(2).integers(0, 6, 7).astype(float)
+    u = stats.mannwhitneyu(x, y).statistic
+    assert float(st.improvement(x, y)) == pytest.approx(u / (9 * 7))
+    # By hand: pairs (1,0) (1,1) (2,0) (2,1) score 1, 1/2, 1, 1.
+    assert float(st.improvement(np.array([1.0, 2.0]), np.array([0.0, 1.0]))) == 3.5 / 4
+    both = st.probability_of_improvement([x, x + 100], [y, y], rng())
+    assert both.estimate == pytest.approx((u / 63 + 1) / 2)
+    assert both.low <= both.estimate <= both.high
+
+
+def test_paired_test_is_the_exact_permutation_test() -> None:
+    a = {s: float(v) for s, v in enumerate(rng(5).normal(0.6, 1, size=9))}
+    b = {s: float(v) for s, v in enumerate(rng(6).normal(0, 1, size=9))} | {99: 5.0}
+    ours = st.paired_test(a, b, rng())
+    theirs = stats.permutation_test(
+        ([a[s] for s in range(9)], [b[s] for s in range(9)]),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+    )
+    assert ours.n == 9  # seed 99 has no partner
+    assert ours.p == pytest.approx(theirs.pvalue)
+    assert ours.smallest_p == 2 / 2**9
+    reference = stats.ttest_rel([a[s] for s in range(9)], [b[s] for s in range(9)]).confidence_interval()
+    assert (ours.difference.low, ours.difference.high) == pytest.approx((reference.low, reference.high))
+
+
+def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
+    a = {s: 1.0 + 0.1 * s for s in range(20)}
+    p = st.paired_test(a, {s: 0.0 for s in range(20)}, rng()).p
+    assert 0 < p < 1e-3
+    with pytest.raises(ValueError, match="at least one seed"):
+        st.paired_test({1: 0.0}, {2: 0.0}, rng())
+
+
+def test_holm_by_hand() -> None:
+    assert st.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert st.holm([]) == []
+
+
+def test_steps_to_threshold() -> None:
+    steps, values = np.array([10, 20, 30, 40, 50]), np.array([0.1, 0.9, 0.5, 0.8, 0.9])
+    assert st.steps_to_threshold(steps, values, 0.8) == st.Crossing(20, False)
+    # Means of two: -, .5, .7, .65, .85: the lucky evaluation at 20 does not count.
+    assert st.steps_to_threshold(steps, values, 0.8, window=2) == st.Crossing(50, False)
+    assert st.steps_to_threshold(steps, values, 0.95) == st.Crossing(50, True)
+    assert st.steps_to_threshold(steps[:1], values[:1], 0.05, window=3) == st.Crossing(10, True)
+    assert st.steps_to_threshold(np.array([]), np.array([]), 0.5) == st.Crossing(0.0, True)
+    assert st.steps_to_threshold(np.array([1, 2]), np.array([math.nan, 1.0]), 0.5) == st.Crossing(2, False)
+
+
+def test_steps_summary_counts_censored_runs() -> None:
+    crossings = [st.Crossing(100, False), st.Crossing(300, False), st.Crossing(900, False), st.Crossing(500, True)]
+    summary = st.summarise_steps(crossings, 500, rng())
+    assert summary.restricted.estimate == pytest.approx((100 + 300 + 500 + 500) / 4)
+    assert (summary.censored, summary.n) == (2, 4)  # the run that crossed at 900 had not by 500
+    assert math.isinf(summary.median)
+    assert st.summarise_steps(crossings[:3], 1000, rng()).median == 300
+
+
+def test_median_agrees_with_kaplan_meier() -> None:
+    times = np.array([3.0, 5.0, 7.0, 8.0, 10.0, 10.0, 10.0])
+    gone = np.array([0, 0, 0, 0, 1, 1, 1], dtype=bool)
+    survival = stats.ecdf(stats.CensoredData.right_censored(times, gone)).sf
+    expected = survival.quantiles[np.flatnonzero(survival.probabilities <= 0.5)[0]]
+    crossings = [st.Crossing(float(t), bool(c)) for t, c in zip(times, gone, strict=True)]
+    assert st.summarise_steps(crossings, 10, rng()).median == expected
+
+
+def test_ratio_of_steps() -> None:
+    fast = [st.Crossing(float(s), False) for s in (100, 110, 120, 130, 140)]
+    slow = [st.Crossing(float(s), False) for s in (400, 420, 440, 460, 480)]
+    ratio = st.steps_ratio(fast, slow, 500, rng())
+    assert ratio.ratio.estimate == pytest.approx(120 / 440)
+    assert ratio.ratio.method == "bootstrap" and ratio.bound == ""
+    assert ratio.ratio.low < 120 / 440 < ratio.ratio.high < 0.5
+    assert ratio.faster and not ratio.slower
+    assert st.steps_ratio(slow, fast, 500, rng()).slower
+
+
+@pytest.mark.parametrize(("gone_a", "gone_b", "bound"), [(1, 0, "at least"), (0, 1, "at most"), (1, 1, "unknown"), (0, 0, "")])
+def test_ratio_says_what_censoring_does(gone_a: int, gone_b: int, bound: str) -> None:
+    def runs(steps: float, gone: int) -> list[st.Crossing]:
+        return [st.Crossing(steps + i, False) for i in range(5)] + [st.Crossing(500, True)] * gone
+
+    ratio = st.steps_ratio(runs(50, gone_a), runs(400, gone_b), 500, rng())
+    assert (ratio.bound, ratio.censored) == (bound, (gone_a, gone_b))
+    assert ratio.faster == (bound in ("", "at most"))  # "at least" and "unknown" may hide a slow run
+
+
+def test_ratio_with_few_seeds_is_wide_and_with_one_has_no_interval() -> None:
+    a = [st.Crossing(s, False) for s in (100.0, 120.0)]
+    b = [st.Crossing(s, False) for s in (200.0, 230.0)]
+    two = st.steps_ratio(a, b, 500, rng()).ratio
+    # Delta method by hand: se of the log ratio, t(0.975, 1) = 12.706.
+    se = math.sqrt((200 / 2) / 110**2 + (450 / 2) / 215**2)
+    assert two.method == "t"
+    assert math.log(two.high / two.estimate) == pytest.approx(12.7062 * se, rel=1e-4)
+    assert not st.steps_ratio(a[:1], b, 500, rng()).ratio.known
+
+
+def test_performance_profile_is_one_minus_the_distribution() -> None:
+    x = rng(8).normal(size=30)
+    tau = np.linspace(-2, 2, 9)
+    share, low, high = st.performance_profile([x], tau, rng())
+    np.testing.assert_allclose(share, stats.ecdf(x).sf.evaluate(tau))
+    assert np.all(low <= share) and np.all(share <= high)
+    two, _, _ = st.performance_profile([np.zeros(3), np.ones(5)], np.array([0.5]), rng())
+    assert two[0] == 0.5
+
+
+def test_warning_below_five_seeds() -> None:
+    assert st.few_seeds_warning(5) == ""
+    assert "only 3 seeds" in st.few_seeds_warning(3)
+    assert "one seed" in st.few_seeds_warning(1)
