@@ -25,17 +25,18 @@ _POTENTIALS = (
 )
 
 
-def catalogue(what: str) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows for "envs", "algs", "llms" or "potentials"."""
+def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
+    """Tables (title, header, rows) for "envs", "algs", "llms" or "potentials"; worlds stand under their rules."""
     if what == "algs":
-        return ["alg", "needs", "what it is"], [list(row) for row in _ALGS]
+        return [("", ["alg", "needs", "what it is"], [list(row) for row in _ALGS])]
     if what == "llms":
-        return ["llm", "needs", "what it is"], [list(row) for row in _LLMS]
+        return [("", ["llm", "needs", "what it is"], [list(row) for row in _LLMS])]
     if what == "potentials":
-        return ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS]
+        return [("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])]
     from bkrl.envs import env_ids, world
 
-    worlds = [world(env_id) for env_id in env_ids()]
-    return ["env", "family", "actions", "max steps", "solved when", "rules"], [
-        [w.env_id, w.family, len(w.action_names), w.max_steps, w.solved, w.rules] for w in worlds
-    ]
+    by_rules: dict[str, list[list[Any]]] = {}
+    for w in map(world, env_ids()):
+        by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
+    header = ["env", "family", "actions", "max steps", "solved when"]
+    return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]

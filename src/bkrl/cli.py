@@ -82,11 +82,12 @@ def list_(
     """The names that flags take: worlds, algorithms, language models, potentials."""
     from bkrl.catalogue import catalogue
 
-    header, rows = catalogue(what)
+    tables = catalogue(what)
     if as_json:
-        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
-    else:
-        console.print_table("", header, rows)
+        console.print_json([dict(zip(header, row, strict=True)) for _, header, rows in tables for row in rows])
+        return
+    for title, header, rows in tables:
+        console.print_table(title, header, rows)
 
 
 @app.command(rich_help_panel=_LOOK)
