@@ -1,7 +1,6 @@
 """Datasets: what is written comes back exactly, in every reader the README promises."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,38 +9,13 @@ import bkrl.dataset as dataset_module
 from bkrl.dataset import Dataset, DatasetWriter, Segment
 from bkrl.errors import InputError
 from bkrl.run import Run, to_json
-
-
-@dataclass(frozen=True)
-class Config:
-    seed: int = 1
-
-
-def make(path, lengths=(3, 1, 5), shape=(2, 3)):
-    rng = np.random.default_rng(0)
-    run = Run.create(path, stage="collect", config=Config())
-    writer = DatasetWriter(run, env_id="Toy", obs_shape=shape, action_names=("a", "b"), info={"language": "en"})
-    episodes = []
-    for i, length in enumerate(lengths):
-        episode = {
-            "observations": rng.integers(0, 255, (length + 1, *shape)).astype(np.uint8),
-            "actions": rng.integers(0, 2, length),
-            "rewards": rng.random(length).astype(np.float32),
-            "captions": [f"caption {j % 2}" for j in range(length + 1)],
-        }
-        writer.add_episode(
-            **episode, mission=f"go {i}", terminated=i != 1, truncated=i == 1, success=i == 0, seed=7, checkpoint_step=i
-        )
-        episodes.append(episode)
-    writer.close()
-    run.finish(writer.outputs)
-    return episodes
+from tests.experience import Config, write_dataset
 
 
 @pytest.mark.parametrize("part_bytes", [1, 10**6])
 def test_what_is_written_comes_back(tmp_path, monkeypatch, part_bytes):
     monkeypatch.setattr(dataset_module, "PART_BYTES", part_bytes)
-    episodes = make(tmp_path / "d")
+    episodes = write_dataset(tmp_path / "d")
     data = Dataset.open(tmp_path / "d")
     assert len(list((tmp_path / "d" / "steps").glob("*.parquet"))) == (3 if part_bytes == 1 else 1)
     assert (data.env_id, data.obs_shape, data.num_episodes, data.num_steps) == ("Toy", (2, 3), 3, 9)
@@ -60,7 +34,7 @@ def test_what_is_written_comes_back(tmp_path, monkeypatch, part_bytes):
 
 
 def test_segments_point_at_rows_and_foreign_ones_are_refused(tmp_path):
-    make(tmp_path / "d")
+    write_dataset(tmp_path / "d")
     data = Dataset.open(tmp_path / "d")
     assert data.rows(Segment(2, 1, 2)).tolist() == [7, 8, 9]
     for wrong in [Segment(3, 0, 1), Segment(1, 0, 2), Segment(0, -1, 1)]:
@@ -71,8 +45,8 @@ def test_segments_point_at_rows_and_foreign_ones_are_refused(tmp_path):
 
 
 def test_the_same_episodes_give_the_same_bytes(tmp_path):
-    make(tmp_path / "a")
-    make(tmp_path / "b")
+    write_dataset(tmp_path / "a")
+    write_dataset(tmp_path / "b")
     for name in ["steps/part-00000.parquet", "episodes.parquet", "info.json"]:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -81,7 +55,7 @@ def test_readers_promised_in_the_readme(tmp_path, monkeypatch):
     pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
     duckdb, datasets = pytest.importorskip("duckdb"), pytest.importorskip("datasets")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    episodes = make(tmp_path / "d")
+    episodes = write_dataset(tmp_path / "d")
     steps = f"{tmp_path / 'd' / 'steps'}/*.parquet"
     frames = [
         pd.read_parquet(tmp_path / "d" / "steps"),
@@ -110,14 +84,14 @@ def test_readers_promised_in_the_readme(tmp_path, monkeypatch):
     ],
 )
 def test_damage_is_refused_in_a_sentence(tmp_path, damage, sentence):
-    make(tmp_path / "d")
+    write_dataset(tmp_path / "d")
     damage(tmp_path / "d")
     with pytest.raises(InputError, match=sentence):
         Dataset.open(tmp_path / "d")
 
 
 def test_another_schema_version_is_refused(tmp_path):
-    make(tmp_path / "d")
+    write_dataset(tmp_path / "d")
     info = json.loads((tmp_path / "d" / "info.json").read_text()) | {"schema_version": 99}
     manifest = json.loads((tmp_path / "d" / "manifest.json").read_text())
     (tmp_path / "d" / "info.json").write_text(to_json(info))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,11 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     previous = os.environ.get("MINARI_DATASETS_PATH")
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch, warnings.catch_warnings():
         os.environ["MINARI_DATASETS_PATH"] = scratch
         try:
+            # Minari asks for an environment to evaluate in and for its spec; a recording has neither.
+            warnings.filterwarnings("ignore", module="minari")
             minari.create_dataset_from_buffers(
                 dataset_id="bkrl/export-v0",
                 buffer=buffers,
@@ -114,6 +117,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 author="bkrl",
                 author_email="none",
                 code_permalink="none",
+                data_format="arrow",
             )
         finally:
             if previous is None:

@@ -1,0 +1,89 @@
+"""`bkrl data`: validate finds broken rules, head shows steps, Minari reads what is exported."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bkrl.cli import run_command
+from bkrl.dataset import Dataset
+from bkrl.errors import InputError, UsageError
+from bkrl.export import head, to_minari, validate
+from bkrl.run import Run, write_table
+from tests.experience import write_dataset
+
+
+def reseal(path):
+    """Write the manifest anew, as a buggy writer would have."""
+    outputs = list(json.loads((path / "manifest.json").read_text())["outputs"])
+    Run(path, json.loads((path / "config.json").read_text()), None).finish(outputs)
+
+
+def change(path, **columns):
+    file = path / "steps" / "part-00000.parquet"
+    table = pq.read_table(file)
+    for name, values in columns.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(
+            place,
+            table.schema.field(name),
+            [pa.array(values(table.column(name).to_pylist()), table.schema.field(name).type)],
+        )
+    write_table(file, table)
+    reseal(path)
+
+
+def test_a_good_dataset_is_described(tmp_path):
+    write_dataset(tmp_path / "d")
+    facts = validate(tmp_path / "d")
+    assert (facts["episodes"], facts["steps"], facts["distinct_captions"]) == (3, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"action": lambda a: [9, *a[1:]]}, "out of range"),
+        ({"action": lambda a: [None, *a[1:]]}, "not the last has no action"),
+        ({"reward": lambda r: [5.0, *r[1:]]}, "sum of its rewards"),
+        ({"step": lambda s: [1, *s[1:]]}, "count up from 0"),
+        ({"episode_id": lambda e: [1, *e[1:]]}, "stand together"),
+    ],
+)
+def test_a_broken_rule_is_named(tmp_path, columns, sentence):
+    write_dataset(tmp_path / "d")
+    change(tmp_path / "d", **columns)
+    with pytest.raises(InputError, match=sentence):
+        validate(tmp_path / "d")
+
+
+def test_head_shows_an_episode(tmp_path, capsys):
+    episodes = write_dataset(tmp_path / "d")
+    _, rows = head(tmp_path / "d", 2, 3)
+    assert [row[0] for row in rows] == [0, 1, 2]
+    assert rows[0][1] == "ab"[episodes[2]["actions"][0]]
+    assert len(head(tmp_path / "d", 1, 99)[1]) == 2
+    with pytest.raises(UsageError, match="no episode 3"):
+        head(tmp_path / "d", 3, 1)
+    assert run_command(["data", "head", str(tmp_path / "d"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+
+
+def test_minari_reads_an_export(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    episodes = write_dataset(tmp_path / "d")
+    before = dict(os.environ)
+    to_minari(tmp_path / "d", tmp_path / "exported")
+    assert dict(os.environ) == before
+    read = list(minari.MinariDataset(tmp_path / "exported" / "data").iterate_episodes())
+    assert len(read) == 3
+    for got, want in zip(read, episodes, strict=True):
+        np.testing.assert_array_equal(got.observations, want["observations"])
+        np.testing.assert_array_equal(got.actions, want["actions"])
+        np.testing.assert_allclose(got.rewards, want["rewards"], rtol=1e-6)
+    assert [bool(e.terminations[-1]) for e in read] == Dataset.open(tmp_path / "d").terminated.tolist()
+    assert [bool(e.truncations[-1]) for e in read] == [False, True, False]
+    with pytest.raises(UsageError, match="exists"):
+        to_minari(tmp_path / "d", tmp_path / "exported")

@@ -1,0 +1,53 @@
+"""The whole chain, as one command, on both real worlds."""
+
+import json
+
+import pytest
+
+from bkrl.cli import run_command
+from bkrl.config import ReproduceConfig
+from bkrl.errors import UsageError
+from bkrl.reporter import Reporter
+from bkrl.reproduce import load_study, plan, run
+
+
+def test_every_shipped_study_is_well_formed(tmp_path):
+    for preset in ("smoke", "laptop"):
+        study = load_study(preset, tmp_path)
+        folders = [cell.config.run_dir for cell in study.cells()]
+        assert len(set(folders)) == len(folders)
+        assert all(folder.is_relative_to(tmp_path) for folder in folders)
+        assert {cell.config.alg for cell in study.training} >= {"ppo", "bk-code", "bk-pref", "bk-goal"}
+        for cell in study.training:
+            assert (cell.config.potential is None) == (cell.config.alg in ("ppo", "rnd"))
+
+
+def test_a_misspelt_setting_is_named(tmp_path):
+    world = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
+    with pytest.raises(UsageError, match="'stepz' in TrainRsConfig. Did you mean 'steps'"):
+        plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    with pytest.raises(UsageError, match="no 'colect'. Did you mean 'collect'"):
+        plan({"title": "", "minutes": 1, "world": [world | {"colect": {}}]}, tmp_path)
+
+
+def test_a_dry_run_does_nothing(tmp_path, capsys):
+    assert run_command(["reproduce", "--preset", "smoke", "--out", str(tmp_path / "r"), "--dry-run"]) == 0
+    assert "about" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_the_smoke_chain_runs_whole_and_again_for_nothing(tmp_path):
+    config = ReproduceConfig(preset="smoke", out=tmp_path / "r", jobs=2)
+    result = run(config, Reporter())
+    assert result is not None
+    page = (result.path / "report.html").read_text()
+    for words in ("bk-code", "bk-pref", "bk-goal", "ppo", "RedBall", "PlaceCraftingTable"):
+        assert words in page
+    manifests = {path: path.stat().st_mtime_ns for path in (tmp_path / "r").rglob("manifest.json")}
+    assert len(manifests) == len(load_study("smoke", tmp_path / "r").cells())
+    for path in manifests:
+        facts = json.loads(path.read_text())
+        assert facts["outputs"] or facts["stage"] == "report", path
+    run(config, Reporter())
+    assert manifests == {path: path.stat().st_mtime_ns for path in (tmp_path / "r").rglob("manifest.json")}
