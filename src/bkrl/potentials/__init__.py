@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bkrl.potentials.protocol import Potential
+    from bkrl.potentials.protocol import Scaled
 
 # kind → module with `load(artefact) -> Raw`; imported only when such a potential is opened
 _KINDS = {
@@ -21,7 +21,7 @@ _KINDS = {
 }
 
 
-def load_potential(path: Path) -> Potential:
+def load_potential(path: Path) -> Scaled:
     """The potential a train-rm run built: `potential(windows) -> (B,) float32` in [-1, 0].
 
     Args:
@@ -30,14 +30,20 @@ def load_potential(path: Path) -> Potential:
     Raises:
         InputError: no complete train-rm run is there, a file was changed, or the artefact is of an unknown format.
     """
+    from bkrl.run import Run
+
+    return read_potential(Run.open(Path(path), "train-rm").path)
+
+
+def read_potential(folder: Path) -> Scaled:
+    """The potential whose `potential.json` stands in `folder`, whether or not its run is complete."""
     from importlib import import_module
 
     from bkrl.errors import InputError
     from bkrl.potentials.protocol import Artefact, Scaled
-    from bkrl.run import Run
 
-    artefact = Artefact.read(Run.open(Path(path), "train-rm").path)
+    artefact = Artefact.read(folder)
     module = _KINDS.get(artefact.kind)
     if module is None:
-        raise InputError(f"{path} holds a potential of unknown kind '{artefact.kind}'; it was made by a newer bkrl.")
+        raise InputError(f"{folder} holds a potential of unknown kind '{artefact.kind}'; it was made by a newer bkrl.")
     return Scaled(import_module(module).load(artefact), artefact)

@@ -286,7 +286,9 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
     require(np.array_equal(first, values(sample)), "the same windows gave other values the second time")
     order = rng.permutation(len(sample))
     moved = values(sample[order])
-    require(np.array_equal(first[order], moved), "a value depends on the order or the company of its window in the batch")
+    require(
+        np.array_equal(first[order], moved), "a value depends on the order or the company of its window in the batch"
+    )
     few = min(7, len(sample))
     require(np.array_equal(first[:few], values(sample[:few])), "a value depends on how many windows are in the batch")
     require(first[0] == values(sample[:1])[0], "a value depends on how many windows are in the batch")
@@ -314,6 +316,12 @@ def describe_layers(layers: dict[str, str]) -> str:
     on = [name for name, state in layers.items() if state == "on"]
     off = [f"{name} {state}" for name, state in layers.items() if state != "on"]
     return ", ".join([f"{' + '.join(on) or 'nothing'} on", *off])
+
+
+def describe_level() -> str:
+    """One line for `bkrl doctor`: the level this system demonstrates, and which layers make it up."""
+    tested = self_test()
+    return f"level {tested.level}: {describe_layers(tested.layers)}"
 
 
 @dataclass(frozen=True)
@@ -350,7 +358,13 @@ class _Worker:
     """The process, its pipes and its shared memory."""
 
     def __init__(
-        self, obs_shape: Sequence[int], horizon: int, limits: Limits, static_check: bool, skip: frozenset[str], probe: bool
+        self,
+        obs_shape: Sequence[int],
+        horizon: int,
+        limits: Limits,
+        static_check: bool,
+        skip: frozenset[str],
+        probe: bool,
     ) -> None:
         rows, size = horizon + 1, math.prod(obs_shape)
         window_bytes = rows * size + 8 * horizon + rows

@@ -24,17 +24,22 @@ MAX_INTEGER = 2**53
 MAX_STRING = 64
 MAX_REASONS = 20
 
-BUILTINS = frozenset(
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BUILTINS = _names(
     "abs all any bool dict divmod enumerate float frozenset int isinstance len list map max min pow range reversed "
-    "round set sorted sum tuple zip".split()
+    "round set sorted sum tuple zip"
 )
-MATH = frozenset(
+MATH = _names(
     "acos acosh asin asinh atan atan2 atanh ceil comb copysign cos cosh degrees dist e exp expm1 fabs floor fmod fsum "
     "gcd hypot inf isclose isfinite isinf isnan lcm log log10 log1p log2 nan perm pi pow prod radians remainder sin "
-    "sinh sqrt tan tanh tau trunc".split()
+    "sinh sqrt tan tanh tau trunc"
 )
-NUMPY_TYPES = frozenset("bool bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
-NUMPY = NUMPY_TYPES | frozenset(
+NUMPY_TYPES = _names("bool bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64")
+NUMPY = NUMPY_TYPES | _names(
     "abs absolute add all allclose amax amin any append arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh "
     "argmax argmin argpartition argsort argwhere around array array_equal asarray ascontiguousarray atleast_1d "
     "atleast_2d atleast_3d average bincount bitwise_and bitwise_or bitwise_xor broadcast_arrays broadcast_to cbrt ceil "
@@ -49,16 +54,16 @@ NUMPY = NUMPY_TYPES | frozenset(
     "piecewise power prod ptp put_along_axis quantile rad2deg radians ravel reciprocal remainder repeat reshape "
     "rint roll rollaxis rot90 round searchsorted select setdiff1d shape sign sin sinh size sort split sqrt square "
     "squeeze stack std subtract sum swapaxes take take_along_axis tan tanh tensordot tile trace transpose tri tril "
-    "triu true_divide trunc union1d unique unravel_index unwrap var vstack where zeros zeros_like".split()
+    "triu true_divide trunc union1d unique unravel_index unwrap var vstack where zeros zeros_like"
 )
 NUMPY_LINALG = frozenset({"norm"})
-METHODS = frozenset(
+METHODS = _names(
     "T all any append argmax argmin argsort astype clip conj copy count cumprod cumsum diagonal dot dtype extend fill "
     "flatten get index item items keys max mean min ndim nonzero pop prod ravel repeat reshape round shape size "
-    "squeeze std sum swapaxes take tolist trace transpose values var".split()
+    "squeeze std sum swapaxes take tolist trace transpose values var"
 )
-DTYPE_STRINGS = frozenset(
-    "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float32 float64 i4 i8 f4 f8 u1".split()
+DTYPE_STRINGS = _names(
+    "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float32 float64 i4 i8 f4 f8 u1"
 )
 
 _WHY_NAME = {
@@ -286,7 +291,7 @@ class _Checker:
         if isinstance(node, ast.FunctionDef):
             self.function(node, names)
             return
-        allowed = isinstance(node, _STATEMENTS) or isinstance(node, _EXPRESSIONS) or isinstance(node, _PARTS)
+        allowed = isinstance(node, (*_STATEMENTS, *_EXPRESSIONS, *_PARTS))
         if not allowed:
             refusal = _REFUSED.get(type(node), f"{type(node).__name__} is not allowed")
             self.refuse(node, refusal)
@@ -294,9 +299,9 @@ class _Checker:
         if isinstance(node, ast.AnnAssign):
             self.annotation(node.annotation)
             self.target(node.target, shared)
-            for child in (node.target, node.value):
-                if child is not None:
-                    self.visit(child, names, shared)
+            self.visit(node.target, names, shared)
+            if node.value is not None:
+                self.visit(node.value, names, shared)
             return
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -325,7 +330,7 @@ class _Checker:
         if name in {"np", "math", "numpy"}:
             self.refuse(node, f"{name} cannot be redefined")
         elif "__" in name or not name.isascii():
-            self.refuse(node, f"the name {ascii(name)} is not allowed")
+            self.refuse(node, f"the name {name!a} is not allowed")
 
     def target(self, target: ast.expr, shared: set[str]) -> None:
         if isinstance(target, ast.Name):
@@ -345,12 +350,12 @@ class _Checker:
     def name(self, node: ast.Name, names: set[str]) -> None:
         if node.id in names or node.id in BUILTINS:
             if "__" in node.id or not node.id.isascii():
-                self.refuse(node, f"the name {ascii(node.id)} is not allowed")
+                self.refuse(node, f"the name {node.id!a} is not allowed")
         elif node.id in {"np", "math", "numpy"}:
             self.refuse(node, f"{node.id} can only be used as `{node.id}.something`")
         else:
             why = _WHY_NAME.get(node.id, "it is neither defined here nor an allowed builtin")
-            self.refuse(node, f"the name {ascii(node.id)} is not allowed: {why}")
+            self.refuse(node, f"the name {node.id!a} is not allowed: {why}")
 
     def attribute(self, node: ast.Attribute) -> bool:
         """Check one attribute; True when its left side needs no visit."""

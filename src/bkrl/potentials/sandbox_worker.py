@@ -1,7 +1,7 @@
 """The sandbox's worker process: locks itself, then checks, loads and evaluates one untrusted program.
 
-Started by `bkrl.potentials.sandbox` as a fresh interpreter with an empty environment, never by fork (the parent may hold
-API keys in memory).  `bkrl` is not importable here; the two sibling files are loaded by path before the lock.
+Started by `bkrl.potentials.sandbox` as a fresh interpreter with an empty environment, never by fork (the parent may
+hold API keys in memory).  `bkrl` is not importable here; the two sibling files are loaded by path before the lock.
 
 Argument: one JSON object with request_fd, reply_fd, input_fd, output_fd, capacity, chunk, horizon, obs_shape,
 max_components, memory_bytes, cpu_seconds, skip, static_check, probe, numpy_path.
@@ -12,6 +12,7 @@ worker answers `<QII` = nonce, status, length and `length` bytes of JSON.  Array
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -34,7 +35,7 @@ def main() -> None:
     config: dict[str, Any] = json.loads(sys.argv[1])
     try:
         worker, layers = _prepare(config)
-    except Exception as error:  # said to the parent, which has no other way to learn why there is no worker
+    except Exception as error:  # noqa: BLE001 - the parent has no other way to learn why there is no worker
         text = json.dumps({"reason": _clean(f"{type(error).__name__}: {error}")}).encode()
         os.write(config["reply_fd"], REQUEST.pack(0, RAISED, len(text)) + text)
         os._exit(1)
@@ -130,15 +131,13 @@ class _Worker:
         ):  # fmt: skip
             try:
                 broken()
-            except Exception:  # noqa: S112 - each is meant to fail, only its lazy imports matter
+            except Exception:  # noqa: BLE001 - each is meant to fail, only its lazy imports matter
                 continue
         import unicodedata  # the tokenizer imports it at the first non-ASCII name
 
         unicodedata.name("a")
-        try:
+        with contextlib.suppress(self.checker.Rejected):
             self.checker.check_program("def potential(a, b, c):\n    return\u00e9 + (")
-        except self.checker.Rejected:
-            pass
 
     def namespace(self) -> dict[str, Any]:
         if not self.static_check:  # the layers below must hold alone; tests switch this one off to see that they do
@@ -175,7 +174,7 @@ class _Worker:
                     status, message = self.evaluate(count)
                 else:
                     status, message = self.load(self.read(count).decode("utf-8", "replace"), run=command == LOAD)
-            except BaseException as error:  # nothing the program raises may end the worker
+            except BaseException as error:  # noqa: BLE001 - nothing the program raises may end the worker
                 status, message = RAISED, self.describe(error)
             self.reply(nonce, status, message)
 
@@ -188,7 +187,7 @@ class _Worker:
             trace = trace.tb_next
         try:
             text = _clean(str(error))
-        except Exception:
+        except Exception:  # noqa: BLE001 - an exception's text may itself fail
             text = ""
         return {"line": line, "reason": f"{type(error).__name__}: {text}" if text else type(error).__name__}
 
@@ -206,7 +205,7 @@ class _Worker:
         # compiled from the checked tree, so that no encoding cookie or other trick of the text matters
         code = compile(tree, FILENAME, "exec", dont_inherit=True)
         space = self.namespace()
-        exec(code, space)
+        exec(code, space)  # noqa: S102 - this process exists to do it
         program = space.get(self.checker.ENTRY)
         if not callable(program):
             return BAD_RETURN, {"line": 0, "reason": f"no function named {self.checker.ENTRY} is defined"}
@@ -254,9 +253,8 @@ class _Worker:
             first = int(np.flatnonzero(~finite)[0])
             value = float(self.out[0, first])
             bad = int(count - finite.sum())
-            return BAD_RETURN, {
-                "line": 0, "reason": f"{bad} of {count} values are not finite (window {first}: {value})", "window": first,
-            }  # fmt: skip
+            reason = f"{bad} of {count} values are not finite (window {first}: {value})"
+            return BAD_RETURN, {"line": 0, "reason": reason}
         return OK, {"components": names or []}
 
     def store(self, row: int, what: str, result: Any, start: int, used: int) -> str | None:
@@ -289,7 +287,7 @@ def _probe(worker: _Worker) -> None:
     import _socket
 
     attempt("open", lambda: os.open("/dev/null", os.O_RDONLY))
-    attempt("write", lambda: os.open("/tmp/bkrl-sandbox-probe", os.O_WRONLY | os.O_CREAT))  # noqa: S108
+    attempt("write", lambda: os.open("/tmp/bkrl-sandbox-probe", os.O_WRONLY | os.O_CREAT))
     attempt("socket", lambda: _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM))
     attempt("memory", lambda: bytearray(1 << 36))
     worker.reply(0, OK, {"probe": outcome})

@@ -1,0 +1,332 @@
+"""The certificate: executable checks of what a potential and its shaping keep.
+
+Each check tests one promise and is known to fail on the published defect it is there for (the tests feed it those):
+
+* telescoping, terminal: Σ γ^t F_t over a terminated episode is -Φ(h_0), over a truncated one γ^T Φ(h_T) - Φ(h_0), on
+  rollouts of recorded episodes with terminations, truncations and autoresets.
+* policies: tabular worlds solved exactly with and without shaping keep their optimal policies, the two-exit chain among
+  them.
+* constant: Φ = c adds (γ - 1) c at every step inside an episode and makes no spike between rollouts.
+* worlds: a world's Φ does not change when the other worlds of the rollout are exchanged.
+* present: Φ depends on the current observation.
+* units: Φ is not the same when observations are divided as the published code divides them (10, 5, 3).
+* finite: Φ is finite and within [-1, 0] over the dataset.
+* batches: Φ is the same bit for bit for one window and for many, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.dataset import Dataset
+from bkrl.envs import toy
+from bkrl.potentials.protocol import Potential
+from bkrl.potentials.shaping import shaping_rewards
+from bkrl.rng import generator
+from bkrl.windows import Rollout, Windows
+
+GAMMA = 0.99
+Shaping = Callable[[Rollout, NDArray[np.float32], NDArray[np.float32], float], NDArray[np.floating]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise: whether it holds, and the figure that says so."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All checks of one potential."""
+
+    checks: list[Check]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check holds."""
+        return all(check.passed for check in self.checks)
+
+    def summary(self) -> str:
+        """One clause: how many hold, and which do not."""
+        failed = [check.name for check in self.checks if not check.passed]
+        holds = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks hold"
+        return holds + (f", not {', '.join(failed)}" if failed else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for certificate.json."""
+        return {"passed": self.passed, "checks": [asdict(check) for check in self.checks]}
+
+
+def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int = 6, steps: int = 200) -> Certificate:
+    """Run every check on a potential and the dataset it was built from."""
+    rollouts = replay(dataset, potential.horizon, worlds, steps, seed)
+    sample = dataset.windows(_sample_rows(dataset, 3000, seed), potential.horizon)
+    constant = bool(np.ptp(potential(sample)) == 0)
+    checks = [
+        telescoping(potential, rollouts, shaping_rewards),
+        policies(shaping_rewards),
+        constant_potential(rollouts, shaping_rewards),
+        no_leak(potential, rollouts[0], seed),
+        finite(potential, sample),
+        batches(potential, sample, seed),
+    ]
+    if not constant:  # Φ = 0, the control, depends on nothing, and says so
+        checks += [present(potential, sample, seed), units(potential, sample)]
+    return Certificate(checks)
+
+
+def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping) -> Check:
+    """Discounted shaping over every complete episode, against its closed form, to 1e-4 of float32 sums."""
+    worst, episodes = 0.0, 0
+    total = discount = started = None
+    for rollout in rollouts:
+        phi, phi_final = _potentials(potential, rollout)
+        rewards = shaping(rollout, phi, phi_final, GAMMA).astype(np.float64)
+        finals = {int(i): float(v) for i, v in zip(rollout.final_index, phi_final, strict=True)}
+        if total is None or discount is None or started is None:
+            total, discount = np.zeros(rollout.num_envs), np.ones(rollout.num_envs)
+            started = np.where(rollout.ages[0] == 0, phi[0], np.nan).astype(np.float64)
+        for t in range(rollout.num_steps):
+            total += discount * rewards[t]
+            discount *= GAMMA
+            for n in np.flatnonzero(rollout.terminated[t] | rollout.truncated[t]):
+                end = 0.0 if rollout.terminated[t, n] else finals[t * rollout.num_envs + int(n)]
+                if np.isfinite(started[n]):
+                    worst = max(worst, abs(total[n] - (discount[n] * end - started[n])))
+                    episodes += 1
+                total[n], discount[n], started[n] = 0.0, 1.0, phi[t + 1, n]
+    if episodes == 0:
+        return Check("telescoping", True, "no complete episode in the sample: nothing to compare")
+    return Check("telescoping", worst < 1e-4, f"largest difference {worst:.2g} over {episodes} episodes")
+
+
+def policies(shaping: Shaping, potentials: int = 20) -> Check:
+    """Random potentials on the toy tables and on random ones: the same optimal actions in every state."""
+    rng = np.random.Generator(np.random.PCG64(7))
+    tables = [toy.table(name) for name in ("Toy-Chain", "Toy-TwoExits", "Toy-Grid")] + [
+        _random_table(rng) for _ in range(5)
+    ]
+    changed = 0
+    for table in tables:
+        plain = _optimal_actions(_solve(table, np.zeros_like(table.reward, dtype=np.float64)), table)
+        for _ in range(potentials):
+            phi = rng.uniform(-1, 0, table.num_states) * 10.0
+            changed += not np.array_equal(plain, _optimal_actions(_solve(table, _tabular(table, phi, shaping)), table))
+    total = len(tables) * potentials
+    return Check(
+        "policies", changed == 0, f"optimal actions changed for {changed} of {total} potentials on {len(tables)} worlds"
+    )
+
+
+def constant_potential(rollouts: list[Rollout], shaping: Shaping, value: float = -0.7) -> Check:
+    """Φ = c: every step that does not end an episode pays exactly (γ - 1) c, at rollout boundaries too."""
+    worst = 0.0
+    for rollout in rollouts:
+        phi = np.full((rollout.num_steps + 1, rollout.num_envs), value, np.float32)
+        rewards = shaping(rollout, phi, np.full(len(rollout.final_index), value, np.float32), GAMMA)
+        expected = np.where(rollout.terminated, -value, (GAMMA - 1) * value)
+        worst = max(worst, float(np.abs(rewards - expected).max()))
+    return Check("constant", worst < 1e-5, f"largest difference {worst:.2g}")
+
+
+def no_leak(potential: Potential, rollout: Rollout, seed: int) -> Check:
+    """Φ of every world, alone and with the other worlds in another order."""
+    phi, _ = _potentials(potential, rollout)
+    order = generator(seed, "certificate", "worlds").permutation(rollout.num_envs)
+    moved, _ = _potentials(potential, _reordered(rollout, order))
+    same = np.array_equal(phi[:, order], moved)
+    return Check(
+        "worlds", same, "exchanging worlds exchanges their Φ" if same else "a world's Φ depends on other worlds"
+    )
+
+
+def present(potential: Potential, windows: Windows, seed: int) -> Check:
+    """Replacing only the current observation by another window's changes Φ somewhere."""
+    order = generator(seed, "certificate", "present").permutation(len(windows))
+    changed = windows.observations.copy()
+    changed[:, -1] = windows.observations[order, -1]
+    other = potential(Windows(changed, windows.actions, windows.valid))
+    share = float((other != potential(windows)).mean())
+    return Check("present", share > 0.01, f"Φ changes in {share:.1%} of the windows when the present does")
+
+
+def units(potential: Potential, windows: Windows) -> Check:
+    """Raw integers do not all look the same to Φ, nor like the published code's divided ones."""
+    divided = (windows.observations // np.array([10, 5, 3], np.uint8)) if windows.observations.shape[-1] == 3 else None
+    raw = potential(windows)
+    levels = len(np.unique(raw))
+    if divided is None:
+        return Check("units", levels > 1, f"{levels} distinct values on raw integers")
+    other = potential(Windows(divided, windows.actions, windows.valid))
+    share = float((raw != other).mean())
+    fine = share > 0.01 and levels > 1
+    return Check("units", fine, f"{levels} distinct values on raw integers; dividing them changes {share:.1%}")
+
+
+def finite(potential: Potential, windows: Windows) -> Check:
+    """Finite, within [-1, 0], float32, one value a window."""
+    phi = potential(windows)
+    fine = phi.shape == (len(windows),) and phi.dtype == np.float32 and bool(np.isfinite(phi).all())
+    fine = fine and bool((phi >= -1).all() and (phi <= 0).all())
+    return Check("finite", fine, f"Φ in [{phi.min():.3g}, {phi.max():.3g}] on {len(windows)} windows")
+
+
+def batches(potential: Potential, windows: Windows, seed: int) -> Check:
+    """Many windows, a few, one at a time and shuffled: the same bits."""
+    whole = potential(windows)
+    order = generator(seed, "certificate", "batches").permutation(len(windows))
+    fine = np.array_equal(potential(windows[order]), whole[order])
+    fine = fine and np.array_equal(potential(windows[:7]), whole[:7])
+    singles = order[:5]
+    fine = fine and all(potential(windows[i : i + 1])[0] == whole[i] for i in singles)
+    return Check("batches", fine, "the same bits for one window and for many" if fine else "Φ depends on the batch")
+
+
+def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -> list[Rollout]:
+    """Two consecutive rollouts of recorded episodes, end to end, as `worlds` worlds with SAME_STEP autoreset.
+
+    Episodes are cut short (and then count as truncated) so that every kind of end occurs within `steps`.
+    """
+    rng = generator(seed, "certificate", "replay")
+    length = 2 * steps + 1
+    shape = dataset.obs_shape
+    observations = np.zeros((horizon + length, worlds, *shape), np.uint8)
+    actions = np.zeros((horizon + length, worlds), np.int64)
+    ages = np.zeros((length, worlds), np.int32)
+    terminated, truncated = np.zeros((length, worlds), bool), np.zeros((length, worlds), bool)
+    finals: dict[tuple[int, int], NDArray[np.uint8]] = {}
+    for n in range(worlds):
+        t = 0
+        while t < length:
+            episode = int(rng.integers(dataset.num_episodes))
+            full = int(dataset.lengths[episode])
+            whole = min(full, max(1, steps // 3))
+            first = int(dataset.first_row[episode]) + (full - whole)
+            for age in range(whole):
+                if t >= length:
+                    break
+                observations[horizon + t, n] = dataset.observations[first + age]
+                actions[horizon + t, n] = dataset.actions[first + age]
+                ages[t, n] = age
+                if age == whole - 1:
+                    truncated[t, n] = not dataset.terminated[episode]
+                    terminated[t, n] = dataset.terminated[episode]
+                    finals[t, n] = dataset.observations[first + whole]
+                t += 1
+    return [
+        _cut(start, steps, horizon, observations, actions, ages, terminated, truncated, finals) for start in (0, steps)
+    ]
+
+
+def _cut(
+    start: int,
+    steps: int,
+    horizon: int,
+    observations: NDArray[np.uint8],
+    actions: NDArray[np.int64],
+    ages: NDArray[np.int32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    finals: dict[tuple[int, int], NDArray[np.uint8]],
+) -> Rollout:
+    worlds = actions.shape[1]
+    ended = sorted((t - start) * worlds + n for t, n in finals if start <= t < start + steps)
+    last = [finals[start + i // worlds, i % worlds] for i in ended]
+    return Rollout(
+        horizon=horizon,
+        observations=observations[start : start + horizon + steps + 1],
+        actions=actions[start : start + horizon + steps],
+        ages=ages[start : start + steps + 1],
+        rewards=np.zeros((steps, worlds), np.float32),
+        terminated=terminated[start : start + steps],
+        truncated=truncated[start : start + steps],
+        final_index=np.array(ended, np.int64),
+        final_observations=np.array(last, np.uint8).reshape(len(ended), *observations.shape[2:]),
+    )
+
+
+def _potentials(potential: Potential, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    rows = potential(rollout.windows(potential.horizon))
+    return rows.reshape(rollout.num_steps + 1, rollout.num_envs), potential(rollout.final_windows(potential.horizon))
+
+
+def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
+    place = np.argsort(order)
+    t, n = np.divmod(rollout.final_index, rollout.num_envs)
+    index = t * rollout.num_envs + place[n]
+    sort = np.argsort(index)
+    return Rollout(
+        rollout.horizon,
+        rollout.observations[:, order],
+        rollout.actions[:, order],
+        rollout.ages[:, order],
+        rollout.rewards[:, order],
+        rollout.terminated[:, order],
+        rollout.truncated[:, order],
+        index[sort],
+        rollout.final_observations[sort],
+    )
+
+
+def _tabular(table: toy.Table, phi: NDArray[np.float64], shaping: Shaping) -> NDArray[np.float64]:
+    """(S, A) shaping of every transition, by running the shaping itself on rollouts of one step."""
+    states, actions = table.next_state.shape
+    count = states * actions
+    terminated = table.terminated.reshape(1, count)
+    final = np.flatnonzero(terminated[0])
+    now = np.repeat(phi, actions)
+    # after a terminal step row 1 shows the next episode's first state, which must not matter
+    after = np.where(terminated[0], phi[0], phi[table.next_state.ravel()])
+    rollout = Rollout(
+        0,
+        np.zeros((2, count, 1), np.uint8),
+        np.zeros((1, count), np.int64),
+        np.zeros((2, count), np.int32),
+        np.zeros((1, count), np.float32),
+        terminated,
+        np.zeros((1, count), bool),
+        final.astype(np.int64),
+        np.zeros((len(final), 1), np.uint8),
+    )
+    values = np.stack([now, after]).astype(np.float32)
+    ends = phi[table.next_state.ravel()[final]].astype(np.float32)
+    return np.asarray(shaping(rollout, values, ends, GAMMA), np.float64).reshape(states, actions)
+
+
+def _solve(table: toy.Table, extra: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Q* (S, A) by value iteration, with `extra` added to the rewards."""
+    reward = table.reward.astype(np.float64) + extra
+    q = np.zeros_like(reward)
+    for _ in range(20_000):
+        following = reward + GAMMA * np.where(table.terminated, 0.0, q.max(1)[table.next_state])
+        if np.abs(following - q).max() < 1e-10:
+            break
+        q = following
+    return following
+
+
+def _optimal_actions(q: NDArray[np.float64], table: toy.Table) -> NDArray[np.bool_]:
+    """(S, A) which actions are optimal, to 1e-4; places that are never acted in do not count."""
+    acted = ~(table.next_state == np.arange(table.num_states)[:, None]).all(1) | table.terminated.any(1)
+    return (q > q.max(1, keepdims=True) - 1e-4)[acted]
+
+
+def _random_table(rng: np.random.Generator, states: int = 12, actions: int = 3) -> toy.Table:
+    next_state = rng.integers(0, states, (states, actions))
+    terminated = rng.random((states, actions)) < 0.15
+    reward = rng.normal(size=(states, actions)).astype(np.float32)
+    return toy.Table(next_state, reward, terminated, terminated.copy(), np.full(states, 1 / states), states)
+
+
+def _sample_rows(dataset: Dataset, count: int, seed: int) -> NDArray[np.int64]:
+    total = int((dataset.lengths + 1).sum())
+    rng = generator(seed, "certificate", "rows")
+    return np.sort(rng.permutation(total)[:count]).astype(np.int64)

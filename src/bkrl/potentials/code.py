@@ -1,0 +1,57 @@
+"""Program potentials (BK-Code): a language model's program, run in the sandbox, as a raw potential."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.errors import InputError
+from bkrl.potentials.protocol import Artefact
+from bkrl.potentials.sandbox import Limits, Sandbox
+from bkrl.windows import Windows
+
+PROGRAM = "program.py"
+
+
+class CodeRaw:
+    """A program in its worker.  The worker starts when the first windows come, and restarts if it was lost."""
+
+    def __init__(
+        self, source: str, obs_shape: tuple[int, ...], horizon: int, limits: Limits | None = None, where: str = ""
+    ) -> None:
+        self.source = source
+        self.obs_shape = obs_shape
+        self.horizon = horizon
+        self.limits = limits
+        self.where = where
+        self._sandbox: Sandbox | None = None
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The program's worker."""
+        if self._sandbox is None:
+            self._sandbox = Sandbox(self.source, self.obs_shape, self.horizon, limits=self.limits)
+        return self._sandbox
+
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+        return self.sandbox(windows)
+
+    def components(self, windows: Windows) -> dict[str, NDArray[np.float64]]:
+        """The program's named parts, each (B,)."""
+        return self.sandbox.evaluate(windows)[1]
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+
+def load(artefact: Artefact) -> CodeRaw:
+    """The program of a "code" artefact; InputError when it is not text."""
+    path = artefact.part(PROGRAM)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; run train-rm again.") from None
+    return CodeRaw(source, artefact.obs_shape, artefact.horizon, where=str(path))

@@ -1,0 +1,155 @@
+"""Text encoders for goal potentials: each text becomes a unit vector, the same one in every process.
+
+`hash` needs nothing: words, pairs of words and letter triples are hashed into a fixed number of places, weighted by
+how rarely they occur in the texts of the dataset, so that "you see" says little and "purple" much.  `hf:NAME_OR_PATH`
+is any Transformers encoder, mean-pooled over its tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.errors import InputError, UsageError
+
+_WORD = re.compile(r"\w+")
+
+
+class TextEncoder(Protocol):
+    """Texts → unit vectors."""
+
+    name: str
+    size: int
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(n, size) float32 with rows of length 1 (0 for an empty text); row i depends on text i alone."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What `open_encoder` needs to make the same encoder again, as plain values."""
+        ...
+
+
+class HashEncoder:
+    """Hashed words, word pairs and letter triples; `rarity` gives each word's weight, unknown words get the largest."""
+
+    name = "hash"
+
+    def __init__(self, rarity: Mapping[str, float] | None = None, size: int = 384) -> None:
+        self.rarity = dict(rarity or {})
+        self.size = size
+        self._unknown = max(self.rarity.values(), default=1.0)
+
+    @classmethod
+    def fit(cls, *corpora: Iterable[str], size: int = 384) -> HashEncoder:
+        """Weights from how many of the n texts of a corpus hold a word: ln((n + 1) / (count + 1)), at least 0.05.
+
+        With several corpora (captions, goals) a word's weight is its smallest: what every caption says tells as little
+        as what every goal says.  Numbers weigh 0.05.
+        """
+        weights: dict[str, float] = {}
+        for corpus in corpora:
+            documents = [set(words(text)) for text in corpus]
+            counts = Counter(word for document in documents for word in document)
+            for word, count in counts.items():
+                weight = max(0.05, math.log((len(documents) + 1) / (count + 1)))
+                weights[word] = min(weight, weights.get(word, weight))
+        return cls({word: round(weight, 4) for word, weight in sorted(weights.items())}, size)
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.zeros((len(texts), self.size))
+        for row, text in zip(vectors, texts, strict=True):
+            for feature, weight in self._features(text).items():
+                digest = hashlib.blake2b(feature.encode(), digest_size=8).digest()
+                number = int.from_bytes(digest, "little")
+                row[number % self.size] += weight if number >> 63 else -weight
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+
+    def settings(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "rarity": self.rarity}
+
+    def _features(self, text: str) -> Counter[str]:
+        features: Counter[str] = Counter()
+        said = words(text)
+        for word in said:
+            weight = 0.05 if word.isdigit() else self.rarity.get(word, self._unknown)
+            features[f"w:{word}"] += weight  # type: ignore[assignment]
+            padded = f"<{word}>"
+            for i in range(len(padded) - 2):
+                features[f"c:{padded[i : i + 3]}"] += 0.3 * weight / math.sqrt(len(padded) - 2)  # type: ignore[assignment]
+        for first, second in pairwise(said):
+            pair = 0.5 * min(self.rarity.get(first, self._unknown), self.rarity.get(second, self._unknown))
+            features[f"p:{first} {second}"] += pair  # type: ignore[assignment]
+        return features
+
+
+class HuggingFaceEncoder:
+    """A Transformers encoder by name or path, mean-pooled with its attention mask and normalised.
+
+    Texts go through one at a time: padding to a common length changes the last bits of a vector, and a potential must
+    not depend on what else is in the batch.  Every distinct text goes through once.
+    """
+
+    def __init__(self, name: str, max_length: int = 256) -> None:
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(name)
+            self._model = AutoModel.from_pretrained(name).eval().requires_grad_(False)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0][:160]
+            raise InputError(f"The text encoder '{name}' cannot be loaded ({reason}); give a local path.") from None
+        self._torch = torch
+        self._max_length = max_length
+        self.name = f"hf:{name}"
+        self.size = int(self._model.config.hidden_size)
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        torch = self._torch
+        vectors = np.zeros((len(texts), self.size), np.float32)
+        with torch.no_grad():
+            for row, text in zip(vectors, texts, strict=True):
+                tokens = self._tokenizer(text, truncation=True, max_length=self._max_length, return_tensors="pt")
+                hidden = self._model(**tokens).last_hidden_state[0].float()
+                mean = hidden.mean(0)
+                row[:] = (mean / mean.norm().clamp(min=1e-12)).numpy()
+        return vectors
+
+    def settings(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size}
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words, a plural s taken off, so that "steps" and "step" are one."""
+    found = _WORD.findall(text.lower())
+    return [word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in found]
+
+
+def check_encoder(name: str) -> None:
+    """UsageError unless `name` is "hash" or "hf:NAME_OR_PATH"."""
+    if name != "hash" and not (name.startswith("hf:") and len(name) > 3):
+        raise UsageError(f"There is no encoder '{name}'; use hash or hf:NAME_OR_PATH.")
+
+
+def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
+    """An encoder for a new potential; `hash` measures on the corpora how rare words are."""
+    check_encoder(name)
+    return HashEncoder.fit(*corpora) if name == "hash" else HuggingFaceEncoder(name[3:])
+
+
+def open_encoder(settings: Mapping[str, Any]) -> TextEncoder:
+    """The encoder an artefact names."""
+    if settings["name"] == "hash":
+        return HashEncoder(settings["rarity"], settings["size"])
+    check_encoder(settings["name"])
+    return HuggingFaceEncoder(settings["name"][3:])

@@ -1,0 +1,350 @@
+"""train-rm: labels → a potential with a fixed scale, a report of its quality and a certificate of what it keeps.
+
+Whatever the variant, what comes out is one kind of artefact (`potential.json` and the files it names), so that
+training needs no more than its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.config import TrainRmConfig
+from bkrl.dataset import Dataset, Segment
+from bkrl.envs import captioner, world
+from bkrl.errors import InputError, UsageError
+from bkrl.potentials import read_potential
+from bkrl.potentials.certificate import certify
+from bkrl.potentials.code import PROGRAM, CodeRaw
+from bkrl.potentials.encoders import check_encoder, fit_encoder
+from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
+from bkrl.potentials.quality import describe
+from bkrl.potentials.sandbox import probation
+from bkrl.reporter import Reporter
+from bkrl.rng import generator
+from bkrl.run import Run, atomic_write, read_table, to_json
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
+
+CODE_HORIZON = 5
+SCALE_WINDOWS = 40_000
+"""At most so many windows, evenly spaced over the dataset, are what lo and hi are measured on."""
+_BATCH = 8192
+REPORT, CERTIFICATE = "potential_report.json", "certificate.json"
+
+
+class _Built:
+    """A raw potential before it is stored: how to save it, and what its making found."""
+
+    def __init__(
+        self, kind: str, raw: Raw, save: Callable[[Path], tuple[list[str], dict[str, Any]]], facts: dict[str, Any]
+    ) -> None:
+        self.kind, self.raw, self.save, self.facts = kind, raw, save, facts
+
+
+def run(config: TrainRmConfig, reporter: Reporter) -> Run:
+    """Build, measure, certify and store a potential.
+
+    Raises:
+        InputError: the labels or the dataset are missing, damaged or do not belong together; the potential is constant.
+        UsageError: a control or encoder that the labels' variant does not have.
+        RunFailed: a program failed in the sandbox.
+    """
+    labels = Run.open(config.labels, "label")
+    dataset_path = _dataset_path(config, labels)
+    variant = str(labels.facts.get("variant", labels.config["config"].get("variant")))
+    _check_flags(config, variant)
+    result = Run.create(
+        config.run_dir,
+        stage="train-rm",
+        config=config,
+        inputs={"labels": config.labels, "dataset": dataset_path},
+        fresh=config.fresh,
+    )
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
+        return result
+    _set_threads(config.threads)
+    dataset = Dataset.open(dataset_path)
+    _check_belongs(labels, dataset)
+    built = _build(config, variant, labels, dataset, reporter)
+    potential, values = _store(config, variant, labels, dataset, built, result, reporter)
+    report = describe(potential, dataset, values, built.facts)
+    atomic_write(result.file(REPORT), to_json(report))
+    certificate = certify(potential, dataset, config.seed)
+    atomic_write(result.file(CERTIFICATE), to_json(certificate.to_json()))
+    potential.close()
+    for sentence in _summary(report):
+        reporter.say(sentence)
+    for check in certificate.checks:
+        if not check.passed:
+            reporter.warn(f"Certificate: {check.name} fails: {check.detail}.")
+    reporter.say(f"Certificate: {certificate.summary()}.")
+    result.finish(
+        [FILE, *potential.artefact.files, REPORT, CERTIFICATE],
+        variant=variant,
+        kind=built.kind,
+        control=config.control,
+        env_id=dataset.env_id,
+        llm=labels.facts.get("llm"),
+        scale={"lo": potential.artefact.scale.lo, "hi": potential.artefact.scale.hi},
+        coverage=report["coverage"],
+        certificate=certificate.summary(),
+        **{"training": built.facts} if built.facts else {},
+    )
+    return result
+
+
+def _dataset_path(config: TrainRmConfig, labels: Run) -> Path:
+    recorded = labels.config["inputs"].get("dataset", {}).get("path")
+    path = config.dataset or (Path(recorded) if recorded else None)
+    if path is None:
+        raise InputError(f"{labels.path} does not say which dataset it labels; name it with --dataset.")
+    if config.dataset is None and not path.exists():
+        raise InputError(f"{labels.path} was made from {path}, which is not there; say where it is with --dataset.")
+    return path
+
+
+def _check_flags(config: TrainRmConfig, variant: str) -> None:
+    if variant == "goal":
+        check_encoder(config.encoder)
+    if variant == "code" and config.control == "shuffled":
+        raise UsageError(
+            "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
+        )
+    if config.epochs < 1:
+        raise UsageError("--epochs must be at least 1.")
+
+
+def _check_belongs(labels: Run, dataset: Dataset) -> None:
+    recorded = labels.config["inputs"].get("dataset", {}).get("manifest_sha256")
+    if recorded is not None and recorded != dataset.manifest_sha256:
+        raise InputError(
+            f"{labels.path} was made from another dataset than {dataset.path} (or it was collected again since); pass "
+            "the right one with --dataset, or label again."
+        )
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _build(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+    if config.control in ("zero", "random"):
+        return _build_control(config, variant, dataset)
+    builders = {"code": _build_code, "pref": _build_preference, "goal": _build_goal}
+    if variant not in builders:
+        raise InputError(f"{labels.path} holds labels of unknown variant '{variant}'; it was made by a newer bkrl.")
+    return builders[variant](config, labels, dataset, reporter)
+
+
+def _build_control(config: TrainRmConfig, variant: str, dataset: Dataset) -> _Built:
+    from bkrl.potentials.controls import Zero, random_network
+    from bkrl.potentials.preference import WEIGHTS, save_net
+
+    horizon = 4 if variant == "goal" else CODE_HORIZON
+    if config.control == "zero":
+        return _Built("zero", Zero(horizon), lambda folder: ([], {}), {})
+    network = random_network(_net_config(dataset, horizon), config.seed)
+    return _Built("random", network, lambda folder: ([WEIGHTS], save_net(network, folder)), {})
+
+
+def _build_code(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+    rows = [row for row in read_table(labels.file("programs.parquet"), PROGRAMS).to_pylist() if row["chosen"]]
+    if len(rows) != 1:
+        raise InputError(f"{labels.path} has no chosen program; label again.")
+    source = str(rows[0]["program"])
+    raw = CodeRaw(source, dataset.obs_shape, CODE_HORIZON)
+    reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
+    probation(raw.sandbox, _windows(dataset, _rows(dataset, 4096), CODE_HORIZON), config.seed)
+
+    def save(folder: Path) -> tuple[list[str], dict[str, Any]]:
+        atomic_write(folder / PROGRAM, source)
+        return [PROGRAM], {"sandbox": raw.sandbox.level}
+
+    facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"], "sandbox": raw.sandbox.level}
+    return _Built("code", raw, save, facts)
+
+
+def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+    from dataclasses import asdict
+
+    from bkrl.potentials.controls import permuted
+    from bkrl.potentials.preference import WEIGHTS, Pairs, fit, save_net
+
+    table = read_table(labels.file("preferences.parquet"), PREFERENCES).to_pydict()
+    keep = [i for i, label in enumerate(table["label"]) if label is not None]
+    if not keep:
+        raise InputError(f"{labels.path} has no usable label; look at its responses.parquet, and label again.")
+    lengths = {table["length"][i] for i in keep}
+    if len(lengths) != 1:
+        raise InputError(
+            f"{labels.path} compares segments of several lengths ({sorted(lengths)}); label again with one."
+        )
+    length = int(lengths.pop())
+
+    def ends(side: str) -> NDArray[np.int64]:
+        segments = (Segment(table[f"{side}_episode_id"][i], table[f"{side}_start"][i], length) for i in keep)
+        return np.array([dataset.rows(segment)[-1] for segment in segments], np.int64)
+
+    values = np.array([table["label"][i] for i in keep], np.float64)
+    if config.control == "shuffled":
+        values = values[permuted(len(values), config.seed)]
+    pairs = Pairs(
+        dataset.windows(ends("a"), length),
+        dataset.windows(ends("b"), length),
+        values,
+        np.array([(table["a_episode_id"][i], table["b_episode_id"][i]) for i in keep], np.int64),
+    )
+    with reporter.progress("train preference network", config.epochs, "epochs") as update:
+        raw, found = fit(
+            pairs,
+            _net_config(dataset, length),
+            seed=config.seed,
+            epochs=config.epochs,
+            on_epoch=lambda done, accuracy: update(done, f"validation accuracy {accuracy:.1%}"),
+        )
+    return _Built("preference", raw, lambda folder: ([WEIGHTS], save_net(raw, folder)), asdict(found))
+
+
+def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+    from bkrl.potentials import goal
+
+    table = read_table(labels.file("goals.parquet"), GOALS).to_pylist()
+    texts: dict[int, str] = {}
+    moments: dict[int, tuple[Segment, list[int]]] = {}
+    for row in table:
+        if row["goal"] is not None:
+            texts.setdefault(row["goal_id"], row["goal"])
+            segment = Segment(row["episode_id"], row["start"], row["length"])
+            moments.setdefault(row["query_id"], (segment, []))[1].append(row["goal_id"])
+    if not texts:
+        raise InputError(f"{labels.path} has no goals; look at its responses.parquet, and label again.")
+    place = {goal_id: number for number, goal_id in enumerate(sorted(texts))}
+    goals = [texts[goal_id] for goal_id in place]
+    suggested = [[place[goal_id] for goal_id in ids] for _, ids in moments.values()]
+    if config.control == "shuffled":
+        from bkrl.potentials.controls import permuted
+
+        suggested = [suggested[i] for i in permuted(len(suggested), config.seed)]
+    rows = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
+    said = {clause for caption in dataset.caption_texts for clause in goal.clauses(caption)}
+    encoder = fit_encoder(config.encoder, said, goals)
+    describe_views = captioner(dataset.env_id, _language(dataset))
+    reporter.say(f"Embedding {len(said):,} distinct clauses and {len(goals):,} goals with {encoder.name}.")
+    index = goal.build_index(
+        goal.Texts(encoder, describe_views, dataset.action_names),
+        dataset.windows(rows, goal.HORIZON),
+        suggested,
+        goals,
+    )
+    raw = goal.GoalRaw(index, encoder, describe_views, dataset.action_names, 0.0)
+    sample = _windows(dataset, _rows(dataset, _BATCH), goal.HORIZON)
+    raw.threshold, figures = goal.calibrate(raw, sample, generator(config.seed, "goal", "threshold"))
+    facts = {"encoder": encoder.name, "goals": len(goals), "moments": len(index.keys), **figures}
+
+    def save(folder: Path) -> tuple[list[str], dict[str, Any]]:
+        settings = goal.save_index(raw, folder)
+        return [goal.INDEX, goal.ENCODER], {**settings, "language": _language(dataset)}
+
+    return _Built("goal", raw, save, facts)
+
+
+def _store(
+    config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, built: _Built, result: Run, reporter: Reporter
+) -> tuple[Scaled, NDArray[np.float32]]:
+    """Measure the scale, write the artefact, and read it back: what is stored must be what was measured."""
+    rows = _rows(dataset, SCALE_WINDOWS)
+    values = np.empty(len(rows))
+    with reporter.progress("measure the potential", len(rows), "windows") as update:
+        for start in range(0, len(rows), _BATCH):
+            part = rows[start : start + _BATCH]
+            values[start : start + len(part)] = built.raw(_windows(dataset, part, built.raw.horizon))
+            update(start + len(part))
+    scale = Scale(-1.0, 0.0) if built.kind == "zero" else Scale.measure(values, "The potential")
+    files, settings = built.save(result.path)
+    artefact = Artefact(
+        kind=built.kind,
+        horizon=built.raw.horizon,
+        env_id=dataset.env_id,
+        env_family=world(dataset.env_id).family,
+        obs_shape=dataset.obs_shape,
+        action_names=dataset.action_names,
+        scale=scale,
+        files=dict.fromkeys(files, ""),
+        settings=settings,
+        control=config.control,
+        provenance={
+            "variant": variant,
+            "llm": labels.facts.get("llm"),
+            "labels": labels.path.as_posix(),
+            "dataset": dataset.path.as_posix(),
+            "dataset_manifest_sha256": dataset.manifest_sha256,
+            "seed": config.seed,
+        },
+    )
+    artefact.write(result.path)
+    close = getattr(built.raw, "close", None)
+    if close is not None:
+        close()
+    potential = read_potential(result.path)
+    phi = scale(values)
+    check = rows[:: max(1, len(rows) // 256)]
+    again = potential(_windows(dataset, check, potential.horizon))
+    if not np.array_equal(again, phi[:: max(1, len(rows) // 256)]):
+        raise InputError("The potential gives other values after it was stored and read back; run train-rm again.")
+    return potential, phi
+
+
+def _rows(dataset: Dataset, limit: int) -> NDArray[np.int64]:
+    """At most `limit` rows, evenly spaced over the whole dataset."""
+    total = int((dataset.lengths + 1).sum())
+    return np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64))
+
+
+def _windows(dataset: Dataset, rows: NDArray[np.int64], horizon: int) -> Any:
+    return dataset.windows(rows, horizon)
+
+
+def _net_config(dataset: Dataset, horizon: int) -> Any:
+    from bkrl.potentials.preference_net import NetConfig
+
+    grid = (0, 0)
+    if world(dataset.env_id).family == "crafter":
+        from bkrl.envs.crafter import layout
+
+        grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
+    return NetConfig(tuple(dataset.obs_shape), len(dataset.action_names), horizon, grid=grid)
+
+
+def _language(dataset: Dataset) -> str:
+    return str(dataset.run.config["config"].get("language", "en"))
+
+
+def _summary(report: dict[str, Any]) -> list[str]:
+    training = report["training"]
+    sentences = []
+    if "accuracy" in training:
+        sentences.append(
+            f"Test accuracy {training['accuracy']:.1%} (95 % interval {training['accuracy_low']:.1%} to "
+            f"{training['accuracy_high']:.1%}, {training['pairs_test']} pairs of unseen episodes), calibration error "
+            f"{training['calibration_error']:.3f}; trained on {training['pairs_train']} pairs for "
+            f"{training['epochs']} epochs."
+        )
+    if "threshold" in training:
+        sentences.append(
+            f"{training['goals']} goals for {training['moments']} moments; threshold {training['threshold']:.3f} with "
+            f"encoder {training['encoder']}."
+        )
+    ordering = report["ordering"]
+    sentences.append(
+        f"Φ differs from its most frequent value in {report['coverage']:.1%} of the windows"
+        + ("" if ordering is None else f", and puts ends in success above other windows {ordering:.1%} of the time")
+        + "."
+    )
+    return sentences
