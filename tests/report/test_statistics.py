@@ -125,7 +125,7 @@ def test_paired_test_is_the_exact_permutation_test() -> None:
 
 def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
     a = {s: 1.0 + 0.1 * s for s in range(20)}
-    p = st.paired_test(a, {s: 0.0 for s in range(20)}, rng()).p
+    p = st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).p
     assert 0 < p < 1e-3
     with pytest.raises(ValueError, match="at least one seed"):
         st.paired_test({1: 0.0}, {2: 0.0}, rng())
@@ -170,13 +170,17 @@ def test_ratio_of_steps() -> None:
     slow = [st.Crossing(float(s), False) for s in (400, 420, 440, 460, 480)]
     ratio = st.steps_ratio(fast, slow, 500, rng())
     assert ratio.ratio.estimate == pytest.approx(120 / 440)
-    assert ratio.ratio.method == "bootstrap" and ratio.bound == ""
+    assert ratio.ratio.method == "bootstrap"
+    assert ratio.bound == ""
     assert ratio.ratio.low < 120 / 440 < ratio.ratio.high < 0.5
-    assert ratio.faster and not ratio.slower
+    assert ratio.faster
+    assert not ratio.slower
     assert st.steps_ratio(slow, fast, 500, rng()).slower
 
 
-@pytest.mark.parametrize(("gone_a", "gone_b", "bound"), [(1, 0, "at least"), (0, 1, "at most"), (1, 1, "unknown"), (0, 0, "")])
+@pytest.mark.parametrize(
+    ("gone_a", "gone_b", "bound"), [(1, 0, "at least"), (0, 1, "at most"), (1, 1, "unknown"), (0, 0, "")]
+)
 def test_ratio_says_what_censoring_does(gone_a: int, gone_b: int, bound: str) -> None:
     def runs(steps: float, gone: int) -> list[st.Crossing]:
         return [st.Crossing(steps + i, False) for i in range(5)] + [st.Crossing(500, True)] * gone
@@ -202,7 +206,8 @@ def test_performance_profile_is_one_minus_the_distribution() -> None:
     tau = np.linspace(-2, 2, 9)
     share, low, high = st.performance_profile([x], tau, rng())
     np.testing.assert_allclose(share, stats.ecdf(x).sf.evaluate(tau))
-    assert np.all(low <= share) and np.all(share <= high)
+    assert np.all(low <= share)
+    assert np.all(share <= high)
     two, _, _ = st.performance_profile([np.zeros(3), np.ones(5)], np.array([0.5]), rng())
     assert two[0] == 0.5
 

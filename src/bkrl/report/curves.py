@@ -1,24 +1,24 @@
-"""Learning curves: read from ``metrics.jsonl``, brought onto one grid, summarised over seeds, drawn as inline SVG or PNG.
+"""Learning curves: from metrics to one grid, summarised over seeds, drawn as inline SVG or PNG.
 
-Every interval is pointwise over whole runs: the resampling unit is a seed, never an evaluation. Nothing is extrapolated: the grid ends
-where the shortest run ends.
+Every interval is pointwise over whole runs: the resampling unit is a seed, never an evaluation. Nothing is
+extrapolated: the grid ends where the shortest run ends.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bkrl.errors import InputError
 from bkrl.report import statistics
+from bkrl.run import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Series = tuple[np.ndarray, np.ndarray]
 """``steps`` (E,) increasing env steps and ``values`` (E,) of one metric of one run."""
 
-# Okabe and Ito's colour-blind-safe set; the first is for the baseline. The page overrides them by CSS variables (dark mode).
+# Okabe and Ito's colour-blind-safe set; the first is for the baseline. The page overrides them by CSS variables (dark
+# mode).
 COLOURS = ("#5f6670", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07c00", "#56b4e9", "#7a4fbf")
 DARK_COLOURS = ("#a5adb8", "#4fb0ea", "#ff8f52", "#38cf9f", "#eba3cb", "#ecc04e", "#a0d8ff", "#b79af0")
 DASHES: tuple[Any, ...] = ((0, (5, 2)), "-", "-", "-", (0, (1, 1)), (0, (6, 1, 1, 1)), (0, (3, 1)), "-")
@@ -65,40 +66,28 @@ def colour_slots(labels: Sequence[str]) -> dict[str, int]:
     return slots
 
 
-def read_metrics(path: Path) -> dict[str, Series]:
-    """All metrics of a run's ``metrics.jsonl``, each sorted by step.
+def series_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
+    """All metrics of a run from the lines of its ``metrics.jsonl`` (`Run.metrics()`), each sorted by step.
 
-    A torn last line (a run that was killed while writing) is left out; torn lines elsewhere are damage and an ``InputError``. Where a
-    step was logged twice (a run that continued from a checkpoint) the later line holds.
+    Null values are left out. Where a step was logged twice (a run that went on from a checkpoint) the later line holds.
     """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): train the run again, or leave it out.") from error
     found: dict[str, dict[float, float]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            step = float(row["step"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # no newline after it: torn
-                break
-            raise InputError(f"{path}, line {number}, is damaged: train the run again, or leave it out.") from error
+    for row in rows:
         for key, value in row.items():
             if key != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                found.setdefault(key, {})[step] = float(value)
+                found.setdefault(key, {})[float(row["step"])] = float(value)
     return {
-        key: (np.array(sorted(points)), np.array([points[s] for s in sorted(points)])) for key, points in sorted(found.items())
+        key: (np.array(sorted(points)), np.array([points[s] for s in sorted(points)]))
+        for key, points in sorted(found.items())
     }
 
 
 def on_grid(curves: Sequence[Curve], points: int = 200) -> Series:
     """``steps`` (G,) and ``values`` (n, G) of several runs on a common grid.
 
-    Runs evaluated at the same steps are taken as they are. Otherwise they are interpolated linearly on at most ``points`` equal steps
-    between the latest first and the earliest last evaluation. Evaluations that are not finite are dropped.
+    Runs evaluated at the same steps are taken as they are. Otherwise they are interpolated linearly on at most
+    ``points`` equal steps between the latest first and the earliest last evaluation. Evaluations that are not finite
+    are dropped.
     """
     if not curves:
         raise ValueError("a grid needs at least one curve")
@@ -117,7 +106,9 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> Series:
 
 
 def band(label: str, curves: Sequence[Curve], rng: np.random.Generator, *, repetitions: int = 1000) -> Band:
-    """Interquartile mean with a 95 % bootstrap band from 5 seeds on; mean with Student's t below; the line alone for one seed."""
+    """Interquartile mean with a 95 % bootstrap band from 5 seeds on; mean with Student's t below; the line alone for
+    one seed.
+    """
     grid, values = on_grid(curves)
     n = len(values)
     if n >= statistics.FEW_SEEDS:
@@ -132,7 +123,17 @@ def band(label: str, curves: Sequence[Curve], rng: np.random.Generator, *, repet
     return Band(label, grid, centre, centre - half, centre + half, n, "t")
 
 
-# --- drawing ----------------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Drawing:
+    """A figure for the page. ``frame``: left, top, right, bottom of the axes as fractions of the picture."""
+
+    svg: str
+    frame: tuple[float, float, float, float]
+    xlim: tuple[float, float]
+    ylim: tuple[float, float]
+
+
+# --- drawing --------------------------------------------------------------------------------------
 
 
 def step_label(steps: float) -> str:
@@ -189,7 +190,7 @@ def _figure(
     if limits:
         pad = 0.02 * (limits[1] - limits[0])
         axes.set_ylim(limits[0] - pad, limits[1] + pad)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, max([float(b.steps[-1]) for b in bands], default=1.0) or 1.0)
     axes.set_xlabel("environment steps", color=ink)
     axes.set_ylabel(ylabel, color=ink)
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -215,12 +216,12 @@ def draw_svg(
     limits: tuple[float, float] | None = None,
     threshold: float | None = None,
     size: tuple[float, float] = (7.2, 3.9),
-) -> str:
+) -> Drawing:
     """An ``<svg>`` element to stand inside a page: same bands, same bytes.
 
-    Colours are the CSS variables ``--s0`` … ``--s7`` and ``--rule``, text is ``currentColor``, so the page's light and dark themes
-    apply. ``name`` must be unique in the page and of letters, digits and hyphens: it prefixes every id. Each line and its band carry
-    the ids ``NAME-line-I`` and ``NAME-band-I``. The legend is the page's business.
+    Colours are the CSS variables ``--s0`` … ``--s7`` and ``--rule``, text is ``currentColor``, so the page's light
+    and dark themes apply. ``name`` must be unique in the page and of letters, digits and hyphens: it prefixes every
+    id. Each line and its band carry the ids ``NAME-line-I`` and ``NAME-band-I``. The legend is the page's business.
     """
     import matplotlib as mpl
 
@@ -244,24 +245,32 @@ def draw_svg(
             rule=_RULE,
             size=size,
         )
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(
+            out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    axes = figure.axes[0]
+    place = axes.get_position()
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    # matplotlib numbers its groups from 1 in every figure; ids must be unique in a page that holds several.
-    text = re.sub(r'(<g id=")(?!%s-)' % re.escape(name), rf"\g<1>{name}-", text)
+    # matplotlib numbers its groups from 1 in every figure, and styles every element of the page.
+    text = re.sub(rf' id="(?!{name}-(?:line|band)-\d|[mp][0-9a-f]{{10}}")[^"]*"', "", text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.S)
+    text = text.replace("; font-family: 'DejaVu Sans'", "")
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
     for i, colour in enumerate(stand_ins):
         text = text.replace(colour, f"var(--s{i})")
     text = text.replace(_INK, "currentColor").replace(_RULE, "var(--rule)")
-    from html import escape
-
-    head = f'<svg role="img" aria-label="{escape(description)}" xmlns="http://www.w3.org/2000/svg"'
+    style = 'style="stroke-linejoin:round;stroke-linecap:butt"'
+    head = f'<svg role="img" aria-label="{escape(description)}" xmlns="http://www.w3.org/2000/svg" {style}'
     box = re.search(r'viewBox="[^"]*"', text)
     if box is None:
         raise ValueError("matplotlib wrote an SVG without a viewBox")
     text = text.replace("xlink:href", "href")
-    return f"{head} {box.group(0)}>" + re.sub(r"\n\s*", "\n", text[text.index(">") + 1 :]).strip()
+    svg = f"{head} {box.group(0)}>" + re.sub(r"\n\s*", "\n", text[text.index(">") + 1 :]).strip()
+    left, top, right, bottom = (float(x) for x in (place.x0, 1 - place.y1, place.x1, 1 - place.y0))
+    (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+    return Drawing(svg, (left, top, right, bottom), (float(x0), float(x1)), (float(y0), float(y1)))
 
 
 def write_png(
@@ -276,10 +285,10 @@ def write_png(
     size: tuple[float, float] = (7.2, 3.9),
     dpi: int = 160,
 ) -> None:
-    """The same figure as a PNG with its legend inside, for pages that cannot hold SVG; ``dark`` draws it for a dark background."""
+    """The same figure as a PNG with its legend inside, for pages that cannot hold SVG; ``dark`` draws it for a dark
+    background.
+    """
     import matplotlib as mpl
-
-    from bkrl.run import atomic_write
 
     ink, rule, ground = ("#e6e8eb", "#33383f", "#14171a") if dark else ("#1d2126", "#e3e6ea", "#ffffff")
     out = io.BytesIO()

@@ -1,9 +1,10 @@
 """Statistics for a handful of seeds.
 
-Every estimate carries its interval, the number of runs ``n`` behind it and the method that made the interval. Follows Agarwal et
-al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264): interquartile mean, stratified
-percentile bootstrap, performance profiles, probability of improvement. With fewer than ``FEW_SEEDS`` runs a bootstrap is far too
-sure of itself, so Student's t is used there instead, and callers are expected to show ``few_seeds_warning``.
+Every estimate carries its interval, the number of runs ``n`` behind it and the method that made the interval. Follows
+Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264):
+interquartile mean, stratified percentile bootstrap, performance profiles, probability of improvement. With fewer than
+``FEW_SEEDS`` runs a bootstrap is far too sure of itself, so Student's t is used there instead, and callers are
+expected to show ``few_seeds_warning``.
 
 Only numpy: nothing here needs a plotting or statistics package at run time.
 """
@@ -50,16 +51,21 @@ def few_seeds_warning(n: int) -> str:
         return "There is no run here, so nothing can be said."
     if n == 1:
         return "There is only one seed: its spread is unknown, and nothing can be concluded from it."
-    return f"There are only {n} seeds (fewer than {FEW_SEEDS}): the intervals are wide and rest on normality; read them as hints."
+    return (
+        f"There are only {n} seeds (fewer than {FEW_SEEDS}): the intervals are wide and rest on normality; read them "
+        "as hints."
+    )
 
 
-# --- centre -----------------------------------------------------------------------------------------------------------------------
+# --- centre ---------------------------------------------------------------------------------------
 
 
 def interquartile_mean(scores: np.ndarray, axis: int | None = None) -> np.ndarray:
-    """Mean of the middle half: ``floor(n/4)`` values are cut from each end (the 25 % trimmed mean of Agarwal et al. 2021).
+    """Mean of the middle half: ``floor(n/4)`` values are cut from each end (the 25 % trimmed mean of Agarwal et al.
+    2021).
 
-    ``axis=None`` pools all values, as the paper does over runs and tasks. With n < 4 nothing is cut and this is the mean.
+    ``axis=None`` pools all values, as the paper does over runs and tasks. With n < 4 nothing is cut and this is the
+    mean.
     """
     values = np.asarray(scores, dtype=np.float64)
     if axis is None:
@@ -82,11 +88,13 @@ def mean_of_means(strata: Strata) -> np.ndarray:
     return np.asarray(np.mean([x.mean(axis=-1) for x in strata], axis=0))
 
 
-# --- intervals --------------------------------------------------------------------------------------------------------------------
+# --- intervals ------------------------------------------------------------------------------------
 
 
 def student_cdf(t: float, df: int) -> float:
-    """P(T <= t) of Student's t with an integer number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """P(T <= t) of Student's t with an integer number of degrees of freedom (Abramowitz and Stegun 26.7.3 and
+    26.7.4).
+    """
     if df < 1:
         raise ValueError("Student's t needs at least one degree of freedom")
     theta = math.atan(t / math.sqrt(df))
@@ -141,8 +149,9 @@ def stratified_bootstrap(
 ) -> Interval:
     """Percentile bootstrap of ``statistic``, resampling runs with replacement inside each task, never across tasks.
 
-    ``strata``: one (n_k,) array per task. ``statistic`` maps (R, n_k) arrays to (R,). ``shared`` draws the same run indices in every
-    stratum (equal n_k), for strata that are paired by seed. ``n`` is the smallest stratum: what the estimate can rest on at best.
+    ``strata``: one (n_k,) array per task. ``statistic`` maps (R, n_k) arrays to (R,). ``shared`` draws the same run
+    indices in every stratum (equal n_k), for strata that are paired by seed. ``n`` is the smallest stratum: what the
+    estimate can rest on at best.
     """
     arrays = [np.asarray(x, dtype=np.float64).reshape(-1) for x in strata]
     if not arrays or any(x.size == 0 for x in arrays):
@@ -164,18 +173,22 @@ def stratified_bootstrap(
 
 
 def centre_interval(values: np.ndarray, rng: np.random.Generator, level: float = 0.95) -> Interval:
-    """What the tables show: interquartile mean with bootstrap from ``FEW_SEEDS`` runs on, mean with Student's t below."""
+    """What the tables show: interquartile mean with bootstrap from ``FEW_SEEDS`` runs on, mean with Student's t
+    below.
+    """
     x = np.asarray(values, dtype=np.float64).reshape(-1)
     if x.size < FEW_SEEDS:
         return t_interval(x, level)
     return stratified_bootstrap([x], rng, pooled_iqm, level=level)
 
 
-# --- comparisons ------------------------------------------------------------------------------------------------------------------
+# --- comparisons ----------------------------------------------------------------------------------
 
 
 def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """P(X > Y) + P(X = Y)/2 over all pairs of the last axes (Mann-Whitney U divided by n m): (..., n), (..., m) -> (...)."""
+    """P(X > Y) + P(X = Y)/2 over all pairs of the last axes (Mann-Whitney U divided by n m): (..., n), (..., m) ->
+    (...).
+    """
     difference = np.asarray(x)[..., :, None] - np.asarray(y)[..., None, :]
     return np.asarray(((difference > 0) + 0.5 * (difference == 0)).mean(axis=(-2, -1)))
 
@@ -183,7 +196,8 @@ def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def probability_of_improvement(
     x: Strata, y: Strata, rng: np.random.Generator, *, repetitions: int = REPETITIONS, level: float = 0.95
 ) -> Interval:
-    """Probability that a run of X beats a run of Y on the same task, averaged over tasks (Agarwal et al. 2021, section 4.3).
+    """Probability that a run of X beats a run of Y on the same task, averaged over tasks (Agarwal et al. 2021,
+    section 4.3).
 
     ``x`` and ``y``: one (n_k,) and one (m_k,) array per task, tasks in the same order.
     """
@@ -191,14 +205,18 @@ def probability_of_improvement(
         raise ValueError("the probability of improvement needs the same tasks on both sides")
 
     def statistic(strata: Strata) -> np.ndarray:
-        return np.asarray(np.mean([improvement(a, b) for a, b in zip(strata[: len(x)], strata[len(x) :], strict=True)], axis=0))
+        return np.asarray(
+            np.mean([improvement(a, b) for a, b in zip(strata[: len(x)], strata[len(x) :], strict=True)], axis=0)
+        )
 
     return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, level=level)
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Two methods compared over the seeds they share; ``p`` is two-sided, ``smallest_p`` what ``n`` pairs could show at best."""
+    """Two methods compared over the seeds they share; ``p`` is two-sided, ``smallest_p`` what ``n`` pairs could show
+    at best.
+    """
 
     difference: Interval
     p: float
@@ -206,10 +224,14 @@ class PairedTest:
     n: int
 
 
-def paired_test(a: Mapping[int, float], b: Mapping[int, float], rng: np.random.Generator, *, samples: int = 20_000) -> PairedTest:
-    """Mean difference a − b over shared seeds with Student's t interval, and the exact sign-flip permutation test of no difference.
+def paired_test(
+    a: Mapping[int, float], b: Mapping[int, float], rng: np.random.Generator, *, samples: int = 20_000
+) -> PairedTest:
+    """Mean difference a − b over shared seeds with Student's t interval, and the exact sign-flip permutation test of
+    no difference.
 
-    All 2^n sign patterns are tried up to n = ``EXHAUSTIVE_FLIPS``; beyond, ``samples`` random ones plus the observed one.
+    All 2^n sign patterns are tried up to n = ``EXHAUSTIVE_FLIPS``; beyond, ``samples`` random ones plus the observed
+    one.
     """
     seeds = sorted(set(a) & set(b))
     if not seeds:
@@ -227,7 +249,9 @@ def paired_test(a: Mapping[int, float], b: Mapping[int, float], rng: np.random.G
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment: p values of one family of comparisons, controlled for their number, in the given order."""
+    """Holm's step-down adjustment: p values of one family of comparisons, controlled for their number, in the given
+    order.
+    """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted = [0.0] * len(p_values)
     running = 0.0
@@ -237,7 +261,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# --- steps to a threshold ---------------------------------------------------------------------------------------------------------
+# --- steps to a threshold -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -251,8 +275,9 @@ class Crossing:
 def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float, *, window: int = 1) -> Crossing:
     """First evaluation at which the mean of the last ``window`` evaluations is at least ``threshold``.
 
-    ``steps`` (E,) increasing env steps, ``values`` (E,). Nothing is interpolated: the crossing is an evaluation that was made. Only
-    full windows count, so one lucky evaluation does not. NaN evaluations are dropped. A run that never gets there is censored.
+    ``steps`` (E,) increasing env steps, ``values`` (E,). Nothing is interpolated: the crossing is an evaluation that
+    was made. Only full windows count, so one lucky evaluation does not. NaN evaluations are dropped. A run that never
+    gets there is censored.
     """
     if window < 1:
         raise ValueError("the window is a number of evaluations, at least 1")
@@ -274,8 +299,9 @@ def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float, 
 class StepsSummary:
     """Steps to a threshold over several runs, all looked at up to ``horizon`` steps.
 
-    ``restricted``: interval of the mean of min(steps, horizon), the restricted mean of survival analysis; a lower bound of the mean
-    whenever ``censored`` > 0. ``median`` is the Kaplan-Meier median, infinite when half of the runs or more never got there.
+    ``restricted``: interval of the mean of min(steps, horizon), the restricted mean of survival analysis; a lower
+    bound of the mean whenever ``censored`` > 0. ``median`` is the Kaplan-Meier median, infinite when half of the runs
+    or more never got there.
     """
 
     restricted: Interval
@@ -311,8 +337,8 @@ def summarise_steps(crossings: Sequence[Crossing], horizon: float, rng: np.rando
 class StepsRatio:
     """Restricted mean steps of A over those of B. ``bound`` says what censoring does to the estimate.
 
-    ``""`` exact; ``"at least"``: some A never got there, the true ratio is larger; ``"at most"``: some B never got there, the true ratio
-    is smaller; ``"unknown"``: both.
+    ``""`` exact; ``"at least"``: some A never got there, the true ratio is larger; ``"at most"``: some B never got
+    there, the true ratio is smaller; ``"unknown"``: both.
     """
 
     ratio: Interval
@@ -335,8 +361,9 @@ def steps_ratio(
 ) -> StepsRatio:
     """Ratio of restricted mean steps-to-threshold, A over B, both followed for ``horizon`` steps.
 
-    Interval: percentile bootstrap over runs, A and B resampled independently; below ``FEW_SEEDS`` runs on either side the delta
-    method on log means with Student's t at the smaller side's degrees of freedom (conservative). One run on a side: no interval.
+    Interval: percentile bootstrap over runs, A and B resampled independently; below ``FEW_SEEDS`` runs on either side
+    the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). One run on
+    a side: no interval.
     """
     if not a or not b or horizon <= 0:
         raise ValueError("a ratio of steps needs runs on both sides and a positive horizon")
@@ -358,13 +385,19 @@ def steps_ratio(
     return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())))
 
 
-# --- profiles ---------------------------------------------------------------------------------------------------------------------
+# --- profiles -------------------------------------------------------------------------------------
 
 
 def performance_profile(
-    strata: Strata, thresholds: np.ndarray, rng: np.random.Generator, *, repetitions: int = REPETITIONS, level: float = 0.95
+    strata: Strata,
+    thresholds: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    repetitions: int = REPETITIONS,
+    level: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Share of runs that score above each threshold, averaged over tasks (Agarwal et al. 2021, equation 1), with a pointwise band.
+    """Share of runs that score above each threshold, averaged over tasks (Agarwal et al. 2021, equation 1), with a
+    pointwise band.
 
     ``thresholds`` (K,) -> ``share``, ``low``, ``high``, each (K,).
     """

@@ -1,0 +1,147 @@
+"""Curves: one grid, bands over seeds, and figures that are the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bkrl.report import curves
+from bkrl.report.curves import Curve
+
+
+def curve(seed: int, steps: list[float], values: list[float]) -> Curve:
+    return Curve(seed, np.array(steps, float), np.array(values, float))
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_series_are_sorted_and_the_later_line_of_a_step_holds():
+    rows = [
+        {"step": 10, "eval/success_rate": 0.1, "ppo/loss": 1},
+        {"step": 20, "eval/success_rate": 0.9},
+        {"step": 20, "eval/success_rate": 0.4},  # the run went on from a checkpoint before 20
+        {"step": 5, "eval/success_rate": 0.0, "note": "text", "flag": True},
+        {"step": 30, "eval/success_rate": None},
+    ]
+    series = curves.series_of(rows)
+    assert set(series) == {"eval/success_rate", "ppo/loss"}
+    steps, values = series["eval/success_rate"]
+    assert steps.tolist() == [5, 10, 20]
+    assert values.tolist() == [0.0, 0.1, 0.4]
+
+
+def test_equal_grids_are_taken_as_they_are():
+    grid, values = curves.on_grid([curve(1, [0, 10, 20], [0, 0.5, 1]), curve(2, [0, 10, 20], [0, 0, 0.2])])
+    assert grid.tolist() == [0, 10, 20]
+    assert values.tolist() == [[0, 0.5, 1], [0, 0, 0.2]]
+
+
+def test_other_grids_are_interpolated_and_never_extrapolated():
+    grid, values = curves.on_grid([curve(1, [0, 100], [0, 1]), curve(2, [20, 60, 80], [0.2, 0.6, 0.8])])
+    assert (grid[0], grid[-1]) == (20, 80)
+    np.testing.assert_allclose(values[0], grid / 100)
+    np.testing.assert_allclose(values[1], grid / 100)
+    assert len(curves.on_grid([curve(1, list(range(900)), [0.0] * 900)], points=50)[0]) == 50
+    with pytest.raises(ValueError, match="share no range"):
+        curves.on_grid([curve(1, [0, 1], [0, 0]), curve(2, [5, 6], [0, 0])])
+
+
+def test_a_missing_evaluation_is_bridged():
+    grid, values = curves.on_grid([curve(1, [0, 10, 20], [0, np.nan, 1]), curve(2, [0, 10, 20], [0, 0, 0])])
+    assert np.isfinite(values).all()
+    assert values[0, np.searchsorted(grid, 20)] == 1
+
+
+def test_bands_by_number_of_seeds():
+    one = curves.band("a", [curve(1, [0, 1], [0, 1])], rng())
+    assert (one.n, one.method) == (1, "none")
+    assert np.isnan(one.low).all()
+    three = curves.band("a", [curve(s, [0, 1], [0, s]) for s in (1, 2, 3)], rng())
+    assert (three.n, three.method) == (3, "t")
+    assert three.centre.tolist() == [0, 2]
+    assert three.high[1] - 2 == pytest.approx(4.302653 / np.sqrt(3), abs=1e-5)
+    outlier = curves.band("a", [curve(s, [0, 1], [0, v]) for s, v in enumerate([1, 1, 1, 1, 100])], rng())
+    assert outlier.method == "bootstrap"
+    assert outlier.centre[1] == 1  # the interquartile mean leaves the outlier out
+    assert outlier.low[1] <= 1 <= outlier.high[1]
+
+
+def bands() -> list[curves.Band]:
+    return [
+        curves.band(label, [curve(s, [0, 50_000, 100_000], [0, 0.1 * s, top]) for s in range(1, n + 1)], rng())
+        for label, n, top in (("ppo", 3, 0.6), ("bk-code", 5, 0.9), ("bk <odd> & 'name'", 1, 0.2))
+    ]
+
+
+def draw(name: str = "fig") -> curves.Drawing:
+    return curves.draw_svg(
+        bands(), name=name, ylabel="success rate", description='a "quoted" <text>', limits=(0, 1), threshold=0.8
+    )
+
+
+def test_svg_is_deterministic_themed_and_well_formed():
+    drawing = draw()
+    assert drawing == draw()
+    root = ElementTree.fromstring(drawing.svg)
+    assert root.get("aria-label") == 'a "quoted" <text>'
+    assert "var(--s0)" in drawing.svg
+    assert "var(--s1)" in drawing.svg
+    assert "currentColor" in drawing.svg
+    assert not re.findall(r"#[0-9a-f]{6}\b", drawing.svg)  # every colour is the theme's
+    assert "<script" not in drawing.svg
+    assert "http" not in drawing.svg.replace("http://www.w3.org", "")
+    for part in ("line-0", "line-1", "line-2", "band-0", "band-1"):
+        assert f'id="fig-{part}"' in drawing.svg
+    assert 'id="fig-band-2"' not in drawing.svg  # one seed has no interval
+    assert "environment steps" in drawing.svg
+
+
+def test_two_figures_in_one_page_share_no_id():
+    first, second = (set(re.findall(r' id="([^"]+)"', draw(name).svg)) for name in ("a", "b"))
+    assert first
+    assert not first & second
+    with pytest.raises(ValueError, match="letters"):
+        draw("a b")
+
+
+def test_frame_places_the_axes():
+    drawing = draw()
+    left, top, right, bottom = drawing.frame
+    assert 0 < left < right <= 1
+    assert 0 <= top < bottom < 1
+    assert drawing.xlim == (0, 100_000)
+    assert drawing.ylim == pytest.approx((-0.02, 1.02))
+
+
+def test_colours_stay_with_their_algorithm():
+    assert curves.colour_slots(["bk-code", "ppo"]) == {"bk-code": 1, "ppo": 0}
+    slots = curves.colour_slots(["ppo", "x", "y", "bk-code"])
+    assert len(set(slots.values())) == 4
+    many = curves.colour_slots([f"alg{i}" for i in range(20)])
+    assert len(many) == 20
+    assert set(many.values()) <= set(range(len(curves.COLOURS)))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_png(tmp_path: Path, dark: bool):
+    for name in ("a.png", "b.png"):
+        curves.write_png(tmp_path / name, bands(), ylabel="success rate", title="T", limits=(0, 1), dark=dark)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with Image.open(tmp_path / "a.png") as image:
+        corner = image.convert("L").getpixel((2, 2))
+        assert image.width > 800
+    assert (corner < 60) == dark
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"), [(0, "0"), (950, "950"), (20_000, "20k"), (1_250_000, "1.25M"), (float("inf"), "∞")]
+)
+def test_step_labels(steps: float, text: str):
+    assert curves.step_label(steps) == text
