@@ -5,18 +5,22 @@ Nothing heavy is imported here; `bkrl.envs` asks for what it needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 from bkrl.envs.babyai.constants import ACTION_NAMES, OBS_SHAPE
 from bkrl.envs.babyai.levels import LEVELS
+from bkrl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
+    from gymnasium import Env
     from numpy.typing import NDArray
 
     from bkrl.envs.babyai.reference import ReferenceBabyAI
+    from bkrl.envs.vector import WorldVectorEnv
     from bkrl.envs.world import World
 
 MINIGRID_RULES = "The rules of PyPI minigrid."
@@ -60,11 +64,76 @@ def find(env_id: str) -> World | None:
     return describe(env_id)
 
 
-def make_reference(env_id: str, render_mode: str | None = None) -> ReferenceBabyAI:
+def world(env_id: str) -> World:
+    """The facts of a published level or of an id of PyPI minigrid. UsageError for any other name."""
+    for known in worlds():
+        if known.env_id == env_id:
+            return known
+    from bkrl.envs.babyai.reference import describe
+
+    return describe(env_id)
+
+
+def make_reference(env_id: str, render_mode: str | None = None, **unknown: Any) -> ReferenceBabyAI:
     """One environment on PyPI minigrid: a `gymnasium.Env` with observation uint8 (7, 7, 3). UsageError if unknown."""
+    _refuse(env_id, unknown, "render_mode")
     from bkrl.envs.babyai.reference import ReferenceBabyAI
 
     return ReferenceBabyAI(env_id, render_mode)
+
+
+def make_native_vec(
+    env_id: str, num_envs: int, *, threads: int = 1, render_mode: str | None = None, **unknown: Any
+) -> WorldVectorEnv:
+    """N worlds on the native engine.
+
+    A MiniGrid level with rules of its own (moving obstacles and the like) runs on minigrid behind the same interface;
+    its `World.rules` says so.
+
+    Args:
+        env_id: a published level or any id of PyPI minigrid.
+        num_envs: N.
+        threads: threads to step with.
+        render_mode: None or "rgb_array"; `frame` and `render` work with both.
+        unknown: refused with a UsageError.
+    """
+    _refuse(env_id, unknown, "threads and render_mode")
+    if render_mode not in (None, "rgb_array"):
+        raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
+    facts = world(env_id)
+    if not runs_natively(env_id):
+        from bkrl.envs.vector import ReferenceVectorEnv
+
+        return ReferenceVectorEnv(facts, lambda: make_reference(env_id, "rgb_array"), num_envs)
+    from bkrl.envs.babyai.vector import BabyAIVectorEnv
+
+    return BabyAIVectorEnv(facts, num_envs, threads)
+
+
+def make_native(env_id: str, render_mode: str | None = None, **unknown: Any) -> Env[NDArray[np.uint8], int]:
+    """One world on the native engine as a `gymnasium.Env`; on minigrid where the level has rules of its own."""
+    _refuse(env_id, unknown, "render_mode")
+    facts = world(env_id)
+    if not runs_natively(env_id):
+        return make_reference(env_id, render_mode)
+    from bkrl.envs.babyai.single import NativeBabyAI
+
+    return NativeBabyAI(facts, render_mode)
+
+
+def runs_natively(env_id: str) -> bool:
+    """Whether the native engine knows all the rules of an id."""
+    if env_id in LEVELS:
+        return not os.environ.get("BABYAI_DONE_ACTIONS")  # minigrid's switch for another kind of verifier
+    from bkrl.envs.babyai.loading import why_not
+    from bkrl.envs.babyai.reference import make_minigrid
+
+    return why_not(make_minigrid(env_id)) is None
+
+
+def _refuse(env_id: str, unknown: dict[str, Any], known: str) -> None:
+    if unknown:
+        raise UsageError(f"'{env_id}' has no option '{next(iter(unknown))}'; it knows {known}.")
 
 
 def captioner(language: str = "en", compat: bool = False) -> Callable[[NDArray[np.uint8]], list[str]]:

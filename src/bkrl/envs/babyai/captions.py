@@ -2,8 +2,8 @@
 
 A caption is a pure function of the (7, 7, 3) view and of nothing else: the occluded view holds no hidden cell, and what
 the agent carries shows in its own cell. The sentence forms are those of BabyAI-Text (Carta et al. 2023, arXiv
-2302.02662), in this order: what is carried; a wall ahead, to the left, to the right; then each visible object, column by column from
-the left and from far to near within a column. Sentences are joined by ". " and closed with ".".
+2302.02662), in this order: what is carried; a wall ahead, to the left, to the right; then each visible object, column
+by column from the left and from far to near within a column. Sentences are joined by ". " and closed with ".".
 
 The published captioner has defects, which are mended unless `compat` asks for them:
 

@@ -1,9 +1,9 @@
 """The single-room BabyAI-Text levels of the published code, as data.
 
 Every level is one square room of `room_size` cells a side (walls included). A layout is drawn in this order, always
-from the environment's own generator: the agent, then for each target its colour and type (only where there is a choice) and
-its cell, then the distractors (duplicates allowed); a layout in which some object cannot be reached is drawn again. The
-published code drew the target of its pretraining level from NumPy's global generator and asked for a purple box in
+from the environment's own generator: the agent, then for each target its colour and type (only where there is a choice)
+and its cell, then the distractors (duplicates allowed); a layout in which some object cannot be reached is drawn again.
+The published code drew the target of its pretraining level from NumPy's global generator and asked for a purple box in
 `GoTo-PurpleBallGreenKey`; both are put right here. The step limit is minigrid's: room_size² for each place to go.
 """
 

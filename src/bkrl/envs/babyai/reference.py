@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
+from bkrl.envs.babyai.loading import why_not
 from bkrl.envs.world import World
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
@@ -86,6 +87,9 @@ def make_minigrid(env_id: str, render_mode: str | None = None) -> MiniGridEnv:
             # Gymnasium advises a newer version of some ids; the caller has named the one that is wanted.
             warnings.filterwarnings("ignore", message=".*is out of date.*")
             made = gym.make(env_id, disable_env_checker=True, render_mode=render_mode).unwrapped
+            if type(made).__module__.startswith("minigrid.envs.wfc"):
+                made.unwrapped.reset(seed=0)  # reads pictures and a package that not every installation has
+                made._np_random = None
     except (ImportError, OSError, gym.error.Error) as error:
         raise UsageError(
             f"minigrid cannot build '{env_id}' on this machine ({error}); choose another world."
@@ -107,13 +111,15 @@ def describe(env_id: str) -> World:
     env = make_minigrid(env_id)
     image = cast(gym.spaces.Dict, env.observation_space)["image"]
     babyai = isinstance(env, RoomGridLevel)
+    reason = why_not(env)
+    exception = f"; without a native engine, because {reason}, it always runs on minigrid" if reason else ""
     return World(
         env_id=env_id,
         family="babyai",
         obs_shape=cast("tuple[int, ...]", image.shape),
         action_names=tuple(action.name for action in env.actions)[: int(cast(gym.spaces.Discrete, env.action_space).n)],
         max_steps=_longest_episode(env) if babyai and not env.fixed_max_steps else int(env.max_steps),
-        rules=f"The rules of PyPI minigrid, class {type(env).__name__}.",
+        rules=f"The rules of PyPI minigrid, class {type(env).__name__}{exception}.",
         solved="The episode ends with a reward above 0: the mission is carried out, or the goal reached.",
     )
 

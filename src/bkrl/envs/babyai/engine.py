@@ -1,0 +1,197 @@
+"""N worlds in arrays: seeded, begun, stepped, drawn, saved and restored. Autoreset is for `vector`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, cast
+
+import numpy as np
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+
+from bkrl.envs.babyai.constants import COLOR_NAMES, EMPTY, OBS_SHAPE, WALL
+from bkrl.envs.babyai.kernels import step_worlds
+from bkrl.envs.babyai.layouts import Layouts, LoadedLayouts, PublishedLayouts
+from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.pcg64 import read_stream, write_stream
+from bkrl.envs.babyai.state import (
+    COLOR_MASK,
+    COLOR_SHIFT,
+    KIND_MASK,
+    MARGIN,
+    STATE_MASK,
+    STATE_SHIFT,
+    WALL_CELL,
+    WORLD,
+)
+from bkrl.errors import InputError
+
+_VIEW_BYTES: Final = int(np.prod(OBS_SHAPE))
+# Below this many worlds a thread costs more than it saves.
+_WORLDS_PER_THREAD: Final = 64
+
+
+class Engine:
+    """The worlds of one id.
+
+    Attributes:
+        observations: (N, 147) uint8, the views as they are now; owned by the engine and written in place.
+        worlds: (N,) records, see `state.WORLD`.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, threads: int = 1) -> None:
+        self.env_id = env_id
+        self.num_envs = num_envs
+        level = LEVELS.get(env_id)
+        self._layouts: Layouts = PublishedLayouts(level) if level else LoadedLayouts(env_id, num_envs)
+        self._stride = self._layouts.width + 2 * MARGIN
+        size = self._stride * (self._layouts.height + 2 * MARGIN)
+        self._grids = np.full((num_envs, size), WALL_CELL, np.uint32)
+        self.worlds = np.zeros(num_envs, WORLD)
+        self.observations = np.zeros((num_envs, _VIEW_BYTES), np.uint8)
+        self.begun = False
+        self._canvas: Any = None
+        self._bounds = _shares(num_envs, max(1, min(threads, num_envs // _WORLDS_PER_THREAD)))
+        self._pool: ThreadPoolExecutor | None = None
+
+    def seed(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
+        """Restart the streams of chosen worlds. A world without a seed goes on, or starts from the system's entropy."""
+        for n in np.flatnonzero(chosen).tolist():
+            if seeds[n] is not None or not self.worlds["seeded"][n]:
+                write_stream(self.worlds[n], seeding.np_random(seeds[n])[0])
+
+    def begin(self, chosen: NDArray[np.bool_]) -> None:
+        """A new episode in each chosen world."""
+        self._layouts.begin(self._run, self._grids, self.worlds, chosen, self.observations)
+        self.begun = self.begun or bool(chosen.all())
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], int]:
+        """One action in each world: rewards, terminated, truncated (N,), and how many episodes ended."""
+        rewards = np.empty(self.num_envs, np.float32)
+        terminated = np.empty(self.num_envs, np.bool_)
+        truncated = np.empty(self.num_envs, np.bool_)
+        ended = self._run(
+            step_worlds,
+            self._grids,
+            self.worlds,
+            actions,
+            self._stride,
+            self.observations,
+            rewards,
+            terminated,
+            truncated,
+        )
+        return rewards, terminated, truncated, ended
+
+    def missions(self) -> list[str]:
+        """What each running episode asks for; "" before the first."""
+        return self._layouts.missions(self.worlds) if self.begun else [""] * self.num_envs
+
+    def generator(self, index: int) -> np.random.Generator:
+        """A copy of one world's stream of random numbers."""
+        generator = np.random.Generator(np.random.PCG64())
+        read_stream(self.worlds[index], generator)
+        return generator
+
+    def frame(self, index: int) -> NDArray[np.uint8]:
+        """A picture of one world, (H, W, 3) uint8, as minigrid draws it with the agent's view lighter."""
+        from minigrid.core.grid import Grid
+        from minigrid.core.world_object import WorldObj
+
+        from bkrl.envs.babyai.reference import make_minigrid
+
+        if self._canvas is None:
+            self._canvas = make_minigrid(self.env_id, render_mode="rgb_array")
+        width, height = self._layouts.width, self._layouts.height
+        world = self.worlds[index]
+        things = [_thing(int(cell), WorldObj) for cell in self._inner(index).ravel()]
+        grid = Grid(width, height)
+        grid.grid = things
+        y, x = divmod(int(world["agent"]), self._stride)
+        self._canvas.grid, self._canvas.agent_dir = grid, int(world["heading"])
+        self._canvas.agent_pos = (x - MARGIN, y - MARGIN)
+        self._canvas.carrying = _thing(int(world["carrying"]), WorldObj)
+        return cast(NDArray[np.uint8], self._canvas.get_frame(self._canvas.highlight, self._canvas.tile_size))
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The full state as plain arrays: restoring it and stepping on equals stepping on."""
+        return {
+            "env_id": np.frombuffer(self.env_id.encode(), np.uint8),
+            "grids": self._grids.copy(),
+            "worlds": self.worlds.view(np.uint8).reshape(self.num_envs, -1).copy(),
+            "observations": self.observations.copy(),
+            **self._layouts.snapshot(),
+        }
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go back to a snapshot. Raises InputError, and changes nothing, for one of another world or size."""
+        for name, mine in self.snapshot().items():
+            theirs = state.get(name)
+            same = theirs is not None and theirs.shape == mine.shape and theirs.dtype == mine.dtype
+            if not same or (name == "env_id" and bytes(np.asarray(theirs)) != bytes(mine)):
+                raise InputError(
+                    f"The snapshot's '{name}' is not that of {self.num_envs} worlds of '{self.env_id}'; "
+                    "restore it into the worlds it was taken from."
+                )
+        self._grids[:] = state["grids"]
+        self.worlds.view(np.uint8).reshape(self.num_envs, -1)[:] = state["worlds"]
+        self.observations[:] = state["observations"]
+        self._layouts.restore(state)
+        self.begun = True
+
+    def describe(self, index: int) -> str:
+        """The whole state of one world as text, for messages and for the curious."""
+        from bkrl.envs.babyai.constants import STATE_NAMES, TYPE_NAMES
+
+        world = self.worlds[index]
+        y, x = divmod(int(world["agent"]), self._stride)
+        lines = [
+            f"{self.missions()[index]!r} step {world['steps']} of {world['max_steps']}",
+            f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][world['heading']]}",
+        ]
+        for (row, column), cell in np.ndenumerate(self._inner(index)):
+            kind, color, state = _parts(int(cell))
+            if kind > WALL:
+                text = f"{COLOR_NAMES[color]} {TYPE_NAMES[kind]} at ({column}, {row})"
+                lines.append(f"{STATE_NAMES[state]} {text}" if TYPE_NAMES[kind] == "door" else text)
+        kind, color, _ = _parts(int(world["carrying"]))
+        lines.append(f"carrying a {COLOR_NAMES[color]} {TYPE_NAMES[kind]}" if kind else "carrying nothing")
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _inner(self, index: int) -> NDArray[np.uint32]:
+        """One map without its margins, (height, width)."""
+        padded = self._grids[index].reshape(-1, self._stride)
+        return padded[MARGIN : MARGIN + self._layouts.height, MARGIN : MARGIN + self._layouts.width]
+
+    def _run(self, kernel: Callable[..., Any], *args: Any) -> int:
+        """Call a kernel on every world, a share to each thread; the sum of what it returns."""
+        if len(self._bounds) == 1:
+            return kernel(*args, 0, self.num_envs) or 0
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(len(self._bounds) - 1, thread_name_prefix="bkrl-worlds")
+        others = [self._pool.submit(kernel, *args, *bounds) for bounds in self._bounds[1:]]
+        total = kernel(*args, *self._bounds[0]) or 0
+        return total + sum(other.result() or 0 for other in others)
+
+
+def _shares(count: int, parts: int) -> list[tuple[int, int]]:
+    edges = [count * i // parts for i in range(parts + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def _parts(cell: int) -> tuple[int, int, int]:
+    return cell & KIND_MASK, cell >> COLOR_SHIFT & COLOR_MASK, cell >> STATE_SHIFT & STATE_MASK
+
+
+def _thing(cell: int, decoder: Any) -> Any:
+    """The minigrid object of a cell, for drawing."""
+    kind, color, state = _parts(cell)
+    return decoder.decode(kind, color, state) if kind > EMPTY else None

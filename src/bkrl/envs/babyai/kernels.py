@@ -1,0 +1,65 @@
+"""The loops over worlds: the only kernels called from Python. Each works on worlds start..stop-1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bkrl.envs.babyai.constants import DROP, REWARD_DECAY
+from bkrl.envs.babyai.generate import begin_episode, generate
+from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
+from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
+from bkrl.envs.babyai.view import observe
+from bkrl.envs.jit import kernel
+
+
+@kernel
+def step_worlds(
+    grids: Any,
+    worlds: Any,
+    actions: Any,
+    stride: int,
+    observations: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    start: int,
+    stop: int,
+) -> int:
+    """One action in each world (`MiniGridEnv.step`, `RoomGridLevel.step`); the number of episodes that ended."""
+    ended = 0
+    for n in range(start, stop):
+        grid, world, action = grids[n], worlds[n], actions[n]
+        world.steps += 1
+        carried_before = world.carrying
+        outcome = act(grid, world, action, stride)
+        if action == DROP:
+            track(grid, world)
+        status = verify_mission(grid, world, action, carried_before, stride)
+        success = status == SUCCESS or (status != FAILURE and outcome == REACHED_GOAL)
+        reward = 1 - REWARD_DECAY * (world.steps / world.max_steps) if success else 0.0
+        world.episode_return += reward
+        rewards[n] = reward
+        terminated[n] = success or status == FAILURE or outcome in (REACHED_GOAL, FELL_INTO_LAVA)
+        truncated[n] = world.steps >= world.max_steps
+        ended += terminated[n] or truncated[n]
+        observe(grid, world, stride, observations[n])
+    return ended
+
+
+@kernel
+def begin_worlds(
+    grids: Any, worlds: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+) -> None:
+    """A new episode in each chosen world of a published level."""
+    for n in range(start, stop):
+        if chosen[n]:
+            generate(grids[n], worlds[n], level[0], stride)
+            begin_episode(worlds[n])
+            observe(grids[n], worlds[n], stride, observations[n])
+
+
+@kernel
+def observe_worlds(grids: Any, worlds: Any, stride: int, observations: Any, start: int, stop: int) -> None:
+    """The view of each world."""
+    for n in range(start, stop):
+        observe(grids[n], worlds[n], stride, observations[n])

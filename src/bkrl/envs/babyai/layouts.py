@@ -1,0 +1,143 @@
+"""Where a world's next layout comes from: a kernel for the published levels, minigrid for every other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.generate import level_record
+from bkrl.envs.babyai.kernels import begin_worlds
+from bkrl.envs.babyai.levels import Level
+from bkrl.envs.babyai.pcg64 import read_stream, write_stream
+from bkrl.envs.babyai.state import MARGIN
+
+# Runs a kernel, whose last two arguments are `start, stop`, over all worlds.
+Run = Callable[..., int]
+
+_MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
+
+
+class Layouts(Protocol):
+    """Begins episodes. `width` and `height` are those of the map, without margins."""
+
+    width: int
+    height: int
+
+    def begin(
+        self,
+        run: Run,
+        grids: NDArray[np.uint32],
+        worlds: NDArray[Any],
+        chosen: NDArray[np.bool_],
+        observations: NDArray[np.uint8],
+    ) -> None:
+        """A new episode in each chosen world, from its own stream; its first view goes to `observations` (N, 147)."""
+
+    def missions(self, worlds: NDArray[Any]) -> list[str]:
+        """What each running episode asks for."""
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """What is not in the worlds' records."""
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Take back what `snapshot` gave."""
+
+
+class PublishedLayouts:
+    """The single-room levels, drawn natively."""
+
+    def __init__(self, level: Level) -> None:
+        self.width = self.height = level.room_size
+        self._level = level
+        self._record = level_record(level)
+
+    def begin(
+        self,
+        run: Run,
+        grids: NDArray[np.uint32],
+        worlds: NDArray[Any],
+        chosen: NDArray[np.bool_],
+        observations: NDArray[np.uint8],
+    ) -> None:
+        """See `Layouts`."""
+        run(begin_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
+
+    def missions(self, worlds: NDArray[Any]) -> list[str]:
+        """The missions in minigrid's words: "the" where one object is meant, "a" where several are."""
+        known: dict[tuple[int, ...], str] = {}
+        columns = zip(
+            worlds["target_color"].tolist(),
+            worlds["target_kind"].tolist(),
+            worlds["target_is_plural"].tolist(),
+            strict=True,
+        )
+        missions = []
+        for colors, kinds, plural in columns:
+            key = (*colors, *kinds, plural)
+            if key not in known:
+                known[key] = self._mission(colors, kinds, plural)
+            missions.append(known[key])
+        return missions
+
+    def _mission(self, colors: list[int], kinds: list[int], plural: int) -> str:
+        verb = "pick up" if self._level.task == "pick up" else "go to"
+        parts = []
+        for task in range(0, 2 * len(self._level.targets), 2):
+            article = "a" if plural >> task & 1 else "the"
+            parts.append(f"{verb} {article} {COLOR_NAMES[colors[task]]} {TYPE_NAMES[kinds[task]]}")
+        return ", then ".join(parts)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Nothing: all is in the records."""
+        return {}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Nothing to take back."""
+
+
+class LoadedLayouts:
+    """Any other level: one minigrid environment draws the layouts of all worlds, each from that world's stream."""
+
+    def __init__(self, env_id: str, num_envs: int) -> None:
+        from bkrl.envs.babyai.reference import make_minigrid
+
+        self._env = make_minigrid(env_id)
+        self._env.reset(seed=0)  # gives it a generator, whose state each world lends it in turn
+        self.width, self.height = int(self._env.width), int(self._env.height)
+        self._missions = np.zeros(num_envs, f"S{_MISSION_BYTES}")
+
+    def begin(
+        self,
+        run: Run,
+        grids: NDArray[np.uint32],
+        worlds: NDArray[Any],
+        chosen: NDArray[np.bool_],
+        observations: NDArray[np.uint8],
+    ) -> None:
+        """See `Layouts`. The first view is the one minigrid returns, which some levels take before they finish."""
+        from bkrl.envs.babyai.loading import load
+
+        padded = grids.reshape(len(grids), self.height + 2 * MARGIN, self.width + 2 * MARGIN)
+        for n in np.flatnonzero(chosen):
+            read_stream(worlds[n], self._env.np_random)
+            first, _ = self._env.reset()
+            write_stream(worlds[n], self._env.np_random)
+            load(self._env, padded[n], worlds[n])
+            observations[n] = first["image"].ravel()
+            self._missions[n] = self._env.mission.encode()
+
+    def missions(self, worlds: NDArray[Any]) -> list[str]:
+        """The missions as minigrid worded them."""
+        return [mission.decode() for mission in self._missions.tolist()]
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The missions, as bytes (N, _MISSION_BYTES)."""
+        return {"missions": self._missions.view(np.uint8).reshape(len(self._missions), -1).copy()}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Take the missions back."""
+        self._missions[:] = np.ascontiguousarray(state["missions"]).view(self._missions.dtype)[:, 0]

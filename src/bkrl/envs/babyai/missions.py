@@ -1,0 +1,146 @@
+"""When a mission is done: minigrid's instruction verifiers on member and tracked bits.
+
+Source: `minigrid.envs.babyai.core.verifier`. "B after you A" is kept as the sequence A, B.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bkrl.envs.babyai.constants import DOOR, DROP, OPEN, PICKUP, TOGGLE
+from bkrl.envs.babyai.state import (
+    GO_TO,
+    MEMBER_MASK,
+    MEMBER_SHIFT,
+    NO_TASK,
+    NOTHING_CARRIED,
+    OBJECT_MASK,
+    OPEN_DOOR,
+    PICK_UP,
+    TRACKED_SHIFT,
+    ahead,
+    cell_at,
+    kind_of,
+    state_of,
+)
+from bkrl.envs.jit import kernel
+
+CONTINUE: Final = 0
+SUCCESS: Final = 1
+FAILURE: Final = 2
+
+
+@kernel
+def refers(cell: int, description: int) -> bool:
+    """Whether a description of the mission means this object."""
+    return (cell >> (MEMBER_SHIFT + description)) & 1 != 0
+
+
+@kernel
+def is_tracked(cell: int, description: int) -> bool:
+    """Whether a description holds this cell for the place of one of its objects."""
+    return (cell >> (TRACKED_SHIFT + description)) & 1 != 0
+
+
+@kernel
+def track(grid: Any, world: Any) -> None:
+    """`RoomGridLevel.update_objs_poss`, after every drop action: look again where the objects are."""
+    if world.stale:
+        for at in range(len(grid)):
+            cell = cell_at(grid, at)
+            grid[at] = (cell & OBJECT_MASK) | (cell & MEMBER_MASK) << (TRACKED_SHIFT - MEMBER_SHIFT)
+        world.stale = 0
+
+
+@kernel
+def verify_mission(grid: Any, world: Any, action: int, carried_before: int, stride: int) -> int:
+    """`Instr.verify` of the whole mission, after an action. Of a sequence the first clause must be done first; when it
+    is, the same action counts for the second (`BeforeInstr.verify`, `AfterInstr.verify`)."""
+    if world.task[0] == NO_TASK:
+        return CONTINUE
+    if not world.in_sequence:
+        return verify_clause(grid, world, 0, action, carried_before, stride)
+    if not world.first_clause_done:
+        status = verify_clause(grid, world, 0, action, carried_before, stride)
+        if status != SUCCESS:
+            return status
+        world.first_clause_done = 1
+    return verify_clause(grid, world, 1, action, carried_before, stride)
+
+
+@kernel
+def verify_clause(grid: Any, world: Any, clause: int, action: int, carried_before: int, stride: int) -> int:
+    """One task, or `AndInstr.verify`: both tasks, in any order; a failure of one of the two does not count."""
+    first, second = 2 * clause, 2 * clause + 1
+    if world.task[second] == NO_TASK:
+        return verify_task(grid, world, first, action, carried_before, stride)
+    for task in (first, second):
+        if not (world.done >> task) & 1 and verify_task(grid, world, task, action, carried_before, stride) == SUCCESS:
+            world.done |= 1 << task
+    return SUCCESS if (world.done >> first) & 1 and (world.done >> second) & 1 else CONTINUE
+
+
+@kernel
+def verify_task(grid: Any, world: Any, task: int, action: int, carried_before: int, stride: int) -> int:
+    """`ActionInstr.verify` for one task."""
+    front = world.agent + ahead(world.heading, stride)
+    # A verifier learns what is carried when it is first asked; until then it believes the hands to be empty.
+    if not (world.watched >> task) & 1:
+        carried_before = NOTHING_CARRIED
+        world.watched |= 1 << task
+    strict = (world.strict >> task) & 1 != 0
+    kind = world.task[task]
+    if kind == GO_TO:
+        return verify_go_to(grid, task, front)
+    if kind == PICK_UP:
+        return verify_pick_up(world, task, action, carried_before, strict)
+    if kind == OPEN_DOOR:
+        return verify_open(grid, task, action, front, strict)
+    return verify_put_next(grid, world, task, action, carried_before, front, stride, strict)
+
+
+@kernel
+def verify_go_to(grid: Any, task: int, front: int) -> int:
+    """`GoToInstr`: any action counts while the cell in front is tracked."""
+    return SUCCESS if is_tracked(cell_at(grid, front), 2 * task) else CONTINUE
+
+
+@kernel
+def verify_pick_up(world: Any, task: int, action: int, carried_before: int, strict: bool) -> int:
+    """`PickupInstr`: the object was taken with empty hands. Strict: taking anything else fails."""
+    if action != PICKUP:
+        return CONTINUE
+    carrying = world.carrying
+    if carried_before == NOTHING_CARRIED and refers(carrying, 2 * task):
+        return SUCCESS
+    return FAILURE if strict and carrying != NOTHING_CARRIED else CONTINUE
+
+
+@kernel
+def verify_open(grid: Any, task: int, action: int, front: int, strict: bool) -> int:
+    """`OpenInstr`: after a toggle the door in front is meant and open. Strict: toggling another door fails."""
+    if action != TOGGLE:
+        return CONTINUE
+    cell = cell_at(grid, front)
+    if kind_of(cell) == DOOR:
+        if refers(cell, 2 * task) and state_of(cell) == OPEN:
+            return SUCCESS
+        if strict:
+            return FAILURE
+    return CONTINUE
+
+
+@kernel
+def verify_put_next(
+    grid: Any, world: Any, task: int, action: int, carried_before: int, front: int, stride: int, strict: bool
+) -> int:
+    """`PutNextInstr`: the object carried before has been dropped beside (not diagonally) a tracked cell of the other.
+    Strict: carrying anything after a pickup action fails."""
+    if strict and action == PICKUP and world.carrying != NOTHING_CARRIED:
+        return FAILURE
+    dropped = action == DROP and carried_before != NOTHING_CARRIED and world.carrying == NOTHING_CARRIED
+    if dropped and refers(carried_before, 2 * task):
+        for beside in (front - 1, front + 1, front - stride, front + stride):
+            if is_tracked(cell_at(grid, beside), 2 * task + 1):
+                return SUCCESS
+    return CONTINUE

@@ -1,0 +1,98 @@
+"""NumPy's PCG64 and its bounded integers, on the state kept in a world's record.
+
+PCG XSL RR 128/64 (O'Neill 2014) with NumPy's 32-bit buffering, and Lemire's bounded integers (2019) as in
+`numpy/random/src/distributions`: the draws are those of `numpy.random.Generator(PCG64(seed)).integers(low, high)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.envs.jit import kernel
+
+# The 128-bit multiplier, and masks and shifts as unsigned integers: numba makes a float of int64 with uint64.
+_MULTIPLIER_HIGH: Final = np.uint64(0x2360ED051FC65DA4)
+_MULTIPLIER_LOW: Final = np.uint64(0x4385DF649FCCF645)
+_LOW_32: Final = np.uint64(0xFFFFFFFF)
+_32: Final = np.uint64(32)
+_58: Final = np.uint64(58)
+_63: Final = np.uint64(63)
+_64: Final = np.uint64(64)
+_WORD: Final = (1 << 64) - 1
+
+
+@kernel
+def _product_high(a: Any, b: Any) -> Any:
+    """The upper 64 bits of a 64 × 64 bit product."""
+    a_low, a_high, b_low, b_high = a & _LOW_32, a >> _32, b & _LOW_32, b >> _32
+    middle = a_high * b_low + ((a_low * b_low) >> _32)
+    cross = a_low * b_high + (middle & _LOW_32)
+    return a_high * b_high + (middle >> _32) + (cross >> _32)
+
+
+@kernel
+def _next_64(world: Any) -> Any:
+    """Advance the stream and return 64 random bits."""
+    low = world.rng_low * _MULTIPLIER_LOW
+    high = (
+        _product_high(world.rng_low, _MULTIPLIER_LOW)
+        + world.rng_high * _MULTIPLIER_LOW
+        + world.rng_low * _MULTIPLIER_HIGH
+    )
+    world.rng_low = low + world.rng_increment_low
+    carry = np.uint64(1) if world.rng_low < low else np.uint64(0)
+    world.rng_high = high + world.rng_increment_high + carry
+    folded = world.rng_high ^ world.rng_low
+    turn = world.rng_high >> _58
+    return (folded >> turn) | (folded << ((_64 - turn) & _63))
+
+
+@kernel
+def _next_32(world: Any) -> Any:
+    """32 random bits as uint64; every second call uses the half left over by the one before."""
+    if world.rng_has_spare:
+        world.rng_has_spare = 0
+        return np.uint64(world.rng_spare)
+    bits = _next_64(world)
+    world.rng_has_spare = 1
+    world.rng_spare = np.uint32(bits >> _32)
+    return bits & _LOW_32
+
+
+@kernel
+def integer_below(world: Any, bound: int) -> int:
+    """A uniform integer in [0, bound), as `Generator.integers(0, bound)` for bounds up to 2**32 - 1."""
+    if bound == 1:
+        return 0  # NumPy draws nothing
+    size = np.uint64(bound)
+    product = _next_32(world) * size
+    if (product & _LOW_32) < size:
+        threshold = (_LOW_32 - (size - np.uint64(1))) % size
+        while (product & _LOW_32) < threshold:
+            product = _next_32(world) * size
+    drawn: Any = np.int64(product >> _32)
+    return drawn
+
+
+def write_stream(world: Any, generator: np.random.Generator) -> None:
+    """Copy the state of a NumPy generator into a world's record."""
+    state: Any = generator.bit_generator.state
+    for name, value in (("rng", state["state"]["state"]), ("rng_increment", state["state"]["inc"])):
+        world[f"{name}_high"], world[f"{name}_low"] = value >> 64, value & _WORD
+    world["rng_has_spare"], world["rng_spare"] = state["has_uint32"], state["uinteger"]
+    world["seeded"] = 1
+
+
+def read_stream(world: Any, generator: np.random.Generator) -> None:
+    """Give a NumPy generator the state of a world's stream."""
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {
+            "state": int(world["rng_high"]) << 64 | int(world["rng_low"]),
+            "inc": int(world["rng_increment_high"]) << 64 | int(world["rng_increment_low"]),
+        },
+        "has_uint32": int(world["rng_has_spare"]),
+        "uinteger": int(world["rng_spare"]),
+    }

@@ -1,0 +1,151 @@
+"""What an action does to a world: one function for each rule.
+
+Source: `MiniGridEnv.step` and `minigrid.core.world_object` of PyPI minigrid; each function names what it restates.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bkrl.envs.babyai.constants import (
+    BALL,
+    BOX,
+    CLOSED,
+    DOOR,
+    DROP,
+    EMPTY,
+    FLOOR,
+    FORWARD,
+    GOAL,
+    KEY,
+    LAVA,
+    LEFT,
+    LOCKED,
+    OPEN,
+    PICKUP,
+    RIGHT,
+    TOGGLE,
+    WALL,
+)
+from bkrl.envs.babyai.state import (
+    COLOR_MASK,
+    CONTENT_COLOR_SHIFT,
+    CONTENT_KIND_SHIFT,
+    EMPTY_CELL,
+    KIND_MASK,
+    NOTHING_CARRIED,
+    OBJECT_MASK,
+    STATE_MASK,
+    STATE_SHIFT,
+    ahead,
+    cell_at,
+    color_of,
+    kind_of,
+    make_cell,
+    put,
+    state_of,
+)
+from bkrl.envs.jit import kernel
+
+# What becomes of the agent by moving.
+NOTHING_HAPPENED: Final = 0
+REACHED_GOAL: Final = 1
+FELL_INTO_LAVA: Final = 2
+
+
+@kernel
+def act(grid: Any, world: Any, action: int, stride: int) -> int:
+    """Carry out one action (`MiniGridEnv.step`); the result says whether the agent met a goal or lava."""
+    front = world.agent + ahead(world.heading, stride)
+    if action == LEFT:
+        world.heading = (world.heading + 3) % 4
+    elif action == RIGHT:
+        world.heading = (world.heading + 1) % 4
+    elif action == FORWARD:
+        return move(grid, world, front)
+    elif action == PICKUP:
+        pick_up(grid, world, front)
+    elif action == DROP:
+        drop(grid, world, front)
+    elif action == TOGGLE:
+        toggle(grid, world, front)
+    return NOTHING_HAPPENED
+
+
+@kernel
+def can_enter(cell: int) -> bool:
+    """`WorldObj.can_overlap`: empty cells, floor, goal, lava and open doors."""
+    kind = kind_of(cell)
+    return kind in (EMPTY, FLOOR, GOAL, LAVA) or (kind == DOOR and state_of(cell) == OPEN)
+
+
+@kernel
+def hides(cell: int) -> bool:
+    """`not WorldObj.see_behind`: walls, and doors that are not open."""
+    kind = kind_of(cell)
+    return kind == WALL or (kind == DOOR and state_of(cell) != OPEN)
+
+
+@kernel
+def move(grid: Any, world: Any, front: int) -> int:
+    """One step forward. A goal or lava in front counts even where it could not be entered."""
+    cell = cell_at(grid, front)
+    if can_enter(cell):
+        world.agent = front
+    if kind_of(cell) == GOAL:
+        return REACHED_GOAL
+    if kind_of(cell) == LAVA:
+        return FELL_INTO_LAVA
+    return NOTHING_HAPPENED
+
+
+@kernel
+def pick_up(grid: Any, world: Any, front: int) -> None:
+    """`WorldObj.can_pickup`: keys, balls and boxes, with empty hands."""
+    cell = cell_at(grid, front)
+    kind = kind_of(cell)
+    if (kind in (KEY, BALL, BOX)) and world.carrying == NOTHING_CARRIED:
+        world.carrying = cell & OBJECT_MASK
+        put(grid, front, EMPTY_CELL)
+        world.stale = 1
+
+
+@kernel
+def drop(grid: Any, world: Any, front: int) -> None:
+    """Lay down what is carried, into an empty cell only."""
+    if kind_of(cell_at(grid, front)) == EMPTY and world.carrying != NOTHING_CARRIED:
+        put(grid, front, world.carrying)
+        world.carrying = NOTHING_CARRIED
+        world.stale = 1
+
+
+@kernel
+def toggle(grid: Any, world: Any, front: int) -> None:
+    """`Door.toggle` and `Box.toggle`; nothing else can be toggled."""
+    cell = cell_at(grid, front)
+    if kind_of(cell) == DOOR:
+        grid[front] = toggled_door(cell, world.carrying)
+    elif kind_of(cell) == BOX:
+        put(grid, front, content_of(cell))
+        world.stale = 1
+
+
+@kernel
+def toggled_door(door: int, carried: int) -> int:
+    """An open door closes, a closed one opens, a locked one opens for a key of its colour (which is kept)."""
+    state = state_of(door)
+    if state == LOCKED:
+        has_key = kind_of(carried) == KEY and color_of(carried) == color_of(door)
+        state = OPEN if has_key else LOCKED
+    else:
+        state = CLOSED if state == OPEN else OPEN
+    return (door & ~(STATE_MASK << STATE_SHIFT)) | state << STATE_SHIFT
+
+
+@kernel
+def content_of(box: int) -> int:
+    """What a box leaves behind when it is opened: its content, or nothing. The mission never refers to a content."""
+    kind = (box >> CONTENT_KIND_SHIFT) & KIND_MASK
+    if kind == 0:
+        return EMPTY_CELL
+    return make_cell(kind, (box >> CONTENT_COLOR_SHIFT) & COLOR_MASK, 0)

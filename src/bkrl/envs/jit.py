@@ -1,0 +1,93 @@
+"""How kernels are compiled: once, kept on disk, and with a word to the person who waits.
+
+Kernels are ordinary functions decorated with `kernel`. numba compiles each when it is first called and keeps the result
+in a folder beside the source, in the user's cache, or, where neither can be written, in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import event
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPILING = "Compiling the world engine: this happens once on a machine and takes up to a minute."
+
+
+def _candidates(source_folder: Path) -> Iterator[Path]:
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR)
+    yield source_folder / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bkrl"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    yield Path(tempfile.gettempdir()) / f"bkrl-{user}"
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+@cache
+def _cache_folder(source_folder: Path) -> Path | None:
+    """Where the kernels of one source folder are kept; None where nothing can be written.
+
+    numba knows a function's own file only, so a kernel kept on disk would survive a change to a rule it calls in
+    another file. The name of the folder therefore holds a fingerprint of all sources beside the kernel.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(source_folder.glob("*.py")):
+        digest.update(source.read_bytes())
+    for base in _candidates(source_folder):
+        folder = base / f"kernels-{digest.hexdigest()[:12]}"
+        if _writable(folder):
+            return folder
+    return None
+
+
+def kernel(function: F) -> F:
+    """Compile a function to machine code at its first call; it runs without the GIL and is kept on disk."""
+    folder = _cache_folder(Path(function.__code__.co_filename).parent)
+    configured = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or "")
+    try:
+        return cast(F, numba.njit(function, cache=folder is not None, nogil=True))
+    finally:
+        numba.config.CACHE_DIR = configured
+
+
+class _Announcer(event.Listener):
+    """Speaks once, when a kernel of ours is compiled because no folder holds it yet."""
+
+    def __init__(self) -> None:
+        self.say: Callable[[str], None] | None = None
+
+    def on_start(self, event: Any) -> None:
+        function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
+        if self.say is not None and str(getattr(function, "__module__", "")).startswith("bkrl."):
+            say, self.say = self.say, None
+            say(COMPILING)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+_announcer = _Announcer()
+event.register("numba:compile", _announcer)
+
+
+def announce_compilation(say: Callable[[str], None] | None) -> None:
+    """Have `say` called with one sentence before the next kernel is compiled (None: stay silent)."""
+    _announcer.say = say

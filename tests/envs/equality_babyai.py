@@ -1,0 +1,211 @@
+"""The native BabyAI engine against PyPI minigrid, side by side from the same seeds and actions.
+
+    python tests/envs/equality_babyai.py --steps 2000000 --seeds 500
+
+Every observation, final observation, reward, terminated, truncated, success, mission, caption, episode statistic and,
+after every reset, the state of the random stream must agree. A mismatch ends the run with the id, the seed, the step
+and both states. Three kinds of action streams drive the worlds: uniform; minigrid's own bot, with an occasional random
+action; and a meddler that picks up, toggles and drops on whatever it meets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from minigrid.utils.baby_ai_bot import BabyAIBot
+
+from bkrl.envs.babyai import caption, make_native_vec, make_reference, runs_natively
+from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
+from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.reference import ReferenceBabyAI, pypi_ids
+from bkrl.errors import UsageError
+
+NUM_ENVS = 4
+STREAMS = ("random", "bot", "meddler")
+# minigrid's bot cannot do these: it gives up, or searches without end.
+NOT_FOR_THE_BOT = ("Carrying", "KeyInBox", "MiniGrid-", "Debug")
+
+
+class Mismatch(AssertionError):
+    """Engine and reference disagree."""
+
+
+def native_ids() -> list[str]:
+    """Every id the engine runs: the published levels, then minigrid's."""
+    ids = list(LEVELS)
+    for env_id in pypi_ids():
+        try:
+            if runs_natively(env_id):
+                ids.append(env_id)
+        except UsageError:
+            continue  # minigrid itself cannot build it here
+    return ids
+
+
+class Driver:
+    """Chooses actions for one reference world."""
+
+    def __init__(self, stream: str, env: ReferenceBabyAI, rng: np.random.Generator) -> None:
+        self.stream, self.env, self.rng = stream, env, rng
+        self.bot: Any = None
+        self.taken: int | None = None
+
+    def new_episode(self) -> None:
+        """Called after each reset."""
+        self.bot, self.taken = None, None
+        if self.stream == "bot" and not any(word in self.env.env_id for word in NOT_FOR_THE_BOT):
+            self.bot = BabyAIBot(self.env.inner)
+
+    def action(self) -> int:
+        """The next action."""
+        if self.stream == "meddler":
+            self.taken = self.meddle()
+        elif self.bot is not None and self.rng.random() < 0.97:
+            self.taken = self.advice()
+        else:
+            self.taken = int(self.rng.integers(7))
+            self.bot = None if self.bot is not None and self.taken in (PICKUP, DROP, TOGGLE) else self.bot
+        return self.taken
+
+    def advice(self) -> int:
+        try:
+            return int(self.bot.replan(self.taken))
+        except Exception:  # noqa: BLE001 - the bot gives up in many ways; the worlds go on without it
+            self.bot = None
+            return int(self.rng.integers(7))
+
+    def meddle(self) -> int:
+        """Walk about, and do something to whatever stands in front."""
+        world = self.env.inner
+        front = world.grid.get(*world.front_pos)
+        if front is not None and front.type not in ("wall", "lava", "goal") and self.rng.random() < 0.7:
+            return int(self.rng.choice([PICKUP, TOGGLE, DROP, FORWARD], p=[0.35, 0.3, 0.2, 0.15]))
+        if world.carrying is not None and self.rng.random() < 0.3:
+            return DROP
+        return int(self.rng.choice([FORWARD, LEFT, RIGHT, 6], p=[0.6, 0.18, 0.18, 0.04]))
+
+
+def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str]) -> None:
+    """Run worlds of one id with these seeds for so many steps each; Mismatch where anything differs."""
+    native = make_native_vec(env_id, len(seeds))
+    references = [make_reference(env_id) for _ in seeds]
+    drivers = [
+        Driver(stream, env, np.random.default_rng([seed, 7])) for env, seed in zip(references, seeds, strict=True)
+    ]
+    at = -1
+
+    def check(what: str, n: int, ours: Any, theirs: Any) -> None:
+        if not np.array_equal(ours, theirs):
+            raise Mismatch(
+                f"{what} differs: {env_id}, seed {seeds[n]}, step {at} of the {stream} stream\n"
+                f"engine: {ours}\nminigrid: {theirs}\n"
+                f"--- engine's world\n{native.engine.describe(n)}\n"
+                f"--- minigrid's world\n{references[n].inner.mission!r} step {references[n].inner.step_count} of "
+                f"{references[n].inner.max_steps}, carrying {references[n].inner.carrying}\n{references[n].inner}"
+            )
+
+    def check_new_episode(n: int) -> None:
+        check("mission", n, native.missions()[n], references[n].mission)
+        check("random stream", n, str(native.engine.generator(n).bit_generator.state), str(stream_of(references[n])))
+        check("step limit", n, native.engine.worlds["max_steps"][n], references[n].inner.max_steps)
+
+    views, _ = native.reset(seed=seeds)
+    for n, env in enumerate(references):
+        check("first observation", n, views[n], env.reset(seed=seeds[n])[0])
+        check_new_episode(n)
+        drivers[n].new_episode()
+    returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), int)
+    for at in range(steps):
+        actions = np.array([driver.action() for driver in drivers])
+        views, rewards, terminated, truncated, infos = native.step(actions)
+        last = np.stack([env.inner.gen_obs()["image"] for env in references])
+        for n, env in enumerate(references):
+            count_meeting(env, int(actions[n]), seen)
+            last[n], reward, done, cut, info = env.step(int(actions[n]))
+            returns[n] += reward
+            lengths[n] += 1
+            check("reward", n, rewards[n], np.float32(reward))
+            check("terminated", n, terminated[n], done)
+            check("truncated", n, truncated[n], cut)
+            check("success", n, infos["success"][n], info["success"])
+            if done or cut:
+                check("final observation", n, infos["final_obs"][n], last[n])
+                check("episode ended", n, infos["_final_obs"][n] and infos["_episode"][n], True)
+                check("episode return", n, infos["episode"]["r"][n], returns[n])
+                check("episode length", n, infos["episode"]["l"][n], lengths[n])
+                returns[n] = lengths[n] = 0
+                seen["success" if info["success"] else "truncated" if cut and not done else "failure"] += 1
+                last[n], _ = env.reset()
+                check_new_episode(n)
+                drivers[n].new_episode()
+            elif "final_obs" in infos:
+                check("episode ended", n, infos["_final_obs"][n] or infos["_episode"][n], False)
+            check("observation", n, views[n], last[n])
+        if at % 16 == 0 and last.shape[1:] == OBS_SHAPE:
+            for n, (ours, theirs) in enumerate(zip(caption(views), map(caption, last[:, None]), strict=True)):
+                check("caption", n, ours, theirs[0])
+        seen["steps"] += len(seeds)
+    seen["seeds"] += len(seeds)
+
+
+def stream_of(env: ReferenceBabyAI) -> Any:
+    """The state of the reference's random stream."""
+    return env.inner.np_random.bit_generator.state
+
+
+def count_meeting(env: ReferenceBabyAI, action: int, seen: Counter[str]) -> None:
+    """Keep count of which actions met which objects."""
+    if action not in (FORWARD, PICKUP, DROP, TOGGLE):
+        return
+    front = env.inner.grid.get(*env.inner.front_pos)
+    carried = "carrying" if env.inner.carrying is not None else "free"
+    if action != FORWARD or (front is not None and front.type != "wall"):
+        seen[
+            f"{('forward', 'pickup', 'drop', 'toggle')[action - FORWARD]} {front.type if front else 'empty'} {carried}"
+        ] += 1
+
+
+def blocks(first: int = 0) -> Iterator[list[int]]:
+    """Fresh seeds, NUM_ENVS at a time."""
+    for start in itertools.count(first, NUM_ENVS):
+        yield list(range(start, start + NUM_ENVS))
+
+
+def main() -> int:
+    """Run until both the steps and the seeds asked for are done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200_000, help="steps to compare, all worlds together")
+    parser.add_argument("--seeds", type=int, default=500, help="least number of different seeds")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="only ids that contain this text")
+    args = parser.parse_args()
+    ids = [env_id for env_id in native_ids() if args.only in env_id]
+    seen: Counter[str] = Counter()
+    started = time.time()
+    seeds = blocks(args.first_seed)
+    for env_id, stream in itertools.cycle(itertools.product(ids, STREAMS)):
+        if seen["steps"] >= args.steps and seen["seeds"] >= args.seeds:
+            break
+        published = env_id in LEVELS
+        compare(env_id, stream, next(seeds), 1000 if published else 300, seen)
+        seen[f"id {env_id}"] += 1
+        print(f"\r{seen['steps']:,} steps {seen['seeds']:,} seeds {time.time() - started:.0f} s {env_id} {stream:40}",
+              end="", file=sys.stderr, flush=True)  # fmt: skip
+    print(file=sys.stderr)
+    print(f"equal over {seen.pop('steps'):,} steps, {seen.pop('seeds'):,} seeds, "
+          f"{sum(key.startswith('id ') for key in seen)} ids in {time.time() - started:.0f} s")  # fmt: skip
+    for key, count in sorted(seen.items()):
+        if not key.startswith("id "):
+            print(f"{count:10,}  {key}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,361 @@
+"""The native BabyAI engine: equal to minigrid, restorable, and hard to misuse."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import numba
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import bkrl.envs
+from bkrl.envs import jit
+from bkrl.envs.babyai import make_native, make_native_vec, make_reference
+from bkrl.envs.babyai.kernels import observe_worlds
+from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
+from bkrl.envs.babyai.state import WORLD
+from bkrl.envs.vector import ReferenceVectorEnv
+from bkrl.errors import InputError, UsageError
+
+RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
+
+# One id at least for each instruction, object, way of generating a layout, and rule.
+PYPI_SAMPLE = [
+    "BabyAI-GoToRedBallGrey-v0",
+    "BabyAI-GoToObjMazeOpen-v0",
+    "BabyAI-OpenDoorsOrderN4Debug-v0",  # strict, before, after
+    "BabyAI-OpenDoorLoc-v0",
+    "BabyAI-PickupDistDebug-v0",  # strict
+    "BabyAI-PutNextS5N2Carrying-v0",  # begins with full hands
+    "BabyAI-MoveTwoAcrossS5N2-v0",
+    "BabyAI-KeyInBox-v0",  # a box with a key in it
+    "BabyAI-UnlockToUnlock-v0",
+    "BabyAI-SynthS5R2-v0",
+    "BabyAI-MiniBossLevel-v0",  # and, before, after
+    "BabyAI-BossLevel-v0",
+    "MiniGrid-LavaGapS5-v0",
+    "MiniGrid-Empty-Random-5x5-v0",  # walls that hide nothing
+    "MiniGrid-DoorKey-5x5-v0",
+    "MiniGrid-LockedRoom-v0",
+    "MiniGrid-MultiRoom-N2-S4-v0",
+    "MiniGrid-Playground-v0",
+]
+
+
+@pytest.fixture(scope="module")
+def equality() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("equality_babyai", Path(__file__).with_name("equality_babyai.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["equality_babyai"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("stream", ["random", "bot", "meddler"])
+def test_published_levels_equal_minigrid(equality: ModuleType, stream: str) -> None:
+    for i, env_id in enumerate(LEVELS):
+        equality.compare(env_id, stream, [100 + i, 200 + i], 60, Counter())
+
+
+def test_a_truncated_episode_equals_minigrid(equality: ModuleType) -> None:
+    seen: Counter[str] = Counter()
+    equality.compare("BabyAI-Text-PickUp-RedBall-S20", "random", [0, 1], 401, seen)
+    assert seen["truncated"] > 0
+
+
+@pytest.mark.parametrize("env_id", PYPI_SAMPLE)
+def test_other_levels_equal_minigrid(equality: ModuleType, env_id: str) -> None:
+    for stream, seeds in (("meddler", [1, 2]), ("bot", [3, 4])):
+        equality.compare(env_id, stream, seeds, 60, Counter())
+
+
+def test_a_wrong_engine_is_found_out(equality: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = equality.make_native_vec
+
+    def tampered(env_id: str, num_envs: int) -> Any:
+        env = original(env_id, num_envs)
+        step = env.step
+
+        def wrong_step(actions: np.ndarray) -> Any:
+            views, *rest = step(actions)
+            views[-1, 0, 0, 2] ^= 1
+            return (views, *rest)
+
+        env.step = wrong_step
+        return env
+
+    monkeypatch.setattr(equality, "make_native_vec", tampered)
+    with pytest.raises(
+        equality.Mismatch, match=r"(?s)observation differs: .*seed 6, step 0.*engine's world.*minigrid's"
+    ):
+        equality.compare(RED_BALL, "random", [5, 6], 3, Counter())
+
+
+@numba.njit
+def draw_all(worlds: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    return np.array([integer_below(worlds[0], bound) for bound in bounds])
+
+
+def test_draws_are_numpys() -> None:
+    worlds = np.zeros(1, WORLD)
+    numpys = np.random.Generator(np.random.PCG64(42))
+    write_stream(worlds[0], numpys)
+    bounds = [1, 2, 3, 4, 6, 20, 30, 1000, 3_000_000_000, 2**32 - 1] * 300
+    drawn = draw_all(worlds, np.array(bounds))
+    assert drawn.tolist() == [int(numpys.integers(0, bound)) for bound in bounds]
+    copy = np.random.Generator(np.random.PCG64())
+    read_stream(worlds[0], copy)
+    assert copy.bit_generator.state == numpys.bit_generator.state
+
+
+def play(env: Any, steps: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    out = []
+    for _ in range(steps):
+        views, rewards, terminated, truncated, infos = env.step(rng.integers(0, 7, env.num_envs))
+        out += [views, rewards, terminated, truncated, infos["success"]]
+        out += [infos[key] for key in ("final_obs", "_final_obs") if key in infos]
+        out.append(np.array(env.missions()))
+    return out
+
+
+def assert_same(first: list[np.ndarray], second: list[np.ndarray]) -> None:
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("env_id", ["BabyAI-Text-GoToLocal-Pretraining-S20", "BabyAI-MiniBossLevel-v0"])
+def test_restore_then_step_equals_step(env_id: str) -> None:
+    env = make_native_vec(env_id, 8)
+    env.reset(seed=3)
+    play(env, 150, 0)
+    state = env.snapshot()
+    going_on = play(env, 300, 1)
+    env.restore(state)
+    assert_same(play(env, 300, 1), going_on)
+    another = make_native_vec(env_id, 8)
+    another.restore(state)
+    assert_same(play(another, 300, 1), going_on)
+    assert {str(array.dtype) for array in state.values()} <= {"uint8", "uint32"}
+
+
+def test_a_foreign_snapshot_is_refused() -> None:
+    env = make_native_vec(RED_BALL, 4)
+    with pytest.raises(RuntimeError, match="before the first reset"):
+        env.snapshot()
+    env.reset(seed=0)
+    state = env.snapshot()
+    other = make_native_vec("BabyAI-Text-GoToLocal-RedKey-S20", 4)
+    other.reset(seed=0)
+    for wrong in (
+        other.snapshot(),
+        make_and_snapshot(RED_BALL, 5),
+        {name: array for name, array in state.items() if name != "grids"},
+        {**state, "worlds": state["worlds"][:, :-1]},
+    ):
+        with pytest.raises(InputError, match="restore it into the worlds it was taken from"):
+            env.restore(wrong)
+    for name, array in env.snapshot().items():
+        np.testing.assert_array_equal(array, state[name])
+
+
+def make_and_snapshot(env_id: str, num_envs: int) -> dict[str, np.ndarray]:
+    env = make_native_vec(env_id, num_envs)
+    env.reset(seed=0)
+    return env.snapshot()
+
+
+def test_some_worlds_can_be_reset() -> None:
+    env: Any
+    for env in (make_native_vec(RED_BALL, 4), bkrl.envs.make_vec(RED_BALL, 4, backend="reference")):
+        first, _ = env.reset(seed=10)
+        play(env, 30, 0)
+        mask = np.array([True, False, False, True])
+        before = play(env, 1, 1)[0]
+        after, _ = env.reset(seed=[10, None, None, 13], options={"reset_mask": mask})
+        np.testing.assert_array_equal(after[mask], first[mask])
+        np.testing.assert_array_equal(after[~mask], before[~mask])
+
+
+def test_without_seed_the_stream_goes_on() -> None:
+    ours, theirs = make_native_vec(RED_BALL, 2), bkrl.envs.make_vec(RED_BALL, 2, backend="reference")
+    for _ in range(3):
+        np.testing.assert_array_equal(ours.reset(seed=4)[0], theirs.reset(seed=4)[0])
+        for _ in range(3):
+            np.testing.assert_array_equal(ours.reset()[0], theirs.reset()[0])
+    unseeded = [make_native_vec(RED_BALL, 1).reset()[0].tobytes() for _ in range(4)]
+    assert len(set(unseeded)) > 1
+
+
+def test_bad_input_changes_nothing() -> None:
+    env = make_native_vec(RED_BALL, 3)
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(np.zeros(3, int))
+    with pytest.raises(ValueError, match="first reset must be of all"):
+        env.reset(options={"reset_mask": np.array([True, False, False])})
+    env.reset(seed=0)
+    state = env.snapshot()
+    for actions in ([0, 7, 0], [0, -1, 0], [0, 0], [[0, 0, 0]], [0.0, 1.0, 2.0], ["left"] * 3, None, [2**40] * 3):
+        with pytest.raises((ValueError, TypeError)):
+            env.step(actions)
+    for seed in (-1, [1, 2], [1, 2, -3]):
+        with pytest.raises(ValueError, match="seed"):
+            env.reset(seed=seed)  # type: ignore[arg-type]
+    for options in ({"reset_mask": np.ones(2, bool)}, {"reset_mask": np.zeros(3, bool)}, {"size": 7}):
+        with pytest.raises(ValueError, match="reset"):
+            env.reset(options=options)
+    for name, array in env.snapshot().items():
+        np.testing.assert_array_equal(array, state[name])
+    with pytest.raises(UsageError, match="no option 'colour'"):
+        make_native_vec(RED_BALL, 3, colour="red")
+    with pytest.raises(ValueError, match="at least 1"):
+        make_native_vec(RED_BALL, 0)
+
+
+def test_returned_arrays_belong_to_the_caller() -> None:
+    env = make_native_vec(RED_BALL, 2)
+    first, _ = env.reset(seed=0)
+    kept = first.copy()
+    env.step(np.array([0, 1]))[0][:] = 9
+    np.testing.assert_array_equal(first, kept)
+    assert env.reset(options={"reset_mask": np.array([True, False])})[0].max() < 9
+
+
+def test_threads_change_nothing() -> None:
+    one, two = make_native_vec(RED_BALL, 200), make_native_vec(RED_BALL, 200, threads=2)
+    assert_same([one.reset(seed=1)[0]], [two.reset(seed=1)[0]])
+    assert_same(play(one, 100, 0), play(two, 100, 0))
+    before = threading.active_count()
+    two.close()
+    assert threading.active_count() < before
+
+
+def test_gymnasium_finds_the_engine() -> None:
+    vector = gym.make_vec(RED_BALL, 2)
+    single = gym.make(RED_BALL, render_mode="rgb_array")
+    views, _ = vector.reset(seed=5)
+    view, _ = single.reset(seed=5)
+    np.testing.assert_array_equal(views[0], view)
+    assert vector.observation_space.contains(views)
+    assert type(vector.unwrapped).__name__ == "BabyAIVectorEnv"
+    assert type(single.unwrapped).__name__ == "NativeBabyAI"
+
+
+@pytest.mark.parametrize("env_id", [*LEVELS, "BabyAI-BossLevel-v0", "MiniGrid-DoorKey-5x5-v0"])
+def test_single_world_passes_the_checker(env_id: str) -> None:
+    check_env(make_native(env_id, "rgb_array"), skip_render_check=True)
+
+
+def test_single_world_equals_minigrid() -> None:
+    ours, theirs = make_native(RED_BALL, "rgb_array"), make_reference(RED_BALL, "rgb_array")
+    rng = np.random.default_rng(0)
+    np.testing.assert_array_equal(ours.reset(seed=8)[0], theirs.reset(seed=8)[0])
+    for _ in range(900):
+        action = int(rng.integers(7))
+        mine, other = ours.step(action), theirs.step(action)
+        np.testing.assert_array_equal(mine[0], other[0])
+        assert mine[1:] == other[1:]
+        if mine[2] or mine[3]:
+            np.testing.assert_array_equal(ours.render(), theirs.render())
+            np.testing.assert_array_equal(ours.reset()[0], theirs.reset()[0])
+            assert ours.mission == theirs.mission  # type: ignore[attr-defined]
+            assert ours.np_random.bit_generator.state == theirs.np_random.bit_generator.state
+    with pytest.raises(UsageError, match="0 to 6"):
+        ours.step(7)
+
+
+@pytest.mark.parametrize("env_id", ["BabyAI-KeyInBox-v0", "MiniGrid-LavaGapS5-v0", "BabyAI-PutNextS5N2Carrying-v0"])
+def test_pictures_equal_minigrids(env_id: str) -> None:
+    ours, theirs = make_native(env_id, "rgb_array"), make_reference(env_id, "rgb_array")
+    rng = np.random.default_rng(1)
+    ours.reset(seed=2)
+    theirs.reset(seed=2)
+    for _ in range(40):
+        np.testing.assert_array_equal(ours.render(), theirs.render())
+        action = int(rng.integers(7))
+        ended = ours.step(action)[2]
+        theirs.step(action)
+        if ended:
+            ours.reset()
+            theirs.reset()
+
+
+def test_worlds_with_rules_of_their_own_run_on_minigrid() -> None:
+    for env_id in ("MiniGrid-Dynamic-Obstacles-5x5-v0", "MiniGrid-GoToDoor-5x5-v0"):
+        env = make_native_vec(env_id, 2)
+        assert isinstance(env, ReferenceVectorEnv)
+        assert "always runs on minigrid" in env.world.rules
+        env.reset(seed=0)
+        assert env.frame(0).shape[2] == 3
+
+
+def test_memory() -> None:
+    env = make_native_vec("BabyAI-Text-GoToLocal-RedBall-S30", 4096)
+    env.reset(seed=0)
+    assert sum(array.nbytes for array in env.snapshot().values()) < 50e6
+    small = make_native_vec(RED_BALL, 4096)
+    small.reset(seed=0)
+    assert sum(array.nbytes for array in small.snapshot().values()) < 25e6
+
+
+def test_views_are_drawn_from_the_state_alone() -> None:
+    env = make_native_vec(RED_BALL, 3)
+    views, _ = env.reset(seed=0)
+    engine = env.engine  # type: ignore[attr-defined]
+    again = np.zeros_like(engine.observations)
+    observe_worlds(engine._grids, engine.worlds, engine._stride, again, 0, 3)
+    np.testing.assert_array_equal(again.reshape(views.shape), views)
+
+
+def test_kernels_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    writable = tmp_path / "cache"
+
+    def folder_among(*candidates: Path) -> Path | None:
+        monkeypatch.setattr(jit, "_candidates", lambda source: iter(candidates))
+        jit._cache_folder.cache_clear()
+        return jit._cache_folder(Path(jit.__file__).parent)
+
+    found = folder_among(blocked / "__pycache__", writable)
+    assert found is not None
+    assert found.parent == writable
+    assert folder_among(blocked / "__pycache__", blocked / "x") is None
+
+    def add_one(x: int) -> int:
+        return x + 1
+
+    assert jit.kernel(add_one)(1) == 2  # compiled, kept nowhere
+    jit._cache_folder.cache_clear()
+
+
+def test_compilation_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    jit.announce_compilation(said.append)
+    try:
+
+        def double(x: float) -> float:
+            return x * 2
+
+        def triple(x: float) -> float:
+            return x * 3
+
+        for function in (double, triple):
+            function.__module__ = "bkrl.envs.nowhere"
+            monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
+            assert jit.kernel(function)(1.5) > 1.5
+        assert said == [jit.COMPILING]
+    finally:
+        jit.announce_compilation(None)
