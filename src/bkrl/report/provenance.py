@@ -1,0 +1,143 @@
+"""The chain of manifests behind some runs: each run once, verified, and how it is linked to those before it.
+
+Nothing here raises for a run that is missing or damaged: a broken chain is a finding, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import BkrlError
+from bkrl.run import Run, sha256
+
+STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate")
+
+
+@dataclass(frozen=True)
+class Link:
+    """An input as a manifest names it. `found`: where it lies now; None when it is gone or not the same any more."""
+
+    name: str
+    recorded: str
+    sha256: str
+    found: str | None
+    problem: str
+
+
+@dataclass
+class Node:
+    """One run. `run` is None where nothing can be read; `problem` says what is wrong with it, in a sentence."""
+
+    key: str
+    stage: str
+    run: Run | None
+    sha256: str
+    problem: str = ""
+    links: list[Link] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Complete, and every output is the one that was written."""
+        return self.run is not None and not self.problem
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.run.facts if self.run is not None else {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(self.run.config.get("config", {})) if self.run is not None else {}
+
+
+@dataclass
+class Chain:
+    """All runs reached, by key, inputs before those who use them; `problems` are sentences."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def of(self, stage: str) -> list[Node]:
+        return [node for node in self.nodes.values() if node.stage == stage]
+
+    def input(self, node: Node, name: str) -> Node | None:
+        """The node behind one of `node`'s inputs; None where it could not be followed."""
+        for link in node.links:
+            if link.name == name and link.found is not None:
+                return self.nodes[link.found]
+        return None
+
+    def ancestors(self, node: Node) -> list[Node]:
+        """Every run that `node` rests on, nearest first."""
+        found: dict[str, Node] = {}
+        queue = [node]
+        while queue:
+            for link in queue.pop(0).links:
+                if link.found is not None and link.found not in found:
+                    found[link.found] = self.nodes[link.found]
+                    queue.append(self.nodes[link.found])
+        return list(found.values())
+
+
+def follow(paths: Sequence[Path]) -> Chain:
+    """Open and verify runs and everything their manifests rest on.
+
+    An input is looked for where it was, and beside the run that names it (a study moved as a whole), and accepted only
+    with the manifest it had.
+    """
+    chain = Chain()
+    seen: dict[str, str] = {}
+    for path in paths:
+        _visit(chain, seen, Path(path))
+    order = {stage: place for place, stage in enumerate(STAGES)}
+    chain.nodes = dict(sorted(chain.nodes.items(), key=lambda item: order.get(item[1].stage, len(order))))
+    return chain
+
+
+def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
+    identity = path.resolve().as_posix()
+    if identity in seen:
+        return seen[identity]
+    key = seen[identity] = path.as_posix()
+    node = _open(path, key)
+    chain.nodes[key] = node
+    if node.problem:
+        chain.problems.append(node.problem)
+    if node.run is None:
+        return key
+    for name, recorded in dict(node.run.manifest.get("inputs", {})).items():
+        link = _link(path, name, str(recorded.get("path")), str(recorded.get("manifest_sha256")))
+        if link.found is not None:
+            link = Link(name, link.recorded, link.sha256, _visit(chain, seen, Path(link.found)), "")
+        elif link.problem:
+            chain.problems.append(link.problem)
+        node.links.append(link)
+    return key
+
+
+def _open(path: Path, key: str) -> Node:
+    try:
+        run = Run.open(path, verify=False)
+        digest = sha256(path / "manifest.json")
+        stage = run.stage
+    except (BkrlError, OSError, KeyError) as problem:
+        return Node(key, "?", None, "", str(problem) if isinstance(problem, BkrlError) else f"{path} cannot be read.")
+    node = Node(key, stage, run, digest)
+    try:
+        run.verify()
+    except (BkrlError, OSError, KeyError, ValueError) as problem:
+        node.problem = str(problem) if isinstance(problem, BkrlError) else f"{path} has a damaged manifest."
+    return node
+
+
+def _link(path: Path, name: str, recorded: str, digest: str) -> Link:
+    problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."
+    for candidate in (Path(recorded), path.parent / Path(recorded).name):
+        manifest = candidate / "manifest.json"
+        if manifest.is_file():
+            if sha256(manifest) == digest:
+                return Link(name, recorded, digest, candidate.as_posix(), "")
+            problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
+    return Link(name, recorded, digest, None, problem)
