@@ -63,7 +63,7 @@ class PPO:
         if (T * N) % config.num_minibatches:
             raise UsageError(f"{N} worlds × {T} steps do not divide into {config.num_minibatches} minibatches.")
         self.envs, self.streams, self.config, self.view = envs, list(streams), config, view
-        self.total_steps, self.clip_vloss = total_steps, clip_vloss
+        self.total_steps, self.clip_vloss, self.seed = total_steps, clip_vloss, seed
         self.device = torch.device(device)
         self.network = network.to(self.device)
         A = int(envs.single_action_space.n)  # type: ignore[attr-defined]
@@ -99,8 +99,10 @@ class PPO:
         self.coef = torch.tensor([stream.coef for stream in streams], device=self.device)
         self.episodic = torch.tensor([stream.episodic for stream in streams], device=self.device)
         self.learners = [stream for stream in streams if isinstance(stream, LearningStream)]
-        learned = [p for learner in self.learners for p in learner.parameters()]
-        self.parameters = [p for p in (*self.network.parameters(), *learned) if p.requires_grad]
+        # Gradients are clipped for each owner apart: a predictor's early errors must not slow the policy down.
+        owners: list[ActorCritic | LearningStream] = [self.network, *self.learners]
+        self.groups = [[p for p in o.parameters() if p.requires_grad] for o in owners]
+        self.parameters = [p for group in self.groups for p in group]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
         self.noise = torch.Generator(self.device).manual_seed(derive_seed(seed, "actions"))
         self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
@@ -259,7 +261,8 @@ class PPO:
                     loss = loss + learner.loss(mb)
                 self.optimizer.zero_grad()
                 loss.backward()
-                norms.append(nn.utils.clip_grad_norm_(self.parameters, c.max_grad_norm))
+                clipped_norms = [nn.utils.clip_grad_norm_(group, c.max_grad_norm) for group in self.groups]
+                norms.append(torch.stack(clipped_norms))
                 self.optimizer.step()
                 with torch.no_grad():
                     far = ((ratio - 1).abs() > c.clip_coef).float().mean()
@@ -285,7 +288,7 @@ class PPO:
             "ppo/entropy": mean[3],
             "ppo/approx_kl": mean[4],
             "ppo/clip_fraction": mean[5],
-            "ppo/grad_norm": float(grad_norm.mean()),
+            "ppo/grad_norm": float(grad_norm[:, 0].mean()),
             "ppo/explained_variance": float(1 - unexplained) if float(variance) > 0 else 0.0,
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
@@ -318,8 +321,8 @@ class PPO:
 
         Args:
             tensors, counters: from `state`.
-            worlds: whether the worlds themselves went back too. If not, the history kept for the streams belongs to
-                episodes that no longer run, and is dropped: training goes on from the worlds' fresh episodes.
+            worlds: whether the worlds themselves go back too. If not, the rows kept belong to episodes that no longer
+                run, and are dropped; call `restart_worlds`.
         """
         network = {
             k.removeprefix("network."): torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")
@@ -342,6 +345,14 @@ class PPO:
             r.actions[T : T + H] = tensors["rollout.actions"]
             r.ages[T] = tensors["rollout.ages"]
             self.seen[T] = tensors["rollout.seen"]
+
+    def restart_worlds(self) -> None:
+        """Begin fresh episodes in worlds that could not be put back, with seeds that belong to this step."""
+        first, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds", self.step))
+        symbols, seen = self._views(first)
+        T, H = self.config.num_steps, self.rollout_.horizon
+        self.rollout_.observations[H + T], self.seen[T] = symbols, seen
+        self.rollout_.ages[T] = 0
 
     def _views(self, observations: Any) -> tuple[np.ndarray, np.ndarray]:
         """What the streams see and what the policy sees; one and the same array unless the worlds give both."""

@@ -1,0 +1,104 @@
+"""Policies on disk: `policy.safetensors` holds the weights, `policy.json` what they are the weights of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from gymnasium import spaces
+from safetensors import SafetensorError
+
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.world import World
+from bkrl.errors import InputError
+from bkrl.rl.networks import ActorCritic, build_network, entry_sizes, rebuild_network
+from bkrl.run import atomic_write, read_json, sha256, to_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A network with the worlds it can act in.
+
+    Attributes:
+        network: the actor-critic.
+        env_id, family: where it was trained.
+        action_names: in the order of its logits.
+        view: the part of the observation it sees, where observations are dicts.
+    """
+
+    network: ActorCritic
+    env_id: str
+    family: str
+    action_names: tuple[str, ...]
+    view: str = "symbolic"
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        """Write `NAME.safetensors` and `NAME.json`; their names."""
+        tensors = {key: value.detach().cpu().contiguous() for key, value in self.network.state_dict().items()}
+        atomic_write(folder / f"{name}.safetensors", safetensors.torch.save(tensors))
+        document = {
+            "format": FORMAT,
+            "network": self.network.spec,
+            "env_id": self.env_id,
+            "family": self.family,
+            "action_names": self.action_names,
+            "view": self.view,
+            "sha256": sha256(folder / f"{name}.safetensors"),
+        }
+        atomic_write(folder / f"{name}.json", to_json(document))
+        return [f"{name}.safetensors", f"{name}.json"]
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "policy") -> Policy:
+        """Read a policy back; InputError when it is missing, damaged or of another format."""
+        path = folder / f"{name}.json"
+        document = read_json(path)
+        if document.get("format") != FORMAT:
+            raise InputError(f"{path} has another format than this bkrl reads ({FORMAT}); train the policy again.")
+        weights = folder / f"{name}.safetensors"
+        if not weights.is_file():
+            raise InputError(f"{weights} is missing; train the policy again.")
+        if sha256(weights) != document.get("sha256"):
+            raise InputError(f"{weights} was changed after it was written; train the policy again.")
+        try:
+            tensors = safetensors.torch.load(weights.read_bytes())
+        except SafetensorError as error:
+            raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
+        return cls(
+            network=rebuild_network(document["network"], tensors),
+            env_id=document["env_id"],
+            family=document["family"],
+            action_names=tuple(document["action_names"]),
+            view=document["view"],
+        )
+
+
+def observation_options(world: World, network: str) -> tuple[dict[str, Any], str]:
+    """What to ask of `make_vec` so that this network can see, and the key of its view.
+
+    The paper network sees Crafter as pictures; potentials and captions read the symbols all the same.
+    """
+    if network == "paper" and world.family == "crafter":
+        return {"observation": "both"}, "image"
+    return {}, "symbolic"
+
+
+def network_for(name: str, envs: WorldVectorEnv, view: str, num_values: int, seed: int) -> ActorCritic:
+    """A fresh network that fits the worlds' observations and actions."""
+    space = envs.single_observation_space
+    if isinstance(space, spaces.Dict):
+        space = space[view]
+    shape: Sequence[int] = space.shape or ()
+    return build_network(
+        name,
+        obs_shape=shape,
+        num_actions=int(envs.single_action_space.n),  # type: ignore[attr-defined]
+        num_values=num_values,
+        sizes=None if name == "paper" else entry_sizes(shape, getattr(space, "high", None)),
+        seed=seed,
+    )

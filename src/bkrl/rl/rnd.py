@@ -1,0 +1,206 @@
+"""Random network distillation (Burda et al., 2018): novelty is how badly a network predicts a fixed random one.
+
+What is scored is s_{t+1}, the true last observation where an episode ended, and what is scored is what is trained on,
+normalised and clipped in the same way. The observation statistics take in a rollout before it is scored, so the first
+rewards are not judged by the statistics of nothing. Returns of novelty run on across episodes, and rewards are divided
+by the running standard deviation of their discounted sum along time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bkrl.rl.networks import is_image
+from bkrl.windows import Rollout
+
+_CHUNK = 4096
+
+
+class RunningMoments:
+    """Mean and variance over everything seen so far, entry by entry (Chan et al., 1979), in float64."""
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        self.count = 0.0
+        self.mean = np.zeros(shape)
+        self.squares = np.zeros(shape)
+
+    def update(self, batch: np.ndarray) -> None:
+        """Take in (B, *shape) values."""
+        if len(batch) == 0:
+            return
+        mean, count = batch.mean(0, dtype=np.float64), float(len(batch))
+        squares = ((batch - mean) ** 2).sum(0, dtype=np.float64)
+        delta, total = mean - self.mean, self.count + count
+        self.mean = self.mean + delta * count / total
+        self.squares = self.squares + squares + delta**2 * self.count * count / total
+        self.count = total
+
+    @property
+    def std(self) -> np.ndarray:
+        """The standard deviation."""
+        return np.sqrt(self.squares / max(self.count, 1.0))
+
+
+class RND:
+    """The novelty stream.
+
+    Args:
+        obs_shape: of the observations in the rollout.
+        num_envs: N.
+        gamma: discount of novelty.
+        coef: weight of its advantage.
+        seed: of both networks' weights.
+        hidden, outputs: width of the networks, and how many random features there are to predict.
+        clip: normalised observations are clipped to ± this.
+        update_proportion: share of each minibatch that trains the predictor (so that it does not learn too fast).
+    """
+
+    name = "rnd"
+    episodic = False
+    horizon = 0
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        num_envs: int,
+        *,
+        gamma: float = 0.99,
+        coef: float = 1.0,
+        seed: int = 0,
+        hidden: int = 128,
+        outputs: int = 64,
+        clip: float = 5.0,
+        update_proportion: float = 0.25,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.gamma, self.coef, self.clip, self.update_proportion = gamma, coef, clip, update_proportion
+        generator = torch.Generator().manual_seed(seed)
+        self.target = _network(obs_shape, hidden, outputs, 1, generator).to(device).requires_grad_(False)
+        # The predictor is deeper than what it predicts, so that what remains of its error is novelty, not incapacity.
+        self.predictor = _network(obs_shape, hidden, outputs, 2, generator).to(device)
+        self.device = torch.device(device)
+        self.observed = RunningMoments(tuple(obs_shape))
+        self.returned = RunningMoments()
+        self.discounted = np.zeros(num_envs)
+        self._observations = torch.zeros(0)
+        self._targets = torch.zeros(0)
+        self._mean = self._std = torch.zeros(0)
+        self._metrics: dict[str, float] = {}
+
+    def rewards(self, rollout: Rollout) -> np.ndarray:
+        """(T, N) float32 normalised novelty of s_{t+1}."""
+        following = next_observations(rollout)
+        T, N = rollout.rewards.shape
+        flat = following.reshape(T * N, *following.shape[2:])
+        self.observed.update(flat)
+        self._observations = torch.from_numpy(flat).to(self.device)
+        self._mean = torch.from_numpy(self.observed.mean.astype(np.float32)).to(self.device)
+        self._std = torch.from_numpy(self.observed.std.astype(np.float32)).clamp_min(1e-6).to(self.device)
+        with torch.no_grad():
+            errors, targets = [], []
+            for chunk in self._observations.split(_CHUNK):
+                inputs = self._normalised(chunk)
+                targets.append(self.target(inputs))
+                errors.append((self.predictor(inputs) - targets[-1]).square().mean(1))
+            self._targets = torch.cat(targets)
+            novelty = torch.cat(errors).cpu().numpy().reshape(T, N)
+
+        returns = np.empty((T, N))
+        for t in range(T):
+            self.discounted = self.gamma * self.discounted + novelty[t]
+            returns[t] = self.discounted
+        self.returned.update(returns.reshape(-1))
+        scale = float(self.returned.std)
+        rewards = novelty / max(scale, 1e-8)
+        self._metrics = {
+            "rnd/novelty": float(novelty.mean()),
+            "rnd/reward": float(rewards.mean()),
+            "rnd/return_std": scale,
+        }
+        return rewards.astype(np.float32)
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """The predictor's."""
+        return self.predictor.parameters()
+
+    def loss(self, index: Tensor) -> Tensor:
+        """Mean squared error on a part of the minibatch. `index` comes shuffled, so its first part is a random part."""
+        index = index[: math.ceil(self.update_proportion * len(index))]
+        inputs = self._normalised(self._observations[index])
+        return (self.predictor(inputs) - self._targets[index]).square().mean()
+
+    def metrics(self) -> dict[str, float]:
+        """`rnd/novelty` (raw), `rnd/reward` (normalised), `rnd/return_std`."""
+        return dict(self._metrics)
+
+    def state(self) -> dict[str, np.ndarray | Tensor]:
+        """Both networks and all running statistics."""
+        tensors: dict[str, np.ndarray | Tensor] = {
+            f"{name}.{key}": value
+            for name, network in (("target", self.target), ("predictor", self.predictor))
+            for key, value in network.state_dict().items()
+        }
+        for name, moments in (("observed", self.observed), ("returned", self.returned)):
+            tensors |= {
+                f"{name}.count": np.array(moments.count),
+                f"{name}.mean": moments.mean,
+                f"{name}.squares": moments.squares,
+            }
+        return tensors | {"discounted": self.discounted}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take back what `state` returned."""
+        for name, network in (("target", self.target), ("predictor", self.predictor)):
+            prefix = f"{name}."
+            network.load_state_dict(
+                {key.removeprefix(prefix): torch.from_numpy(v) for key, v in state.items() if key.startswith(prefix)}
+            )
+        for name, moments in (("observed", self.observed), ("returned", self.returned)):
+            moments.count = float(state[f"{name}.count"])
+            moments.mean, moments.squares = state[f"{name}.mean"].copy(), state[f"{name}.squares"].copy()
+        self.discounted = state["discounted"].copy()
+
+    def _normalised(self, observations: Tensor) -> Tensor:
+        return ((observations.float() - self._mean) / self._std).clamp_(-self.clip, self.clip)
+
+
+def next_observations(rollout: Rollout) -> np.ndarray:
+    """(T, N, *obs_shape): s_{t+1}, the true last observation where the episode ended, not the next one's first."""
+    T, N, H = rollout.num_steps, rollout.num_envs, rollout.horizon
+    following = rollout.observations[H + 1 : H + T + 1].copy()
+    following.reshape(T * N, *following.shape[2:])[rollout.final_index] = rollout.final_observations
+    return following
+
+
+class _ChannelsFirst(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.permute(0, 3, 1, 2)
+
+
+def _network(
+    obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator
+) -> nn.Sequential:
+    layers: list[nn.Module]
+    if is_image(obs_shape):
+        layers = [_ChannelsFirst()]
+        for inputs, channels, kernel, stride in ((obs_shape[2], 16, 8, 4), (16, 32, 4, 2)):
+            layers += [nn.utils.skip_init(nn.Conv2d, inputs, channels, kernel, stride=stride), nn.ReLU()]
+        layers.append(nn.Flatten())
+        rows, columns = (((side - 8) // 4 + 1 - 4) // 2 + 1 for side in obs_shape[:2])
+        width = 32 * rows * columns
+    else:
+        layers, width = [nn.Flatten()], math.prod(obs_shape)
+    for _ in range(depth):
+        layers += [nn.utils.skip_init(nn.Linear, width, hidden), nn.ReLU()]
+        width = hidden
+    network = nn.Sequential(*layers, nn.utils.skip_init(nn.Linear, width, outputs))
+    for module in network:
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(module.weight, math.sqrt(2), generator=generator)
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+    return network

@@ -1,0 +1,223 @@
+"""Carrying a PPO run to its end: checkpoints, exact resume, milestones, signals, warnings.
+
+What is shared by the stages that train. The same command continues where the newest whole checkpoint is; if the worlds
+can be saved, what follows is byte for byte what would have followed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from bkrl.reporter import Reporter
+from bkrl.rl.checkpoint import Checkpoints
+from bkrl.rl.ppo import PPO
+from bkrl.rl.streams import StatefulStream
+from bkrl.run import Run
+
+Milestone = Callable[[int, int], float | None]
+"""Called with (its number, the step reached) when a milestone is passed; may return a score, the higher the better."""
+
+
+def train(
+    ppo: PPO,
+    run: Run,
+    reporter: Reporter,
+    *,
+    title: str,
+    checkpoint_every: int,
+    milestones: Sequence[int],
+    at_milestone: Milestone,
+    at_best: Callable[[], None] | None = None,
+) -> None:
+    """Train until `ppo.done`, logging every iteration to the run's metrics.jsonl.
+
+    Lines with a clock in them (`time/…`) stand apart from the others, which are the same in every repetition.
+
+    Args:
+        ppo: freshly made, or made in the same way as before the run was stopped.
+        run: where metrics and checkpoints go; after the last iteration its checkpoints are removed by `finished`.
+        title: of the progress line.
+        checkpoint_every: world steps between checkpoints.
+        milestones: increasing world steps; each is passed once, after the iteration that reaches it (0: before the
+            first one).
+        at_milestone: what to do there.
+        at_best: what to do when the score was higher than all before, also those before a restart.
+
+    Raises:
+        Diverged: a loss or gradient is not finite; the last good checkpoint stays.
+        KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
+    """
+    checkpoints = Checkpoints(run.file("checkpoints"))
+    progress = _resume(ppo, run, reporter, checkpoints)
+    warned: set[str] = set()
+    saved_at = ppo.step
+    started, first_step = time.perf_counter(), ppo.step
+    with _patience() as interrupted, reporter.progress(title, ppo.total_steps) as update:
+        while True:
+            best = False
+            while progress["milestones"] < len(milestones) and ppo.step >= milestones[progress["milestones"]]:
+                began = time.perf_counter()
+                score = at_milestone(progress["milestones"], ppo.step)
+                run.log(ppo.step, **{"time/milestone": time.perf_counter() - began})
+                progress["milestones"] += 1
+                if score is not None and (progress["best"] is None or score > progress["best"]):
+                    progress["best"], best = score, True
+                    if at_best is not None:
+                        at_best()
+            due = ppo.step - saved_at >= checkpoint_every
+            if due or best or interrupted() or ppo.done:
+                _save(ppo, run, checkpoints, progress, best)
+                saved_at = ppo.step
+            if interrupted():
+                interrupted(leave=True)
+            if ppo.done:
+                break
+            metrics = ppo.iterate()
+            clock = {key: value for key, value in metrics.items() if key.startswith("time/")}
+            figures = {key: value for key, value in metrics.items() if key not in clock}
+            run.log(ppo.step, **figures)
+            clock["time/sps"] = (ppo.step - first_step) / (time.perf_counter() - started)
+            run.log(ppo.step, **clock)
+            _watch(figures, ppo, warned, reporter)
+            update(min(ppo.step, ppo.total_steps), _note(figures))
+
+
+def finished(run: Run) -> None:
+    """Remove the checkpoints of a run whose results are written."""
+    Checkpoints(run.file("checkpoints")).clear()
+
+
+def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any], best: bool) -> None:
+    tensors, counters = ppo.state()
+    for index, stream in enumerate(ppo.streams):
+        if isinstance(stream, StatefulStream):
+            tensors |= {f"stream.{index}.{key}": value for key, value in stream.state().items()}
+    try:
+        worlds = ppo.envs.snapshot()
+    except NotImplementedError:
+        worlds = {}
+    tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
+    metrics = run.file("metrics.jsonl")
+    facts = {
+        "counters": counters,
+        "progress": progress,
+        "exact": bool(worlds),
+        "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+    }
+    checkpoints.save(ppo.step, tensors, facts, best=best)
+
+
+def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) -> dict[str, Any]:
+    """Put everything back as the newest whole checkpoint has it, or start from nothing."""
+    checkpoints.sweep()
+    found = checkpoints.newest()
+    for sentence in found.skipped if found else []:
+        reporter.warn(sentence)
+    if found is None or not found.tensors:
+        _truncate(run, 0)
+        return {"milestones": 0, "best": None}
+    tensors, exact = found.tensors, bool(found.facts["exact"])
+    ppo.restore(tensors, found.facts["counters"], worlds=exact)
+    for index, stream in enumerate(ppo.streams):
+        if isinstance(stream, StatefulStream):
+            stream.restore(_under(tensors, f"stream.{index}."))
+    if exact:
+        ppo.envs.restore(_under(tensors, "worlds."))
+    else:
+        ppo.restart_worlds()
+    _truncate(run, int(found.facts["metrics_bytes"]))
+    how = "exactly where it was" if exact else "with fresh episodes, because these worlds cannot be saved"
+    reporter.say(f"continuing at step {ppo.step:,}, {how}")
+    return dict(found.facts["progress"])
+
+
+def _under(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _truncate(run: Run, size: int) -> None:
+    """Forget what was logged after the checkpoint: it is about to be logged again."""
+    run.close()
+    path = run.file("metrics.jsonl")
+    if path.exists():
+        os.truncate(path, min(size, path.stat().st_size))
+
+
+def _note(figures: dict[str, float]) -> str:
+    if "rollout/success_rate" not in figures:
+        return ""
+    return f"success {figures['rollout/success_rate']:.2f}, return {figures['rollout/return']:.2f}"
+
+
+def _watch(figures: dict[str, float], ppo: PPO, warned: set[str], reporter: Reporter) -> None:
+    """Say, once for each, what usually means that a run is lost."""
+    uniform = math.log(ppo.logits.shape[-1])
+    success = figures.get("rollout/success_rate", 1.0)
+    signs = {
+        "entropy": (
+            figures["ppo/entropy"] < 0.01 * uniform and success < 0.5,
+            f"the policy's entropy has collapsed ({figures['ppo/entropy']:.4f}) while it succeeds in "
+            f"{success:.0%} of episodes; a larger --ent-coef keeps it exploring",
+        ),
+        "kl": (
+            figures["ppo/approx_kl"] > 0.5,
+            f"an update moved the policy very far (KL {figures['ppo/approx_kl']:.2f}); a smaller --learning-rate or "
+            "--target-kl 0.03 would hold it",
+        ),
+    }
+    for sign, (present, sentence) in signs.items():
+        if present and sign not in warned:
+            warned.add(sign)
+            reporter.warn(f"step {ppo.step:,}: {sentence}.")
+
+
+class _Interrupted:
+    """Whether a signal has come, and how to leave as it asks."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.before: dict[int, Any] = {}
+
+    def __call__(self, leave: bool = False) -> bool:
+        if leave and self.number is not None:
+            self.restore()
+            handler = self.before.get(self.number)
+            if callable(handler):
+                handler(self.number, None)
+            signal.raise_signal(self.number)
+            raise KeyboardInterrupt
+        return self.number is not None
+
+    def restore(self) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _patience() -> Iterator[_Interrupted]:
+    """Let the first SIGINT or SIGTERM wait until the iteration is over; a second one acts at once."""
+    state = _Interrupted()
+
+    def later(number: int, frame: Any) -> None:
+        del frame
+        if state.number is not None:
+            state(leave=True)
+        state.number = number
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            state.before[number] = signal.getsignal(number)
+            signal.signal(number, later)
+    try:
+        yield state
+    finally:
+        state.restore()

@@ -1,0 +1,173 @@
+"""collect: experience of an exploring agent, annotated with text.
+
+PPO is paid for novelty (RND), and for the world's reward only if `--ext-coef` says so. At regular points of training
+the policy is kept; when training is over each kept policy plays whole episodes, sampling its actions, and those are
+the dataset. So the dataset is a function of the kept policies alone, and a run that is killed while it records simply
+records again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import torch
+
+from bkrl.config import CollectConfig
+from bkrl.dataset import DatasetWriter
+from bkrl.envs import World, captioner, make_vec, world
+from bkrl.errors import UsageError
+from bkrl.reporter import Reporter
+from bkrl.rl.play import play
+from bkrl.rl.policy import Policy, network_for, observation_options
+from bkrl.rl.ppo import PPO
+from bkrl.rl.rnd import RND
+from bkrl.rl.streams import EnvReward, RewardStream
+from bkrl.rl.trainer import finished, train
+from bkrl.rng import derive_seed
+from bkrl.run import Run
+
+MOST_RECORDED_AT_ONCE = 64
+
+
+def run(config: CollectConfig, reporter: Reporter) -> Run:
+    """Train the explorer, then record.
+
+    Raises:
+        UsageError: both reward weights are 0, or settings that cannot work.
+        Diverged: a loss is not finite; the last good checkpoint is kept.
+    """
+    facts = world(config.env)
+    if config.ext_coef == 0 and config.int_coef == 0:
+        raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
+    describe = captioner(config.env, config.language)
+    result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
+        return result
+    torch.set_num_threads(config.threads)
+    points = recording_points(config)
+    if len(points) < config.checkpoints:
+        reporter.warn(
+            f"{config.steps:,} steps are too few for {config.checkpoints} recording points "
+            f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
+        )
+    steps = _explore(config, facts, points, result, reporter)
+    return _record(config, facts, describe, points, steps, result, reporter)
+
+
+def recording_points(config: CollectConfig) -> list[int]:
+    """The steps at which the policy is kept: from 0 to the end, evenly, at ends of rollouts; one is at the end."""
+    size = config.ppo.num_envs * config.ppo.num_steps
+    last = -(-config.steps // size)
+    if config.checkpoints == 1:
+        return [last * size]
+    return sorted({round(rollout) * size for rollout in np.linspace(0, last, config.checkpoints)})
+
+
+def _explore(config: CollectConfig, facts: World, points: list[int], result: Run, reporter: Reporter) -> int:
+    """Train, keeping a policy at each of `points`; the steps taken."""
+    options, view = observation_options(facts, config.network)
+    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
+    streams: list[RewardStream] = []
+    if config.ext_coef > 0:
+        streams.append(EnvReward(gamma=config.ppo.gamma, coef=config.ext_coef))
+    if config.int_coef > 0:
+        streams.append(
+            RND(
+                facts.obs_shape,
+                config.ppo.num_envs,
+                gamma=config.int_gamma,
+                coef=config.int_coef,
+                seed=derive_seed(config.seed, "rnd"),
+            )
+        )
+    network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
+    policy = Policy(network, config.env, facts.family, facts.action_names, view)
+    ppo = PPO(envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view)
+    result.file("policies").mkdir(exist_ok=True)
+
+    def keep(number: int, step: int) -> None:
+        del number
+        policy.save(result.file("policies"), _name(step))
+
+    train(
+        ppo,
+        result,
+        reporter,
+        title=f"explore {config.env}",
+        checkpoint_every=max(config.steps // 10, 1),
+        milestones=points,
+        at_milestone=keep,
+    )
+    envs.close()
+    return ppo.step
+
+
+def _record(
+    config: CollectConfig, facts: World, describe: Any, points: list[int], steps: int, result: Run, reporter: Reporter
+) -> Run:
+    """Let each kept policy play, and write what it saw and did."""
+    shutil.rmtree(result.file("steps"), ignore_errors=True)  # parts of a recording that was cut short
+    writer = DatasetWriter(
+        result,
+        env_id=config.env,
+        obs_shape=facts.obs_shape,
+        action_names=facts.action_names,
+        info={"family": facts.family, "rules": facts.rules, "language": config.language},
+    )
+    options, _ = observation_options(facts, config.network)
+    count = config.episodes_per_checkpoint
+    envs = make_vec(config.env, min(count, MOST_RECORDED_AT_ONCE), backend=config.backend, **options)
+    outputs: list[str] = []
+    returns, successes, lengths = [], [], []
+    with reporter.progress("record", len(points) * count, "episodes") as update:
+        for number, point in enumerate(points):
+            policy = Policy.load(result.file("policies"), _name(point))
+            outputs += [f"policies/{_name(point)}.{ending}" for ending in ("safetensors", "json")]
+            done = number * count
+            seed = derive_seed(config.seed, "record", number)
+            for episode in play(
+                policy.network,
+                envs,
+                count,
+                seed=seed,
+                keep=True,
+                view=policy.view,
+                tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
+            ):
+                writer.add_episode(
+                    episode.observations,
+                    episode.actions,
+                    episode.rewards,
+                    describe(episode.observations),
+                    mission=episode.mission,
+                    terminated=episode.terminated,
+                    truncated=episode.truncated,
+                    success=episode.success,
+                    seed=episode.seed,
+                    checkpoint_step=point,
+                )
+                returns.append(episode.episode_return)
+                successes.append(episode.success)
+                lengths.append(episode.length)
+    envs.close()
+    writer.close()
+    result.finish(
+        [*writer.outputs, *outputs],
+        env_id=config.env,
+        steps=steps,
+        recorded_episodes=writer.num_episodes,
+        recorded_steps=int(sum(lengths)),
+        mean_return=float(np.mean(returns)),
+        success_rate=float(np.mean(successes)),
+        checkpoints=points,
+        reward_free=config.ext_coef == 0,
+    )
+    finished(result)
+    return result
+
+
+def _name(step: int) -> str:
+    return f"step-{step:012d}"

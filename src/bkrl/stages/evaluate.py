@@ -1,0 +1,181 @@
+"""evaluate: a frozen policy on seeded episodes, sampled and greedy, with intervals and moving pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from bkrl.config import EvaluateConfig
+from bkrl.envs import make_vec, world
+from bkrl.errors import InputError
+from bkrl.report.statistics import t_interval
+from bkrl.reporter import Reporter
+from bkrl.rl.play import Episode, play
+from bkrl.rl.policy import Policy
+from bkrl.run import Run, atomic_write, to_json
+
+MOST_AT_ONCE = 64
+FRAME_MILLISECONDS = 120
+_Z = 1.959963984540054  # the 97.5 % point of the normal distribution
+
+
+def run(config: EvaluateConfig, reporter: Reporter) -> Run:
+    """Play `config.episodes` episodes in each mode and write evaluation.json and the GIFs.
+
+    Raises:
+        InputError: the policy is missing or damaged, or belongs to another family of worlds.
+    """
+    source = Run.open(config.policy, "train-rs")
+    policy = Policy.load(source.path)
+    env_id = config.env or policy.env_id
+    facts = world(env_id)
+    if facts.family != policy.family or facts.action_names != policy.action_names:
+        raise InputError(
+            f"{config.policy} acts in {policy.family} worlds with the actions of {policy.env_id}; "
+            f"{env_id} is another kind of world, choose one like it with --env."
+        )
+    result = Run.create(
+        config.run_dir, stage="evaluate", config=config, inputs={"policy": config.policy}, fresh=config.fresh
+    )
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
+        return result
+    torch.set_num_threads(config.threads)
+    options = {"observation": "both"} if policy.view == "image" else {}
+    envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
+    modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
+    document: dict[str, Any] = {
+        "policy": config.policy,
+        "alg": source.facts.get("alg"),
+        "trained_in": policy.env_id,
+        "trained_steps": source.facts.get("steps"),
+        "env_id": env_id,
+        "seed": config.seed,
+        "modes": {},
+    }
+    outputs = ["evaluation.json"]
+    with reporter.progress("evaluate", len(modes) * config.episodes, "episodes") as update:
+        for number, mode in enumerate(modes):
+            done = number * config.episodes
+            episodes = list(
+                play(
+                    policy.network,
+                    envs,
+                    config.episodes,
+                    seed=config.seed,
+                    greedy=mode == "greedy",
+                    frames=config.gifs,
+                    view=policy.view,
+                    tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
+                )
+            )
+            outputs += _write_gifs(result, mode, episodes[: config.gifs])
+            document["modes"][mode] = measure(episodes)
+    envs.close()
+    atomic_write(result.file("evaluation.json"), to_json(document))
+    shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]
+    result.finish(
+        outputs,
+        env_id=env_id,
+        alg=document["alg"],
+        policy=config.policy,
+        episodes=config.episodes,
+        success_rate=shown["success_rate"]["mean"],
+        episode_return=shown["return"]["mean"],
+        episode_length=shown["length"]["mean"],
+        modes={mode: _without_episodes(scores) for mode, scores in document["modes"].items()},
+        table={
+            "header": ["mode", "success rate", "95 % interval", "return", "length"],
+            "rows": [_row(mode, scores) for mode, scores in document["modes"].items()],
+        },
+    )
+    return result
+
+
+def measure(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Means with 95 % intervals (Wilson for the success rate, Student's t for the others), and every episode.
+
+    The intervals are over episodes of this one policy; how policies of other seeds differ is another question.
+    """
+    returns = np.array([e.episode_return for e in episodes])
+    lengths = np.array([e.length for e in episodes], float)
+    successes = sum(e.success for e in episodes)
+    low, high = wilson_interval(successes, len(episodes))
+    scores: dict[str, Any] = {"success_rate": {"mean": successes / len(episodes), "low": low, "high": high}}
+    for name, values in (("return", returns), ("length", lengths)):
+        interval = t_interval(values)
+        scores[name] = {
+            "mean": float(values.mean()),
+            "low": interval.low,
+            "high": interval.high,
+            "std": float(values.std(ddof=1)) if len(values) > 1 else None,
+        }
+    scores["episodes"] = [
+        {
+            "seed": e.seed,
+            "mission": e.mission,
+            "success": e.success,
+            "return": e.episode_return,
+            "length": e.length,
+            "terminated": e.terminated,
+            "truncated": e.truncated,
+        }
+        for e in episodes
+    ]
+    return scores
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a proportion: sound also at 0 and n successes, unlike the normal approximation."""
+    rate = successes / n
+    centre = rate + _Z**2 / (2 * n)
+    half = _Z * math.sqrt(rate * (1 - rate) / n + _Z**2 / (4 * n**2))
+    scale = 1 + _Z**2 / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def write_gif(frames: Sequence[np.ndarray]) -> bytes:
+    """A looping GIF of (H, W, 3) uint8 frames, its last one held for a second."""
+    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
+    buffer = BytesIO()
+    pictures[0].save(
+        buffer,
+        format="GIF",
+        save_all=True,
+        append_images=pictures[1:],
+        duration=[FRAME_MILLISECONDS] * (len(pictures) - 1) + [1000],
+        loop=0,
+        optimize=False,
+    )
+    return buffer.getvalue()
+
+
+def _write_gifs(result: Run, mode: str, episodes: Sequence[Episode]) -> list[str]:
+    names = []
+    for number, episode in enumerate(episodes):
+        result.file("gifs").mkdir(exist_ok=True)
+        name = f"gifs/{mode}-{number}.gif"
+        atomic_write(result.file(name), write_gif(episode.frames))
+        names.append(name)
+    return names
+
+
+def _without_episodes(scores: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in scores.items() if key != "episodes"}
+
+
+def _row(mode: str, scores: dict[str, Any]) -> list[str]:
+    rate = scores["success_rate"]
+    return [
+        mode,
+        f"{rate['mean']:.2f}",
+        f"{rate['low']:.2f}-{rate['high']:.2f}",
+        f"{scores['return']['mean']:.3f}",
+        f"{scores['length']['mean']:.1f}",
+    ]

@@ -1,0 +1,164 @@
+"""train-rs: a policy for one task, with PPO, its reward shaped by a potential or not.
+
+Whatever the algorithm, the loop is the same; `--alg` only chooses the reward streams. Evaluation is always by the
+world's own reward, on episodes seeded apart from training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bkrl.config import TrainRsConfig
+from bkrl.envs import World, make_vec, world
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.errors import InputError, UsageError
+from bkrl.potentials import load_potential
+from bkrl.potentials.protocol import Scaled
+from bkrl.potentials.stream import ShapedReward
+from bkrl.reporter import Reporter
+from bkrl.rl.play import play, summarise
+from bkrl.rl.policy import Policy, network_for, observation_options
+from bkrl.rl.ppo import PPO
+from bkrl.rl.rnd import RND
+from bkrl.rl.streams import EnvReward, RewardStream
+from bkrl.rl.trainer import finished, train
+from bkrl.rng import derive_seed
+from bkrl.run import Run
+
+MOST_EVALUATED_AT_ONCE = 64
+BEST = ("policy-best.safetensors", "policy-best.json")
+
+
+def run(config: TrainRsConfig, reporter: Reporter) -> Run:
+    """Train, evaluating as it goes; the last policy is the result, the best one is kept beside it.
+
+    Raises:
+        UsageError: an algorithm and a potential that do not belong together, or settings that cannot work.
+        InputError: the potential is missing, damaged or made for another family of worlds.
+        Diverged: a loss is not finite; the last good checkpoint is kept, the same command continues from it.
+    """
+    facts = world(config.env)
+    variant = _variant(config)
+    inputs = {"potential": config.potential} if config.potential is not None else {}
+    result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
+        return result
+    torch.set_num_threads(config.threads)
+    potential = _potential(config, facts, variant)
+    try:
+        return _train(config, facts, potential, result, reporter)
+    finally:
+        if potential is not None:
+            potential.close()
+
+
+def _train(config: TrainRsConfig, facts: World, potential: Scaled | None, result: Run, reporter: Reporter) -> Run:
+    options, view = observation_options(facts, config.network)
+    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
+    judged = make_vec(config.env, min(config.eval_episodes, MOST_EVALUATED_AT_ONCE), backend=config.backend, **options)
+    streams = _streams(config, facts, potential)
+    network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
+    policy = Policy(network, config.env, facts.family, facts.action_names, view)
+    ppo = PPO(envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view)
+
+    def judge(number: int, step: int) -> float:
+        del number
+        scores = evaluate(policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"))
+        result.log(step, **scores)
+        return scores["eval/return"]
+
+    rollout_size = config.ppo.num_envs * config.ppo.num_steps
+    train(
+        ppo,
+        result,
+        reporter,
+        title=f"{config.alg} {config.env} s{config.seed}",
+        checkpoint_every=config.checkpoint_every,
+        milestones=whole_rollouts(
+            range(0, config.steps + config.eval_every, config.eval_every), config.steps, rollout_size
+        ),
+        at_milestone=judge,
+        at_best=lambda: _keep(policy, result),
+    )
+    envs.close()
+    judged.close()
+    outputs = policy.save(result.path)
+    rows = [row for row in result.metrics() if "eval/return" in row]
+    top = max(rows, key=lambda row: row["eval/return"])
+    result.finish(
+        [*outputs, *(name for name in BEST if result.file(name).exists())],
+        alg=config.alg,
+        env_id=config.env,
+        steps=ppo.step,
+        episodes=ppo.episodes,
+        parameters=sum(p.numel() for p in network.parameters()),
+        success_rate=rows[-1]["eval/success_rate"],
+        episode_return=rows[-1]["eval/return"],
+        best_success_rate=top["eval/success_rate"],
+        best_step=top["step"],
+    )
+    finished(result)
+    return result
+
+
+def _keep(policy: Policy, result: Run) -> None:
+    policy.save(result.path, "policy-best")
+
+
+def evaluate(policy: Policy, envs: WorldVectorEnv, episodes: int, seed: int) -> dict[str, float]:
+    """Sampled (`eval/…`) and greedy (`eval/greedy_…`) success rate, return and length on the same seeded episodes.
+
+    The sampled policy is the one that counts: a policy without memory, made greedy, often walks in circles.
+    """
+    scores: dict[str, float] = {}
+    for prefix, greedy in (("eval/greedy_", True), ("eval/", False)):
+        played = list(play(policy.network, envs, episodes, seed=seed, greedy=greedy, view=policy.view))
+        scores |= summarise(played, prefix)
+    return scores
+
+
+def whole_rollouts(steps: Sequence[int] | range, last: int, rollout_size: int) -> list[int]:
+    """The distinct ends of rollouts at or after each of `steps` (none beyond the one that reaches `last`)."""
+    return sorted({-(-min(step, last) // rollout_size) * rollout_size for step in steps})
+
+
+def _streams(config: TrainRsConfig, facts: World, potential: Scaled | None) -> list[RewardStream]:
+    gamma = config.ppo.gamma
+    if potential is not None:
+        return [ShapedReward(potential, gamma, reward_scale=config.reward_scale, shaping_coef=config.shaping_coef)]
+    streams: list[RewardStream] = [EnvReward(gamma=gamma, scale=config.reward_scale)]
+    if config.alg == "rnd":
+        seed = derive_seed(config.seed, "rnd")
+        streams.append(RND(facts.obs_shape, config.ppo.num_envs, coef=config.int_coef, seed=seed))
+    return streams
+
+
+def _variant(config: TrainRsConfig) -> str | None:
+    """Which kind of potential the algorithm wants, if any; UsageError when --potential does not fit that."""
+    variant = config.alg.removeprefix("bk-") if config.alg.startswith("bk-") else None
+    if variant is not None and config.potential is None:
+        raise UsageError(f"--alg {config.alg} needs --potential RUN, a run of `bkrl train-rm` on {variant} labels.")
+    if variant is None and config.potential is not None:
+        raise UsageError(f"--alg {config.alg} uses no potential; leave --potential out, or choose a bk- algorithm.")
+    return variant
+
+
+def _potential(config: TrainRsConfig, facts: World, variant: str | None) -> Scaled | None:
+    if config.potential is None:
+        return None
+    found: Any = Run.open(config.potential, "train-rm", verify=False).facts.get("variant")
+    if found is not None and found != variant:
+        raise UsageError(f"{config.potential} was built from {found} labels; use --alg bk-{found}.")
+    potential = load_potential(config.potential)
+    made_for = potential.artefact.env_family
+    if made_for != facts.family:
+        potential.close()
+        raise InputError(
+            f"{config.potential} was built for {made_for} worlds and {config.env} is a {facts.family} world; "
+            "collect and label there, or choose another --potential."
+        )
+    return potential
