@@ -359,35 +359,29 @@ class _Checker:
 
     def attribute(self, node: ast.Attribute) -> bool:
         """Check one attribute; True when its left side needs no visit."""
-        if isinstance(node.value, ast.Name) and node.value.id in {"np", "math"}:
-            module = node.value.id
-            allowed = NUMPY if module == "np" else MATH
-            if node.attr not in allowed:
-                why = _WHY_NUMPY.get(node.attr, "it is not on the list of allowed functions")
-                self.refuse(node, f"{module}.{node.attr} is not allowed: {why}")
-            return True
-        value = node.value
-        if (
-            isinstance(value, ast.Attribute)
-            and isinstance(value.value, ast.Name)
-            and value.value.id == "np"
-            and value.attr == "linalg"
-        ):
-            if node.attr not in NUMPY_LINALG:
-                self.refuse(node, f"np.linalg.{node.attr} is not allowed: only np.linalg.norm is")
-            return True
-        if (
-            isinstance(value, ast.Attribute)
-            and isinstance(value.value, ast.Name)
-            and value.value.id == "np"
-            and value.attr in NUMPY - NUMPY_TYPES
-            and value.attr not in {"inf", "nan", "pi", "e", "newaxis"}
-        ):
-            self.refuse(node, f"np.{value.attr}.{node.attr} is not allowed")
+        path: list[str] = []
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            path.insert(0, root.attr)
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in {"np", "math"}:
+            self.module_attribute(node, root.id, path)
             return True
         if node.attr not in METHODS:
             self.refuse(node, f"the attribute .{ascii(node.attr)[1:-1]} is not allowed")
         return False
+
+    def module_attribute(self, node: ast.Attribute, module: str, path: list[str]) -> None:
+        allowed = NUMPY if module == "np" else MATH
+        name = f"{module}.{'.'.join(path)}"
+        if path[:1] == ["linalg"] and module == "np":
+            if len(path) != 2 or path[1] not in NUMPY_LINALG:
+                self.refuse(node, f"{name} is not allowed: of np.linalg only np.linalg.norm is")
+        elif path[0] not in allowed:
+            why = _WHY_NUMPY.get(path[0], "it is not on the list of allowed functions")
+            self.refuse(node, f"{name} is not allowed: {why}")
+        elif len(path) > 1:
+            self.refuse(node, f"{name} is not allowed: functions have no attributes here")
 
     def literal(self, node: ast.Constant) -> None:
         value = node.value

@@ -264,7 +264,10 @@ class _Worker:
             return f"{what} returned None; a return statement is missing"
         if isinstance(result, dict | str | bytes):
             return f"{what} returned {type(result).__name__}, not an array of {self.chunk} numbers"
-        array = np.asarray(result)
+        try:
+            array = np.asarray(result)
+        except (ValueError, OverflowError, TypeError):
+            return f"{what} returned a {type(result).__name__} that is not an array of numbers"
         if array.dtype.kind not in "biuf":
             return f"{what} returned dtype {array.dtype}, not numbers"
         if array.shape != (self.chunk,):

@@ -1,0 +1,211 @@
+"""The sandbox against a corpus of hostile and broken programs, and its own layers one by one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkrl.errors import BkrlError
+from bkrl.potentials.sandbox import (
+    CHUNK,
+    Limits,
+    ProgramFailed,
+    ProgramRejected,
+    Sandbox,
+    check_source,
+    probation,
+)
+from bkrl.windows import Windows
+from tests.potentials.corpus import CORPUS, FINE, Program, body
+
+LIMITS = Limits(call=0.25, load=0.5, memory_mb=256)
+STATIC = [program for program in CORPUS if program.outcome == "S"]
+DYNAMIC = [program for program in CORPUS if program.outcome != "S"]
+KINDS = {"raised": "E", "timeout": "T", "killed": "K", "returned": "R", "probation": "P"}
+
+
+def windows(count: int = 40, seed: int = 0) -> Windows:
+    rng = np.random.default_rng(seed)
+    return Windows(
+        rng.integers(0, 11, (count, 3, 4)).astype(np.uint8), rng.integers(0, 7, (count, 2)), np.ones((count, 3), bool)
+    )
+
+
+def outcome(source: str, **options: object) -> tuple[str, BkrlError | None]:
+    try:
+        with Sandbox(source, (4,), 2, limits=LIMITS, **options) as program:  # type: ignore[arg-type]
+            program(windows())
+            probation(program, windows(300))
+    except ProgramRejected as error:
+        return "S", error
+    except ProgramFailed as error:
+        return KINDS[error.kind], error
+    return "OK", None
+
+
+def test_the_corpus_is_large_and_its_names_are_distinct():
+    assert len(CORPUS) >= 170
+    assert len({program.name for program in CORPUS}) == len(CORPUS)
+
+
+@pytest.mark.parametrize("program", STATIC, ids=lambda program: program.name)
+def test_rejected_with_reasons_before_anything_runs(program: Program):
+    problems = check_source(program.source)
+    assert problems
+    for line, reason in problems:
+        assert line >= 0
+        assert reason == reason.strip()
+        assert len(reason) < 220
+
+
+@pytest.mark.parametrize("program", DYNAMIC, ids=lambda program: program.name)
+def test_killed_reported_or_accepted_as_specified(program: Program):
+    got, error = outcome(program.source)
+    assert got in ([program.outcome] if program.outcome == "OK" else list(program.outcome)), str(error)
+    if isinstance(error, ProgramFailed):
+        assert str(error).endswith(".")
+        if got == "E":
+            assert error.line > 1, "an exception is reported with the program's line"
+
+
+def test_all_problems_are_reported_at_once_with_their_lines():
+    problems = check_source("import os\n\n\n" + body("x = open('f')\nreturn x.data"))
+    assert [line for line, _ in problems] == [1, 5, 6]
+
+
+def test_a_problem_says_why():
+    ((line, reason),) = check_source(body("return np.random.rand(len(actions))"))
+    assert line == 2
+    assert "deterministic" in reason
+
+
+def test_an_honest_call_after_a_hostile_one_is_not_slowed():
+    with pytest.raises(ProgramFailed):
+        Sandbox(body("while True:\n    pass"), (4,), 2, limits=LIMITS)(windows())
+    with Sandbox(FINE, (4,), 2) as program:
+        program(windows())
+        began = time.perf_counter()
+        for _ in range(20):
+            program(windows())
+        assert time.perf_counter() - began < 1.0
+
+
+def test_a_hang_is_killed_near_its_limit_and_the_sandbox_goes_on():
+    source = body("while observations[0, -1, 0] == 200:\n    pass\nreturn actions[:, 0]")
+    hang = windows()
+    hang.observations[:] = 200
+    with Sandbox(source, (4,), 2, limits=LIMITS) as program:
+        first = program(windows())
+        began = time.perf_counter()
+        with pytest.raises(ProgramFailed, match="longer than 0.25 s"):
+            program(hang)
+        assert time.perf_counter() - began < 0.25 + 1.0
+        np.testing.assert_array_equal(program(windows()), first)
+
+
+def test_values_are_the_same_for_any_batch_bit_for_bit():
+    source = body(
+        "x = np.sqrt(observations.astype(float) + 0.1)\n"
+        "return np.exp(-x.mean(axis=(1, 2))) + np.einsum('bij,bij->b', x, x) / np.linalg.norm(x[:, -1], axis=1)"
+    )
+    many = windows(3 * CHUNK + 11)
+    with Sandbox(source, (4,), 2) as program:
+        whole = program(many)
+        singles = np.concatenate([program(many[i : i + 1]) for i in range(0, len(many), 37)])
+        np.testing.assert_array_equal(singles, whole[::37])
+        order = np.random.default_rng(1).permutation(len(many))
+        np.testing.assert_array_equal(program(many[order]), whole[order])
+        assert program(many[:0]).shape == (0,)
+
+
+def test_repeated_windows_are_evaluated_once():
+    # the value counts the distinct rows the program was given, so a duplicate that reached it would show
+    few = windows(5)
+    many = few[np.tile(np.arange(5), 200)]
+    with Sandbox(body("return actions[:, 0] * 0.0 + len(actions)"), (4,), 2) as program:
+        assert program._evaluate_part(few.unique()[0])[0].shape[1] == len(few)
+        assert program(many).shape == (1000,)
+
+
+def test_components_come_back_by_name():
+    source = body("a = actions[:, 0] * 1.0\nb = valid.sum(axis=1)\nreturn a + b, {'first': a, 'second': b}")
+    with Sandbox(source, (4,), 2) as program:
+        values, components = program.evaluate(windows())
+    assert list(components) == ["first", "second"]
+    np.testing.assert_array_equal(components["first"] + components["second"], values)
+
+
+def test_a_program_sees_raw_integers_and_their_types():
+    source = body(
+        "assert observations.dtype == np.int64\nassert actions.dtype == np.int64\nassert valid.dtype == bool\n"
+        "assert observations.shape[1:] == (3, 4)\nreturn observations[:, -1, 0] - 300"
+    )
+    with Sandbox(source, (4,), 2) as program:
+        np.testing.assert_array_equal(program(windows()), windows().observations[:, -1, 0].astype(int) - 300)
+
+
+UNARY = (
+    "abs", "all", "any", "argmax", "argmin", "argsort", "around", "average", "ceil", "cos", "count_nonzero",
+    "cumsum", "diff", "exp", "exp2", "flatnonzero", "floor", "gradient", "isfinite", "log1p", "max", "mean",
+    "median", "min", "nan_to_num", "nanmax", "nanmean", "nanmedian", "nanstd", "nonzero", "prod", "ptp",
+    "ravel", "rint", "sign", "sort", "sqrt", "square", "std", "sum", "tanh", "transpose", "trunc", "unique",
+    "var", "zeros_like",
+)  # fmt: skip
+
+
+def test_every_allowed_function_exists_and_runs_after_the_lock():
+    calls = "\n".join(f"x = np.{name}(small)" for name in UNARY)
+    source = body(
+        "small = actions.astype('float64')\n" + calls + "\nx = np.percentile(small, 30)\nx = np.histogram(small, 5)\n"
+        "x = np.interp(small[:, 0], [0, 1], [0, 1])\nx = np.einsum('ij,ij->i', small, small)\n"
+        "x = np.isin(actions, [1, 2])\nx = np.linalg.norm(small)\nx = np.linalg.norm(small, axis=1)\n"
+        "x = np.select([small > 1], [small])\nx = np.pad(small, 1)\nx = math.comb(5, 2)\n"
+        "x = np.where(small > 1, 1, 0).sum(axis=1)\nreturn x"
+    )
+    with Sandbox(source, (4,), 2) as program:
+        program(windows())
+
+
+def test_the_worker_has_no_secrets_of_ours(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-0123456789")
+    with Sandbox(FINE, (4,), 2) as program:
+        assert program._worker is not None
+        folder = Path(f"/proc/{program._worker._process.pid}")
+        if not folder.exists():
+            pytest.skip("no /proc here")
+        try:
+            environment = (folder / "environ").read_bytes()
+        except PermissionError:
+            return
+        assert b"canary" not in environment
+
+
+def test_workers_and_descriptors_do_not_pile_up():
+    with Sandbox(FINE, (4,), 2) as program:
+        program(windows())
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no /proc here")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with Sandbox(FINE, (4,), 2) as program:
+            program(windows())
+            process = program._worker._process  # type: ignore[union-attr]
+        assert process.returncode is not None
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_worker_killed_from_outside_is_replaced_once():
+    with Sandbox(FINE, (4,), 2) as program:
+        first = program(windows())
+        program._worker._process.kill()  # type: ignore[union-attr]
+        program._worker._process.wait()  # type: ignore[union-attr]
+        np.testing.assert_array_equal(program(windows()), first)
+
+
+def test_windows_of_another_shape_are_refused():
+    with Sandbox(FINE, (5,), 2) as program, pytest.raises(BkrlError, match="made for windows"):
+        program(windows())
