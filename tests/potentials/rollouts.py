@@ -1,0 +1,58 @@
+"""Random rollouts with every kind of end, and the worlds they were cut from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bkrl.windows import Rollout, Windows
+
+
+def random_rollouts(
+    seed: int, horizon: int, steps: int, worlds: int, end_rate: float, count: int = 2, shape: tuple[int, ...] = (2,)
+) -> list[Rollout]:
+    """`count` consecutive rollouts of the same worlds, history carried from one into the next."""
+    rng = np.random.default_rng(seed)
+    total = horizon + count * steps
+    observations = rng.integers(1, 6, (total + 1, worlds, *shape)).astype(np.uint8)
+    actions = rng.integers(0, 4, (total, worlds)).astype(np.int64)
+    ended = rng.random((total, worlds)) < end_rate
+    ended[:horizon] = False
+    ages = np.zeros((total + 1, worlds), np.int32)
+    for t in range(total):
+        ages[t + 1] = np.where(ended[t], 0, ages[t] + 1)
+    # nothing is known of what came before the first row, so episodes begin at the latest there
+    truncated = ended & (rng.random(ended.shape) < 0.5)
+    finals = rng.integers(1, 6, (total, worlds, *shape)).astype(np.uint8)
+    rollouts = []
+    for start in range(horizon, total, steps):
+        part = slice(start, start + steps)
+        index = np.flatnonzero(ended[part].ravel())
+        rollouts.append(
+            Rollout(
+                horizon,
+                observations[start - horizon : start + steps + 1],
+                actions[start - horizon : start + steps],
+                ages[start : start + steps + 1],
+                rng.normal(size=(steps, worlds)).astype(np.float32),
+                (ended & ~truncated)[part],
+                truncated[part],
+                index.astype(np.int64),
+                finals[part].reshape(-1, *shape)[index],
+            )
+        )
+    return rollouts
+
+
+class HashPotential:
+    """Φ(h) = a number in [-1, 0] that depends on every byte of the window."""
+
+    def __init__(self, horizon: int) -> None:
+        self.horizon = horizon
+        self.evaluated = 0
+
+    def __call__(self, windows: Windows) -> np.ndarray:
+        self.evaluated += len(windows)
+        flat = windows.observations.reshape(len(windows), -1).astype(np.int64)
+        weights = np.arange(1, flat.shape[1] + 1) ** 2
+        total = (flat * weights).sum(1) + (windows.actions * 31 + 7).sum(1) + windows.valid.sum(1) * 101
+        return (-(total % 97) / 97.0).astype(np.float32)
