@@ -1,7 +1,8 @@
 """Crafter: an open-ended survival world with a tech tree, under its original and its text-world rules.
 
 `rules` holds the rules as data, `layout` the symbolic observation, `captions` its sentences, `reference` the worlds on
-PyPI crafter.
+PyPI crafter. The engine: `state`, `worldgen` (on `noise` and `mt19937`), `player`, `creatures`, `balance`, `render`;
+`kernels` loops over worlds, `vector` is what Gymnasium sees.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 
 from bkrl.envs.crafter.layout import OBS_SHAPE
 from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL
+from bkrl.envs.vector import WorldVectorEnv
 from bkrl.envs.world import World
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
 
-__all__ = ["caption", "make_reference", "worlds"]
+__all__ = ["caption", "make_native", "make_native_vec", "make_reference", "worlds"]
 
 _ORIGINAL_RULES = "The original rules of PyPI crafter 1.8.3, with chunks kept in order of insertion."
 _TEXT_RULES = (
@@ -51,6 +53,20 @@ def make_reference(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     from bkrl.envs.crafter.reference import CrafterEnv
 
     return CrafterEnv(_world(env_id), **options)
+
+
+def make_native(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """One world on the engine; options: observation, length, render_mode (see `vector.CrafterEnv`)."""
+    from bkrl.envs.crafter.vector import CrafterEnv
+
+    return CrafterEnv(_world(env_id), **options)
+
+
+def make_native_vec(env_id: str, num_envs: int, **options: Any) -> WorldVectorEnv:
+    """N worlds on the engine; options: observation, length, threads (see `vector.CrafterVectorEnv`)."""
+    from bkrl.envs.crafter.vector import CrafterVectorEnv
+
+    return CrafterVectorEnv(_world(env_id), num_envs, **options)
 
 
 def caption(observations: NDArray[np.uint8]) -> list[str]:

@@ -25,6 +25,7 @@ from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
+from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
 
 
@@ -152,7 +153,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
         self.game = ReferenceGame(self._rules.rules, checked_length(length))
         self._length = length
         self._image: NDArray[np.uint8] | None = None
-        self._seeded = False
+        self._seeded = self._over = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the seed given last."""
@@ -165,16 +166,18 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
         self._image = self.game.reset()
         self._health = self.game._player.health
         self._unlocked = 0
+        self._over = False
         return self._obs(), self._info(False, False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
         if self._image is None:
             raise RuntimeError("step before reset: call reset() first")
-        if not self.action_space.contains(np.int64(action)):
-            raise ValueError(f"actions must lie in 0..{len(self.world.action_names) - 1}, not {action}")
+        if self._over:
+            raise RuntimeError("the episode is over: call reset() first")
+        action = int(checked_actions([action], 1, len(self.world.action_names))[0])
         rules = self._rules
-        verb = rules.rules.verbs[int(action)]
+        verb = rules.rules.verbs[action]
         self._image = self.game.step(crafter.constants.actions.index(VERBS[verb]))[0]
         player = self.game._player
         unlocked = sum(player.achievements[name] > 0 for name in rules.tasks)
@@ -186,7 +189,8 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
         dead = player.health <= 0
         terminated = bool(dead or (solved and rules.rules.ends_on_success))
         truncated = bool(self.game._step >= self._length and not terminated)
-        success = solved and (terminated or truncated)
+        self._over = terminated or truncated
+        success = solved and self._over
         return self._obs(), reward if rules.pays else 0.0, terminated, truncated, self._info(success, dead)
 
     def render(self) -> NDArray[np.uint8]:  # type: ignore[override]

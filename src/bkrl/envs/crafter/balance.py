@@ -1,0 +1,128 @@
+"""Spawning and despawning, chunk by chunk: `Env._balance_chunk`. Runs at every tenth step."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.envs.crafter.creatures import distance_to_player
+from bkrl.envs.crafter.mt19937 import randint, uniform
+from bkrl.envs.crafter.rules import AREA, CHUNK
+from bkrl.envs.crafter.scalars import Int
+from bkrl.envs.crafter.state import (
+    CHUNKS,
+    CHUNKS_A_SIDE,
+    COW,
+    GRASS,
+    PATH,
+    SKELETON,
+    THE_PLAYER,
+    ZOMBIE,
+    add,
+    chunk_of,
+    remove,
+)
+from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
+from bkrl.envs.jit import kernel
+
+BALANCE_EVERY: Final = 10
+
+_ZOMBIE_SPAWN_DISTANCE: Final = 6
+_ZOMBIE_DESPAWN_DISTANCE: Final = 0
+_SKELETON_DISTANCE: Final = 7
+_COW_DISTANCE: Final = 5
+
+
+@kernel
+def balance(world: Any, objects: Any, daylight: float) -> None:
+    """Every chunk that ever held an object, in the order in which they first did."""
+    counts = np.zeros((CHUNKS, SKELETON + 1), np.int64)
+    for row in range(THE_PLAYER + 1, world.objects_end):
+        thing = objects[row]
+        kind = np.int64(thing.kind)
+        if kind in (COW, ZOMBIE, SKELETON):
+            counts[chunk_of(thing.x, thing.y), kind] += 1
+    for i in range(world.chunks_used):
+        chunk = np.int64(world.chunk_order[i])
+        _balance_chunk(world, objects, chunk, counts[chunk], daylight)
+
+
+@kernel
+def _balance_chunk(world: Any, objects: Any, chunk: Int, counts: Any, daylight: float) -> None:
+    grass, path = _space(world, chunk, GRASS), _space(world, chunk, PATH)
+    most = 3.5 - 3 * daylight
+    least = most if grass >= 50 else 0.0
+    if _wants_more(world, counts[ZOMBIE], least, 0.3):
+        _spawn(world, objects, chunk, ZOMBIE, GRASS, grass, _ZOMBIE_SPAWN_DISTANCE, ZOMBIE_HEALTH)
+    elif _wants_fewer(world, counts[ZOMBIE], most, 0.4):
+        _despawn(world, objects, chunk, ZOMBIE, counts[ZOMBIE], _ZOMBIE_DESPAWN_DISTANCE)
+    if _wants_more(world, counts[SKELETON], 1.0 if path >= 6 else 0.0, 0.1):
+        _spawn(world, objects, chunk, SKELETON, PATH, path, _SKELETON_DISTANCE, SKELETON_HEALTH)
+    elif _wants_fewer(world, counts[SKELETON], 2.0, 0.1):
+        _despawn(world, objects, chunk, SKELETON, counts[SKELETON], _SKELETON_DISTANCE)
+    if _wants_more(world, counts[COW], 1.0 if grass >= 30 else 0.0, 0.01):
+        _spawn(world, objects, chunk, COW, GRASS, grass, _COW_DISTANCE, COW_HEALTH)
+    elif _wants_fewer(world, counts[COW], 1.5 + daylight, 0.1):
+        _despawn(world, objects, chunk, COW, counts[COW], _COW_DISTANCE)
+
+
+@kernel
+def _wants_more(world: Any, count: Int, least: float, probability: float) -> bool:
+    return count < int(least) and uniform(world) < probability
+
+
+@kernel
+def _wants_fewer(world: Any, count: Int, most: float, probability: float) -> bool:
+    return count > int(most) and uniform(world) < probability
+
+
+@kernel
+def _space(world: Any, chunk: Int, material: Int) -> Int:
+    """Cells of a material in a chunk."""
+    x0, y0 = (chunk // CHUNKS_A_SIDE) * CHUNK, (chunk % CHUNKS_A_SIDE) * CHUNK
+    count = 0
+    for x in range(x0, min(x0 + CHUNK, AREA)):
+        for y in range(y0, min(y0 + CHUNK, AREA)):
+            count += world.materials[x, y] == material
+    return count
+
+
+@kernel
+def _spawn(
+    world: Any, objects: Any, chunk: Int, kind: Int, material: Int, space: Int, distance: Int, health: Int
+) -> None:
+    """A new creature on a random cell of its material, if that is free and far enough from the player."""
+    choice = randint(world, space)
+    x0, y0 = (chunk // CHUNKS_A_SIDE) * CHUNK, (chunk % CHUNKS_A_SIDE) * CHUNK
+    for x in range(x0, min(x0 + CHUNK, AREA)):
+        for y in range(y0, min(y0 + CHUNK, AREA)):
+            if world.materials[x, y] == material:
+                if choice == 0:
+                    player = objects[THE_PLAYER]
+                    away = abs(np.int64(player.x) - x) + abs(np.int64(player.y) - y)
+                    if world.object_at[x, y] == 0 and away >= distance:
+                        add(world, objects, kind, x, y, health, 0)
+                    return
+                choice -= 1
+
+
+@kernel
+def _despawn(world: Any, objects: Any, chunk: Int, kind: Int, count: Int, distance: Int) -> None:
+    """Take away one creature of the chunk, drawn in the order in which they came to it, if it is far enough."""
+    choice = randint(world, count)
+    last = np.int64(-1)
+    row: Int = np.int64(0)
+    for _ in range(choice + 1):
+        earliest = np.int64(2**31)
+        for candidate in range(THE_PLAYER + 1, world.objects_end):
+            thing = objects[candidate]
+            if (
+                thing.kind == kind
+                and last < thing.arrival < earliest
+                and chunk_of(np.int64(thing.x), np.int64(thing.y)) == chunk
+            ):
+                earliest, row = np.int64(thing.arrival), candidate
+        last = earliest
+    if distance_to_player(objects, row) >= distance:
+        remove(world, objects, row)

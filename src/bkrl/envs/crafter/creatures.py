@@ -1,0 +1,192 @@
+"""The turns of cows, zombies, skeletons, arrows and plants: `crafter/objects.py`.
+
+A creature whose health is gone is removed at the start of its turn and still plays the rest of it once: it draws, a
+dying zombie strikes and a dying skeleton shoots.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.envs.crafter.mt19937 import randint, uniform
+from bkrl.envs.crafter.player import RIPE_AGE
+from bkrl.envs.crafter.scalars import Int
+from bkrl.envs.crafter.state import (
+    ARROW,
+    ARROW_WALKABLE_SET,
+    COW,
+    DIRECTIONS,
+    FURNACE,
+    NOTHING,
+    PATH,
+    PLANT,
+    SKELETON,
+    TABLE,
+    THE_PLAYER,
+    WALKABLE_SET,
+    ZOMBIE,
+    add,
+    hurt,
+    inside,
+    is_free,
+    move,
+    object_on,
+    remove,
+)
+from bkrl.envs.jit import kernel
+
+_ZOMBIE_SIGHT: Final = 8
+_ZOMBIE_COOLDOWN: Final = 5
+_ZOMBIE_DAMAGE: Final = 2
+_ZOMBIE_DAMAGE_ASLEEP: Final = 7
+_SKELETON_FLEES_WITHIN: Final = 3
+_SKELETON_SHOOTS_WITHIN: Final = 5
+_SKELETON_SIGHT: Final = 8
+_SKELETON_RELOAD: Final = 4
+_ARROW_DAMAGE: Final = 2
+
+
+@kernel
+def creature_turn(world: Any, objects: Any, row: Int) -> None:
+    """`update` of whatever is in this row, the player apart."""
+    kind = np.int64(objects[row].kind)
+    if kind == COW:
+        cow_turn(world, objects, row)
+    elif kind == ZOMBIE:
+        zombie_turn(world, objects, row)
+    elif kind == SKELETON:
+        skeleton_turn(world, objects, row)
+    elif kind == ARROW:
+        arrow_turn(world, objects, row)
+    elif kind == PLANT:
+        plant_turn(world, objects, row)
+
+
+@kernel
+def distance_to_player(objects: Any, row: Int) -> Int:
+    """Steps between an object and the player (Manhattan distance)."""
+    player, thing = objects[THE_PLAYER], objects[row]
+    return abs(np.int64(player.x) - thing.x) + abs(np.int64(player.y) - thing.y)
+
+
+@kernel
+def _toward_player(objects: Any, row: Int, long_axis: bool) -> tuple[Int, Int]:
+    """One step towards the player along the longer axis or the shorter one; (0, 0) where that has no way to go."""
+    player, thing = objects[THE_PLAYER], objects[row]
+    dx, dy = np.int64(player.x) - thing.x, np.int64(player.y) - thing.y
+    along_x = abs(dx) > abs(dy) if long_axis else abs(dx) <= abs(dy)
+    return (np.sign(dx), np.int64(0)) if along_x else (np.int64(0), np.sign(dy))
+
+
+@kernel
+def _wander(world: Any, objects: Any, row: Int) -> None:
+    """A step in a random direction, if it is free."""
+    direction = randint(world, 4)
+    move(world, objects, row, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], WALKABLE_SET)
+
+
+@kernel
+def _remove_if_dead(world: Any, objects: Any, row: Int) -> None:
+    if objects[row].health <= 0:
+        remove(world, objects, row)
+
+
+@kernel
+def cow_turn(world: Any, objects: Any, row: Int) -> None:
+    """Wander half of the time."""
+    _remove_if_dead(world, objects, row)
+    if uniform(world) < 0.5:
+        _wander(world, objects, row)
+
+
+@kernel
+def zombie_turn(world: Any, objects: Any, row: Int) -> None:
+    """Come nearer when near, mostly; strike when adjacent, with a pause after each blow."""
+    zombie = objects[row]
+    _remove_if_dead(world, objects, row)
+    if distance_to_player(objects, row) <= _ZOMBIE_SIGHT and uniform(world) < 0.9:
+        dx, dy = _toward_player(objects, row, uniform(world) < 0.8)
+        move(world, objects, row, dx, dy, WALKABLE_SET)
+    else:
+        _wander(world, objects, row)
+    if distance_to_player(objects, row) <= 1:
+        if zombie.timer > 0:
+            zombie.timer -= 1
+        else:
+            hurt(world, objects, THE_PLAYER, _ZOMBIE_DAMAGE_ASLEEP if world.sleeping else _ZOMBIE_DAMAGE)
+            zombie.timer = _ZOMBIE_COOLDOWN
+
+
+@kernel
+def skeleton_turn(world: Any, objects: Any, row: Int) -> None:
+    """Keep away when close, shoot when less close, come nearer when in sight, else wander now and then."""
+    skeleton = objects[row]
+    _remove_if_dead(world, objects, row)
+    skeleton.timer = max(0, np.int64(skeleton.timer) - 1)
+    distance = distance_to_player(objects, row)
+    if distance <= _SKELETON_FLEES_WITHIN:
+        dx, dy = _toward_player(objects, row, uniform(world) < 0.6)
+        if move(world, objects, row, -dx, -dy, WALKABLE_SET):
+            return
+    if distance <= _SKELETON_SHOOTS_WITHIN and uniform(world) < 0.5:
+        _shoot(world, objects, row)
+    elif distance <= _SKELETON_SIGHT and uniform(world) < 0.3:
+        dx, dy = _toward_player(objects, row, uniform(world) < 0.6)
+        move(world, objects, row, dx, dy, WALKABLE_SET)
+    elif uniform(world) < 0.2:
+        _wander(world, objects, row)
+
+
+@kernel
+def _shoot(world: Any, objects: Any, row: Int) -> None:
+    """Loose an arrow towards the player, unless still reloading or blocked."""
+    skeleton = objects[row]
+    dx, dy = _toward_player(objects, row, True)
+    if skeleton.timer > 0 or (dx == 0 and dy == 0):
+        return
+    x, y = skeleton.x + dx, skeleton.y + dy
+    if is_free(world, x, y, ARROW_WALKABLE_SET):
+        direction = np.int64(0)
+        while DIRECTIONS[direction, 0] != dx or DIRECTIONS[direction, 1] != dy:
+            direction += 1
+        add(world, objects, ARROW, x, y, 0, direction)
+        skeleton.timer = _SKELETON_RELOAD
+
+
+@kernel
+def arrow_turn(world: Any, objects: Any, row: Int) -> None:
+    """Fly on; hit what is in the way. Tables and furnaces break into path."""
+    arrow = objects[row]
+    direction = np.int64(arrow.timer)
+    dx, dy = DIRECTIONS[direction, 0], DIRECTIONS[direction, 1]
+    x, y = arrow.x + dx, arrow.y + dy
+    target = object_on(world, x, y)
+    if target != 0:
+        hurt(world, objects, target, _ARROW_DAMAGE)
+        remove(world, objects, row)
+    elif not move(world, objects, row, dx, dy, ARROW_WALKABLE_SET):
+        remove(world, objects, row)
+        if inside(x, y) and (world.materials[x, y] == TABLE or world.materials[x, y] == FURNACE):
+            world.materials[x, y] = PATH
+
+
+@kernel
+def plant_turn(world: Any, objects: Any, row: Int) -> None:
+    """Grow; be eaten by any creature that stands next to it."""
+    plant = objects[row]
+    plant.timer += 1
+    for direction in range(4):
+        near = object_on(world, plant.x + DIRECTIONS[direction, 0], plant.y + DIRECTIONS[direction, 1])
+        kind = np.int64(objects[near].kind) if near != 0 else NOTHING
+        if kind in (ZOMBIE, SKELETON, COW):
+            hurt(world, objects, row, 1)
+            break
+    _remove_if_dead(world, objects, row)
+
+
+@kernel
+def is_ripe(plant: Any) -> bool:
+    """Is this plant ready to be eaten?"""
+    return plant.kind == PLANT and plant.timer > RIPE_AGE

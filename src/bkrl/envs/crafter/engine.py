@@ -1,0 +1,243 @@
+"""N Crafter worlds as arrays: what the vector environment and the single one have in common."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.crafter import kernels, layout
+from bkrl.envs.crafter.options import IMAGE_SHAPE, checked_length
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, GAMES
+from bkrl.envs.crafter.state import FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
+from bkrl.envs.crafter.textures import tiles
+from bkrl.errors import InputError, UsageError
+
+_SEEDS: Final = 2**31 - 1
+
+
+class Switches(NamedTuple):
+    """What the kernels need of the rules, and what they are to write."""
+
+    base_damage: int
+    full_item_fails: bool
+    ends_on_success: bool
+    pays: bool
+    health_reward: bool
+    symbolic: bool
+    picture: bool
+    autoreset: bool
+
+
+class Outputs(NamedTuple):
+    """Where the kernels write, N rows each; the last five for episodes that end with autoreset."""
+
+    symbolic: NDArray[np.uint8]
+    images: NDArray[np.uint8]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    success: NDArray[np.bool_]
+    final_symbolic: NDArray[np.uint8]
+    final_images: NDArray[np.uint8]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    achievements: NDArray[np.int32]
+
+
+class Look(NamedTuple):
+    """One world as it stands: (82,), (64, 64, 3) and the (64, 64) semantic map indexed [x, y]; all uint8."""
+
+    symbolic: NDArray[np.uint8]
+    image: NDArray[np.uint8]
+    semantic: NDArray[np.uint8]
+
+
+@cache
+def _daylight(length: int) -> NDArray[np.float64]:
+    """`Env._update_time` for steps 0..length, one value at a time as there, so that no bit differs."""
+    values = np.empty(length + 1)
+    for step in range(length + 1):
+        progress = (step / 300) % 1 + 0.3
+        values[step] = 1 - np.abs(np.cos(np.pi * progress)) ** 3
+    return values
+
+
+def world_seed(seed: int, episode: int) -> int:
+    """The seed of the random stream of an episode, as `crafter.Env` derives it (stable: hashes of integers)."""
+    return hash((seed, episode)) % _SEEDS
+
+
+class Engine:
+    """N worlds of one id.
+
+    Args:
+        env_id: a Crafter id.
+        num_envs: N.
+        observation: "symbolic", "image" or "both"; what is not asked for is not computed.
+        length: actions after which an episode is truncated.
+        autoreset: begin the next episode in the step that ends one.
+        threads: worlds are split among this many threads.
+    """
+
+    def __init__(
+        self, env_id: str, num_envs: int, observation: str, length: int, *, autoreset: bool, threads: int = 1
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError("num_envs must be at least 1")
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise UsageError(f"The number of threads must be a whole number of at least 1, not {threads!r}.")
+        game = GAMES[env_id]
+        self.num_envs, self.length = num_envs, checked_length(length)
+        self.switches = Switches(
+            game.rules.base_damage,
+            game.rules.full_item_fails,
+            game.rules.ends_on_success,
+            game.pays,
+            game.health_reward,
+            observation != "image",
+            observation != "symbolic",
+            autoreset,
+        )
+        self.worlds = np.zeros(num_envs, WORLD)
+        self.objects = np.zeros((num_envs, FIRST_ROWS), OBJECT)
+        image = IMAGE_SHAPE if self.switches.picture else (1, 1, 1)
+        self.out = Outputs(
+            np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
+            np.zeros((num_envs, *image), np.uint8),
+            np.zeros(num_envs, np.float32),
+            np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
+            np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
+            np.zeros((num_envs, *image), np.uint8),
+            np.zeros(num_envs),
+            np.zeros(num_envs, np.int64),
+            np.zeros((num_envs, len(ACHIEVEMENTS)), np.int32),
+        )
+        self._verbs = np.array(game.rules.verbs)
+        self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
+        self._daylight = _daylight(self.length)
+        self._tiles = tiles()
+        self._fingerprint = hashlib.sha256(repr((env_id, self.length, WORLD, OBJECT)).encode()).digest()
+        edges = np.linspace(0, num_envs, min(threads, num_envs) + 1).astype(int).tolist()
+        self._parts = list(pairwise(edges))
+        self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
+
+    @property
+    def begun(self) -> bool:
+        """Has every world been reset at least once?"""
+        return bool((self.worlds["episode"] > 0).all())
+
+    def seed(self, index: int, seed: int) -> None:
+        """Count the episodes of world `index` from 1 again, with worlds of `seed`."""
+        self.worlds["seed"][index] = hash(seed)
+        self.worlds["episode"][index] = 0
+        self._lay_ready(index)
+
+    def begin(self, chosen: NDArray[np.bool_]) -> None:
+        """Start the next episode in the chosen worlds (N,); each has a seed."""
+        self._over_parts(
+            lambda start, stop: kernels.begin_worlds(
+                self.worlds, self.objects, chosen, self.switches, self._daylight, self._tiles, self.out, start, stop
+            )
+        )
+        for index in np.flatnonzero(chosen):
+            self._lay_ready(int(index))
+
+    def step(self, actions: NDArray[np.int64]) -> bool:
+        """One action in each world, checked by the caller. True if an episode ended."""
+        missing = rows_needed(self.worlds) - self.objects.shape[1]
+        if missing > 0:
+            more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
+            self.objects = np.concatenate([self.objects, more], axis=1)
+        self._over_parts(
+            lambda start, stop: kernels.step_worlds(
+                self.worlds,
+                self.objects,
+                self._verbs,
+                actions,
+                self._tasks,
+                self.switches,
+                self._daylight,
+                self._tiles,
+                self.out,
+                start,
+                stop,
+            )
+        )
+        done = self.out.terminated | self.out.truncated
+        if self.switches.autoreset:
+            for index in np.flatnonzero(done):
+                self._lay_ready(int(index))
+        return bool(done.any())
+
+    def look(self, index: int) -> Look:
+        """All that can be seen of a world. Nothing moves, the random stream included."""
+        seen = Look(
+            np.zeros(layout.OBS_SHAPE, np.uint8), np.zeros(IMAGE_SHAPE, np.uint8), np.zeros((AREA, AREA), np.uint8)
+        )
+        kernels.look(self.worlds, self.objects, index, self._daylight, self._tiles, *seen)
+        return seen
+
+    def player_position(self, index: int) -> NDArray[np.int64]:
+        """(2,) x and y of the player."""
+        player = self.objects[index, THE_PLAYER]
+        return np.array([player["x"], player["y"]], np.int64)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Everything the future depends on, as uint8 arrays; unused rows of the object tables are left out."""
+        used = max(1, int(self.worlds["objects_end"].max()))
+        return {
+            "fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(),
+            "worlds": self.worlds.view(np.uint8).reshape(self.num_envs, -1).copy(),
+            "objects": np.ascontiguousarray(self.objects[:, :used]).view(np.uint8).reshape(self.num_envs, -1),
+        }
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go back to a snapshot of the same id, length and N; InputError and nothing changed for any other."""
+        size = (self.num_envs, WORLD.itemsize)
+        try:
+            fingerprint, worlds, objects = (np.asarray(state[key]) for key in ("fingerprint", "worlds", "objects"))
+        except KeyError as missing:
+            raise InputError(f"The snapshot lacks {missing}; take it with snapshot().") from None
+        if fingerprint.astype(np.uint8).tobytes() != self._fingerprint:
+            raise InputError("The snapshot is of another Crafter world, episode length or version of bkrl.")
+        if (
+            worlds.shape != size
+            or len(objects) != self.num_envs
+            or worlds.dtype != np.uint8
+            or objects.dtype != np.uint8
+        ):
+            raise InputError(f"The snapshot is of {len(worlds)} worlds, not {self.num_envs}.")
+        self.worlds = np.ascontiguousarray(worlds).view(WORLD).reshape(self.num_envs).copy()
+        saved = np.ascontiguousarray(objects).view(OBJECT).reshape(self.num_envs, -1)
+        self.objects = np.zeros((self.num_envs, max(FIRST_ROWS, saved.shape[1])), OBJECT)
+        self.objects[:, : saved.shape[1]] = saved
+        for index in range(self.num_envs):
+            seen = self.look(index)
+            self.out.symbolic[index] = seen.symbolic
+            if self.switches.picture:
+                self.out.images[index] = seen.image
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _lay_ready(self, index: int) -> None:
+        world = self.worlds[index]
+        world["next_seed"] = world_seed(int(world["seed"]), int(world["episode"]) + 1)
+
+    def _over_parts(self, work: Callable[[int, int], Any]) -> None:
+        if self._pool is None:
+            work(0, self.num_envs)
+        else:
+            for future in [self._pool.submit(work, start, stop) for start, stop in self._parts]:
+                future.result()

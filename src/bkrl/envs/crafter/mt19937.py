@@ -1,0 +1,98 @@
+"""NumPy's `RandomState` in machine code: the MT19937 stream and the three methods Crafter calls.
+
+Matsumoto & Nishimura (1998), with the conventions of numpy's legacy generator: doubles of 53 bits from two words, and
+`randint` by masked rejection. A world keeps its 624 words in `world.mt` and its place among them in `world.mt_pos`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.envs.crafter.scalars import Int
+from bkrl.envs.jit import kernel
+
+WORDS: Final = 624
+_SHIFT: Final = 397
+_UPPER: Final = np.uint32(0x80000000)
+_LOWER: Final = np.uint32(0x7FFFFFFF)
+_MATRIX: Final = np.uint32(0x9908B0DF)
+
+
+@kernel
+def seed_stream(world: Any, seed: Int) -> None:
+    """`RandomState(seed)` for 0 <= seed < 2**32."""
+    mt = world.mt
+    word = np.uint32(seed)
+    mt[0] = word
+    for i in range(1, WORDS):
+        word = np.uint32(np.uint64(1812433253) * np.uint64(word ^ (word >> np.uint32(30))) + np.uint64(i))
+        mt[i] = word
+    world.mt_pos = WORDS
+
+
+@kernel
+def _mixed(upper: Int, lower: Int, far: Int) -> Int:
+    y = (np.uint32(upper) & _UPPER) | (np.uint32(lower) & _LOWER)
+    return np.uint32(far) ^ (y >> np.uint32(1)) ^ (np.uint32(0) - (y & np.uint32(1)) & _MATRIX)
+
+
+@kernel
+def _twist(mt: Any) -> None:
+    """The next 624 words. Three plain loops, so that the compiler can use vector instructions."""
+    for k in range(WORDS - _SHIFT):
+        mt[k] = _mixed(mt[k], mt[k + 1], mt[k + _SHIFT])
+    for k in range(WORDS - _SHIFT, WORDS - 1):
+        mt[k] = _mixed(mt[k], mt[k + 1], mt[k + _SHIFT - WORDS])
+    mt[WORDS - 1] = _mixed(mt[WORDS - 1], mt[0], mt[_SHIFT - 1])
+
+
+@kernel
+def next_word(world: Any) -> Int:
+    """32 random bits."""
+    if world.mt_pos == WORDS:
+        _twist(world.mt)
+        world.mt_pos = 0
+    y = np.uint32(world.mt[world.mt_pos])
+    world.mt_pos += 1
+    y ^= y >> np.uint32(11)
+    y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
+    y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
+    return y ^ (y >> np.uint32(18))
+
+
+@kernel
+def uniform(world: Any) -> float:
+    """`RandomState.uniform()`: a double in [0, 1)."""
+    high = np.int64(next_word(world) >> np.uint32(5))
+    low = np.int64(next_word(world) >> np.uint32(6))
+    return (high * 67108864.0 + low) / 9007199254740992.0
+
+
+@kernel
+def randint(world: Any, stop: Int) -> Int:
+    """`RandomState.randint(0, stop)` for 1 <= stop <= 2**32 - 1; draws nothing when stop is 1."""
+    largest = np.uint32(stop - 1)
+    if largest == 0:
+        return np.int64(0)
+    mask = largest
+    mask |= mask >> np.uint32(1)
+    mask |= mask >> np.uint32(2)
+    mask |= mask >> np.uint32(4)
+    mask |= mask >> np.uint32(8)
+    mask |= mask >> np.uint32(16)
+    while True:
+        value = next_word(world) & mask
+        if value <= largest:
+            return np.int64(value)
+
+
+@kernel
+def skip_words(world: Any, count: Int) -> None:
+    """Move on by `count` words without looking at them: exactly the stream after that many `next_word`s."""
+    position = world.mt_pos + count
+    while position > WORDS:
+        _twist(world.mt)
+        position -= WORDS
+    world.mt_pos = position
