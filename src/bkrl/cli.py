@@ -180,8 +180,22 @@ def _print_facts(title: str, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         console.print_json(facts)
         return
-    rows = [(key.replace("_", " "), value) for key, value in facts.items() if not isinstance(value, (dict, list))]
-    console.print_table(title, ("", ""), rows)
+    console.print_table(title, ("", ""), _flat(facts))
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested facts as rows; hashes of prompts and long lists are for the manifest, not for the eye."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in facts.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, dict):
+            rows += _flat(value, f"{name}: ") if key != "prompts" else []
+        elif isinstance(value, list):
+            if len(value) <= 8 and not any(isinstance(item, (dict, list)) for item in value):
+                rows.append((name, ", ".join(map(str, value))))
+        elif value is not None:
+            rows.append((name, value))
+    return rows
 
 
 class _Terminated(KeyboardInterrupt):
