@@ -28,12 +28,12 @@ from bkrl.windows import Windows
 
 TEMPLATES = ("code", "code_error", "code_improve")
 SITUATIONS = 600
-ENDS = 200
+EXTRA = 200
 SHOWN = 4
 FAILURES = 4
 """A conversation ends after this many failing programs in a row."""
-LEAST_ENDS = 5
-"""Fewer successful episodes than this say nothing about order."""
+LEAST_SUCCESSES = 5
+"""Fewer successes than this say nothing about order."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ Checker = Callable[[str, Windows], Checked]
 class Validation:
     """The fixed situations on which every candidate is measured.
 
-    rows: (B,) the current row of each; windows: the histories that end there; successes, others: (B,) masks of final
-    observations of successful episodes, and of situations to compare them with.
+    rows: (B,) the current row of each; windows: the histories that end there; successes, others: (B,) masks of
+    moments just after a success, and of the situations to compare them with.
     """
 
     rows: NDArray[np.int64]
@@ -92,16 +92,21 @@ class Example:
 
 
 def validation_set(dataset: Dataset, horizon: int, seed: int) -> Validation:
-    """Situations spread evenly over checkpoints and episodes, and the ends of up to `ENDS` episodes."""
+    """Situations spread evenly over checkpoints and episodes, ends of episodes, and moments just after a success.
+
+    A success is a reward of at least half the dataset's largest: the end of a solved BabyAI episode, an achievement in
+    Crafter. It is used to compare programs, never shown as such.
+    """
     rng = generator(seed, "label", "validation")
     segments = draw_segments(dataset, SITUATIONS, min(horizon, int(dataset.lengths.max())), rng)
     spread = np.array([dataset.rows(segment)[-1] for segment in segments])
-    episodes = np.sort(rng.permutation(dataset.num_episodes)[:ENDS])
-    ends = dataset.first_row[episodes] + dataset.lengths[episodes]
-    rows = np.unique(np.concatenate([spread, ends]))
-    is_end = dataset.actions[rows] < 0
-    success = dataset.success[dataset.episode_of_row[rows]] & is_end
-    return Validation(rows, dataset.windows(rows, horizon), success, ~success)
+    ends = dataset.first_row + dataset.lengths
+    largest = float(dataset.rewards.max())
+    after = np.flatnonzero(dataset.rewards >= 0.5 * largest) + 1 if largest > 0 else np.zeros(0, np.int64)
+    some = [rng.permutation(rows)[:EXTRA] for rows in (ends, after)]
+    rows = np.unique(np.concatenate([spread, *some]))
+    successes = np.isin(rows, after)
+    return Validation(rows, dataset.windows(rows, horizon), successes, ~successes)
 
 
 def code_prompt(
@@ -167,7 +172,7 @@ def measure(validation: Validation, values: NDArray[np.float64]) -> dict[str, An
     """How good values (B,) are, before any training.
 
     coverage: share of situations whose value is not the most frequent one; levels: number of distinct values;
-    ordering: how often the end of a successful episode is valued above another situation (ties count half), None with
+    ordering: how often the moment after a success is valued above another situation (ties count half), None with
     too few of them; score: what candidates are compared by: ordering (0.5 if unknown) + 0.2 coverage, and -1 for a
     constant.
     """
@@ -230,7 +235,7 @@ def quality(table: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ordering(successes: NDArray[np.float64], others: NDArray[np.float64]) -> float | None:
-    if len(successes) < LEAST_ENDS or len(others) == 0:
+    if len(successes) < LEAST_SUCCESSES or len(others) == 0:
         return None
     above = (successes[:, None] > others).mean()
     equal = (successes[:, None] == others).mean()

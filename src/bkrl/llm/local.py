@@ -1,0 +1,185 @@
+"""`hf:NAME_OR_PATH`: a transformers model on this machine, CPU or CUDA. Requests are gathered into batches.
+
+The model is loaded when the first request comes. Its chat template shapes the prompt; a model without one gets the
+turns as plain text. Answers are stored under the model's name, and for a folder also under its content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import InputError
+from bkrl.llm.protocol import Fault, Message, Reply, Request, request_key
+
+BATCH = 16
+GATHER_SECONDS = 0.02
+_HEAD_BYTES = 1 << 16
+
+
+class LocalBackend:
+    """One causal language model. InputError when it cannot be loaded."""
+
+    def __init__(self, spec: str) -> None:
+        self.name = f"hf:{spec}"
+        self._spec = spec
+        self.identity: Mapping[str, str] = {"kind": "hf", "model": spec, "host": "local"}
+        folder = Path(spec)
+        if folder.is_dir():
+            self.identity = {"kind": "hf", "model": folder.name, "host": "local", "content": _content(folder)}
+        elif spec.startswith((".", "/", "~")):
+            raise InputError(f"There is no model folder {spec}.")
+        self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._model: Any = None
+        self._tokenizer: Any = None
+
+    async def complete(self, request: Request) -> Reply:
+        if self._queue is None:
+            self._queue = asyncio.Queue()
+            self._worker = asyncio.create_task(self._work(self._queue))
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((request, future))
+        return await future
+
+    def facts(self) -> dict[str, str]:
+        facts = {"model": self.identity["model"]}
+        if "content" in self.identity:
+            facts["model_sha256"] = self.identity["content"]
+        return facts
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._worker
+        self._queue = self._worker = None
+
+    async def _work(self, queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]]) -> None:
+        waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
+        while True:
+            if not waiting:
+                waiting.append(await queue.get())
+                await asyncio.sleep(GATHER_SECONDS)
+            while not queue.empty():
+                waiting.append(queue.get_nowait())
+            waiting = [item for item in waiting if not item[1].done()]
+            if not waiting:
+                continue
+            first = waiting[0][0]
+            alike = [item for item in waiting if _drawing(item[0]) == _drawing(first)][:BATCH]
+            waiting = [item for item in waiting if item not in alike]
+            try:
+                outcomes = await asyncio.to_thread(self._answer, [request for request, _ in alike])
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the fault has to reach whoever asked, not end this task
+                outcomes = [error] * len(alike)
+            for (_, future), outcome in zip(alike, outcomes, strict=True):
+                if future.done():
+                    continue
+                if isinstance(outcome, Reply):
+                    future.set_result(outcome)
+                else:
+                    future.set_exception(outcome)
+
+    def _answer(self, requests: Sequence[Request]) -> list[Reply | Exception]:
+        """Answer a batch that shares temperature and length; runs in a thread."""
+        import torch
+
+        if self._model is None:
+            self._load()
+        tokenizer, model = self._tokenizer, self._model
+        prompts = [self._prompt(request.messages) for request in requests]
+        limit = getattr(model.config, "max_position_embeddings", None) or 10**9
+        outcomes: list[Reply | Exception | None] = [None] * len(requests)
+        for number, tokens in enumerate(prompts):
+            if len(tokens) + 1 > limit:
+                text = f"the prompt has {len(tokens)} tokens, the model reads {limit}"
+                outcomes[number] = Fault("item", "context length", text)
+        open_ = [number for number, outcome in enumerate(outcomes) if outcome is None]
+        if open_:
+            longest = max(len(prompts[number]) for number in open_)
+            pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (tokenizer.eos_token_id or 0)
+            ids = torch.full((len(open_), longest), pad, dtype=torch.long)
+            mask = torch.zeros((len(open_), longest), dtype=torch.long)
+            for row, number in enumerate(open_):
+                ids[row, longest - len(prompts[number]) :] = torch.tensor(prompts[number])
+                mask[row, longest - len(prompts[number]) :] = 1
+            first = requests[open_[0]]
+            drawing: dict[str, Any] = {"do_sample": False}
+            if first.temperature > 0:
+                drawing = {"do_sample": True, "temperature": first.temperature}
+            seed = int(request_key(self.identity, first)[:15], 16)
+            with torch.random.fork_rng(), torch.inference_mode():
+                torch.manual_seed(seed)
+                written = model.generate(
+                    input_ids=ids.to(model.device),
+                    attention_mask=mask.to(model.device),
+                    max_new_tokens=min(first.max_tokens, limit - longest),
+                    pad_token_id=pad,
+                    **drawing,
+                )
+            for row, number in enumerate(open_):
+                outcomes[number] = self._reply(written[row, longest:].tolist(), len(prompts[number]))
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _reply(self, tokens: list[int], prompt_tokens: int) -> Reply:
+        ends = self._model.generation_config.eos_token_id
+        ends = set(ends) if isinstance(ends, list) else {ends}
+        ended = next((place for place, token in enumerate(tokens) if token in ends), None)
+        kept = tokens if ended is None else tokens[:ended]
+        text = self._tokenizer.decode(kept, skip_special_tokens=True)
+        cut = ended is None
+        return Reply(
+            text,
+            "truncated" if cut else "ok",
+            model=self._spec if "content" not in self.identity else self.identity["model"],
+            finish_reason="length" if cut else "stop",
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(kept),
+        )
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        turns = [{"role": message.role, "content": message.text} for message in messages]
+        if self._tokenizer.chat_template:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        text = "\n\n".join(f"{turn['role']}:\n{turn['content']}" for turn in turns) + "\n\nassistant:\n"
+        return list(self._tokenizer(text)["input_ids"])
+
+    def _load(self) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(self._spec)
+            model = AutoModelForCausalLM.from_pretrained(self._spec, dtype="auto")
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise Fault("stop", "model", f"The model {self._spec} cannot be loaded ({reason[:200]})") from None
+        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def _drawing(request: Request) -> tuple[float, int]:
+    return request.temperature, request.max_tokens
+
+
+def _content(folder: Path) -> str:
+    """sha256 over names, sizes and both ends of every file of a model folder: cheap, and another model gives another
+    value.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(folder).as_posix()}\0{size}\0".encode())
+        with file.open("rb") as data:
+            digest.update(data.read(_HEAD_BYTES))
+            if size > 2 * _HEAD_BYTES:
+                data.seek(size - _HEAD_BYTES)
+                digest.update(data.read(_HEAD_BYTES))
+    return digest.hexdigest()

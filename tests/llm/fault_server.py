@@ -1,0 +1,262 @@
+"""A loopback server that speaks chat completions and misbehaves on command. Raw sockets, so that it can lie about anything.
+
+What it answers is a function of the prompt, so answers that were mixed up show. It counts every completion it would have
+billed, for each prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import hashlib
+import json
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+Plan = Callable[[str, int], str]
+"""(prompt hash, how often this prompt came before) → the name of what to do."""
+
+
+def truth(prompt: str) -> str:
+    """The right choice for a prompt hash."""
+    return "AB"[int(prompt[:8], 16) % 2]
+
+
+class FaultServer:
+    def __init__(self, plan: Plan | None = None, latency: float = 0.0) -> None:
+        self.plan: Plan = plan or (lambda prompt, attempt: "ok")
+        self.latency = latency
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.seen: Counter[str] = Counter()
+        self.billed: Counter[str] = Counter()
+        self.in_flight = self.most_in_flight = 0
+        self.port = 0
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> FaultServer:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def _main(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, backlog=512)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lines = head.decode("latin-1").split("\r\n")
+                headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
+                body = await reader.readexactly(int(headers.get("content-length", "0")))
+                self.headers.append(headers)
+                self.in_flight += 1
+                self.most_in_flight = max(self.most_in_flight, self.in_flight)
+                try:
+                    keep = await self._answer(lines[0], json.loads(body or b"{}"), writer)
+                finally:
+                    self.in_flight -= 1
+                if not keep:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            writer.close()
+
+    async def _answer(self, line: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        prompt = hashlib.sha256(json.dumps(body.get("messages")).encode()).hexdigest()
+        attempt = self.seen[prompt]
+        self.seen[prompt] += 1
+        self.requests.append(body)
+        does, _, argument = self.plan(prompt, attempt).partition(":")
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        refused = _refusal(does, body)
+        if refused is not None:
+            return await _send(writer, 400, refused)
+        if does in _STATUS:
+            status, error = _STATUS[does]
+            extra = {"Retry-After": argument} if argument and does != "429ms" else {}
+            if does == "429ms":
+                extra = {"retry-after-ms": argument}
+            if argument == "date":
+                extra = {"Retry-After": email.utils.formatdate(time.time() + 1, usegmt=True)}
+            return await _send(writer, status, {"error": error}, extra)
+        if does == "reset":
+            _reset(writer)
+            return False
+        if does == "hang":
+            await asyncio.sleep(30)
+            return False
+        if does == "redirect":
+            return await _send(writer, 307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
+        self.billed[prompt] += 1
+        completion = _completion(prompt, does)
+        raw = json.dumps(completion).encode()
+        if does in ("reset_mid", "short_body"):
+            writer.write(_head(200, len(raw) + (10 if does == "short_body" else 0)) + raw[: len(raw) // 2])
+            await writer.drain()
+            if does == "reset_mid":
+                _reset(writer)
+            return False
+        if does == "trickle":
+            writer.write(_head(200, len(raw)))
+            for byte in raw:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.02)
+            return True
+        special = _broken(does, raw)
+        if special is not None:
+            kind = "text/html" if does == "html" else "application/json"
+            writer.write(_head(200, len(special), kind=kind) + special)
+            await writer.drain()
+            return True
+        return await _send(writer, 200, completion)
+
+
+_STATUS: dict[str, tuple[int, dict[str, Any]]] = {
+    "400": (400, {"message": "messages[0] is odd", "code": "odd"}),
+    "401": (401, {"message": "Incorrect API key provided: sk-CANARY-0123456789abcdef.", "code": "invalid_api_key"}),
+    "402": (402, {"message": "pay first"}),
+    "403": (403, {"message": "not for you"}),
+    "404": (404, {"message": "The model `m` does not exist", "code": "model_not_found"}),
+    "408": (408, {"message": "slow"}),
+    "413": (413, {"message": "large"}),
+    "429": (429, {"message": "slow down", "code": "rate_limit_exceeded"}),
+    "429ms": (429, {"message": "slow down", "code": "rate_limit_exceeded"}),
+    "quota": (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}),
+    "context": (400, {"message": "maximum context length is 10 tokens", "code": "context_length_exceeded"}),
+    "filter400": (400, {"message": "content management policy", "code": "content_filter"}),
+    "500": (500, {"message": "oops"}),
+    "502": (502, {"message": "oops"}),
+    "503": (503, {"message": "busy"}),
+    "529": (529, {"message": "overloaded"}),
+}
+
+
+def _refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    """What a server says that does not know a parameter; `picky` knows hardly any."""
+    rejects = {
+        "no_schema": ("response_format.json_schema",),
+        "no_format": ("response_format",),
+        "no_max_tokens": ("max_tokens",),
+        "no_temperature": ("temperature",),
+        "picky": ("max_tokens", "temperature", "response_format"),
+    }.get(does, ())
+    for name in rejects:
+        parameter, _, kind = name.partition(".")
+        if parameter in body and (not kind or body[parameter].get("type") == kind):
+            other = " Use 'max_completion_tokens' instead." if name == "max_tokens" else ""
+            return {
+                "error": {
+                    "message": f"Unsupported parameter: '{parameter}' is not supported.{other}",
+                    "param": parameter,
+                }
+            }
+    return None
+
+
+def _completion(prompt: str, does: str) -> Any:
+    text: Any = json.dumps({"thoughts": "so it is", "choice": truth(prompt)})
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    finish, usage = "stop", {"prompt_tokens": 100, "completion_tokens": 10}
+    if does == "prose":
+        message["content"] = "I would rather not say."
+    elif does == "surrogate":
+        message["content"] = text.replace("so it is", "\ud800 \x00")
+    elif does == "null_content":
+        message["content"] = None
+    elif does == "parts":
+        message["content"] = [{"type": "text", "text": text}]
+    elif does == "refusal":
+        message = {"role": "assistant", "content": None, "refusal": "no"}
+    elif does == "length":
+        message["content"], finish = text[:10], "length"
+    elif does == "content_filter":
+        message["content"], finish = "", "content_filter"
+    body: Any = {
+        "model": "m-2026",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": usage,
+    }
+    if does == "no_usage":
+        body["usage"] = None
+    elif does == "empty_choices":
+        body["choices"] = []
+    elif does == "null_choices":
+        body["choices"] = None
+    elif does == "error_in_200":
+        body = {"error": {"code": 502, "message": "upstream"}}
+    elif does == "quota_in_200":
+        body = {"error": {"code": "insufficient_quota", "message": "none left"}}
+    return body
+
+
+def _broken(does: str, raw: bytes) -> bytes | None:
+    """The body of a 200 answer that is no answer."""
+    match does:
+        case "truncated_json":
+            return raw[: len(raw) // 2]
+        case "html":
+            return b"<!doctype html><title>hello</title>"
+        case "null":
+            return b"null"
+        case "two_documents":
+            return raw + raw
+        case "not_utf8":
+            return raw[:-10] + b"\xff\xfe" + raw[-10:]
+        case "empty_body":
+            return b""
+        case "deep":
+            return b"[" * 200_000
+        case "huge":
+            return b'{"choices": "' + b"x" * (6 * 2**20) + b'"}'
+    return None
+
+
+def _head(status: int, length: int, extra: dict[str, str] | None = None, kind: str = "application/json") -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {length}", f"Content-Type: {kind}"]
+    lines += [f"{name}: {value}" for name, value in (extra or {}).items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def _send(writer: asyncio.StreamWriter, status: int, body: Any, extra: dict[str, str] | None = None) -> bool:
+    raw = json.dumps(body).encode()
+    writer.write(_head(status, len(raw), extra) + raw)
+    await writer.drain()
+    return True
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close with RST instead of FIN."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,293 @@
+"""The OpenAI backend and the ask loop against a server that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import FaultServer, truth
+
+from bkrl.errors import InputError, RunFailed
+from bkrl.llm import open_backend
+from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.protocol import Message, Request
+from bkrl.llm.store import Store
+from bkrl.reporter import Reporter
+
+SCHEMA = {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}
+QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=5.0, patience=20.0, attempts=6)
+
+
+def request(number: int = 0) -> Request:
+    return Request((Message("system", "Compare. JSON."), Message("user", f"pair {number}")), SCHEMA)
+
+
+def ask(tmp_path: Path, count: int = 1, policy: AskPolicy = QUICK) -> tuple[list[Exchange], Asker]:
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend("openai:m"), store, policy, Reporter())
+        jobs = [lambda number=number: asker.ask(request(number)) for number in range(count)]
+        return asker.run(jobs, "ask"), asker
+
+
+def choice(exchange: Exchange) -> str:
+    assert exchange.answer is not None, exchange
+    return str(json.loads(exchange.answer)["choice"])
+
+
+def test_answers_are_kept_and_never_asked_twice(server: FaultServer, tmp_path: Path) -> None:
+    first, asker = ask(tmp_path, 20)
+    assert asker.usage.sent == 20
+    assert asker.usage.prompt_tokens == 2000
+    second, asker = ask(tmp_path, 20)
+    assert [e.answer for e in first] == [e.answer for e in second]
+    assert asker.usage.sent == 0
+    assert asker.usage.cached == 20
+    assert len(server.requests) == 20
+    assert all(count == 1 for count in server.billed.values())
+
+
+def test_the_same_question_in_flight_is_asked_once(server: FaultServer, tmp_path: Path) -> None:
+    server.latency = 0.05
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter())
+        exchanges = asker.run([lambda: asker.ask(request()) for _ in range(30)], "ask")
+    assert len(server.requests) == 1
+    assert len({e.answer for e in exchanges}) == 1
+
+
+RETRIED = (
+    *("500", "502", "503:0", "529:0", "408", "429:0", "429ms:5", "429:date", "reset", "reset_mid", "short_body"),
+    *("truncated_json", "null", "two_documents", "not_utf8", "empty_body", "empty_choices", "null_choices", "deep"),
+    *("null_content", "error_in_200"),
+)
+
+
+@pytest.mark.parametrize("fault", RETRIED)
+def test_a_passing_fault_is_retried(server: FaultServer, tmp_path: Path, fault: str) -> None:
+    server.plan = lambda prompt, attempt: fault if attempt == 0 else "ok"
+    (exchange,), asker = ask(tmp_path)
+    assert choice(exchange) == truth(next(iter(server.seen)))
+    assert asker.usage.sent == 2
+
+
+ACCEPTED = ("no_usage", "parts", "surrogate", "no_schema", "no_format", "no_max_tokens", "no_temperature", "picky")
+
+
+@pytest.mark.parametrize("habit", ACCEPTED)
+def test_habits_of_servers_are_coped_with(server: FaultServer, tmp_path: Path, habit: str) -> None:
+    server.plan = lambda prompt, attempt: habit
+    exchanges, asker = ask(tmp_path, 3)
+    assert all(exchange.status == "ok" for exchange in exchanges)
+    assert all(choice(e) in "AB" for e in exchanges)
+    assert asker.usage.sent == 3, "adapting to refused parameters belongs to one request"
+    refusals = len(server.requests) - 3
+    assert refusals <= 5, "what is refused is learnt once"
+    form = {"no_schema": "json_object", "no_format": "text", "picky": "text"}.get(habit, "json_schema")
+    assert {e.reply.format for e in exchanges if e.reply} == {form}
+
+
+def test_new_parameters_replace_refused_ones(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "no_max_tokens"
+    ask(tmp_path)
+    assert server.requests[0]["max_tokens"] == server.requests[-1]["max_completion_tokens"] == 1024
+    assert "max_tokens" not in server.requests[-1]
+
+
+@pytest.mark.parametrize("fault", ["401", "402", "403", "404", "quota", "quota_in_200", "redirect"])
+def test_a_final_fault_ends_the_run_at_once(server: FaultServer, tmp_path: Path, fault: str) -> None:
+    server.plan = lambda prompt, attempt: fault
+    with pytest.raises(RunFailed) as stopped:
+        ask(tmp_path, 200)
+    assert len(server.requests) == 1, "the first request goes alone"
+    assert "200" in str(stopped.value)
+    assert "CANARY" not in str(stopped.value)
+
+
+def test_what_was_answered_before_a_final_fault_is_kept(server: FaultServer, tmp_path: Path) -> None:
+    served: list[str] = []
+
+    def plan(prompt: str, attempt: int) -> str:
+        served.append(prompt)
+        return "ok" if len(served) <= 30 else "401"
+
+    server.plan = plan
+    with pytest.raises(RunFailed, match="of 100 done"):
+        ask(tmp_path, 100)
+    server.plan = lambda prompt, attempt: "ok"
+    exchanges, asker = ask(tmp_path, 100)
+    assert len(exchanges) == 100
+    assert asker.usage.cached == 30
+    assert max(server.billed.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("context", "context length"),
+        ("413", "context length"),
+        ("filter400", "filtered"),
+        ("content_filter", "filtered"),
+        ("refusal", "refused"),
+        ("length", "truncated"),
+        ("huge", "reply too long"),
+        ("400", "bad request"),
+        ("500", "status 500"),
+    ],
+)
+def test_a_hopeless_item_is_recorded_and_the_others_go_on(
+    server: FaultServer, tmp_path: Path, fault: str, reason: str
+) -> None:
+    bad = ask(tmp_path, 1)[0][0].key and next(iter(server.seen))
+    server.plan = lambda prompt, attempt: fault if prompt == bad else "ok"
+    exchanges, asker = ask(tmp_path / "other", 10)
+    assert [exchange.status == "ok" for exchange in exchanges] == [False] + [True] * 9
+    assert (exchanges[0].reason or exchanges[0].status) == reason
+    assert asker.usage.reasons == {reason: 1}
+
+
+def test_refused_and_truncated_answers_are_never_reused(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "refusal"
+    assert ask(tmp_path)[0][0].status == "refused"
+    server.plan = lambda prompt, attempt: "ok"
+    assert ask(tmp_path)[0][0].status == "ok"
+
+
+def test_a_truncated_answer_is_asked_once_more_with_room(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "length" if attempt == 0 else "ok"
+    (exchange,), _ = ask(tmp_path)
+    assert exchange.status == "ok"
+    assert [body["max_tokens"] for body in server.requests] == [1024, 4096]
+    (exchange,), asker = ask(tmp_path)
+    assert exchange.status == "ok"
+    assert asker.usage.sent == 0, "the short attempt is known to be hopeless and is not bought again"
+
+
+def test_the_deadline_covers_the_whole_answer(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "trickle" if attempt == 0 else "ok"
+    started = time.monotonic()
+    (exchange,), asker = ask(tmp_path, policy=replace(QUICK, deadline=0.5))
+    assert exchange.status == "ok"
+    assert asker.usage.possibly_billed == 1
+    assert time.monotonic() - started < 3
+
+
+def test_a_hanging_server_is_given_up(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "hang" if attempt == 0 else "ok"
+    (exchange,), _ = ask(tmp_path, policy=replace(QUICK, deadline=0.3))
+    assert exchange.status == "ok"
+
+
+def test_too_many_requests_slow_the_whole_pool_and_lose_nothing(server: FaultServer, tmp_path: Path) -> None:
+    server.latency = 0.01
+    server.plan = lambda prompt, attempt: "429:0" if server.in_flight > 8 else "ok"
+    exchanges, asker = ask(tmp_path, 200)
+    assert all(exchange.status == "ok" for exchange in exchanges)
+    assert max(server.billed.values()) == 1
+    assert asker.usage.sent < 500, "it backs off instead of hammering"
+
+
+def test_retry_after_is_honoured(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "429:1" if attempt == 0 else "ok"
+    started = time.monotonic()
+    ask(tmp_path)
+    assert time.monotonic() - started >= 1.0
+
+
+def test_max_requests_is_never_exceeded(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "500" if attempt == 0 else "ok"
+    with pytest.raises(RunFailed, match="max-requests"):
+        ask(tmp_path, 100, replace(QUICK, max_requests=25))
+    assert len(server.requests) == 25
+
+
+def test_a_web_page_is_named_as_such(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "html"
+    with pytest.raises(RunFailed, match="web page"):
+        ask(tmp_path, 5)
+
+
+def test_an_unreachable_server_ends_the_run_soon(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        ask(tmp_path, 5)
+
+
+def test_every_request_failing_alike_ends_the_run(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "400"
+    with pytest.raises(RunFailed, match="first 20 requests all failed"):
+        ask(tmp_path, 500)
+    assert len(server.requests) < 100
+
+
+def test_answers_are_not_mixed_up_under_faults(server: FaultServer, tmp_path: Path) -> None:
+    faults = ("500", "reset_mid", "truncated_json", "empty_choices", "429:0", "short_body", "not_utf8")
+    server.plan = lambda prompt, attempt: (
+        faults[int(prompt[8:16], 16) % 7] if (int(prompt[16:24], 16) + attempt) % 5 == 0 else "ok"
+    )
+    exchanges, asker = ask(tmp_path, 300)
+    assert all(exchange.status == "ok" for exchange in exchanges)
+    server.plan = lambda prompt, attempt: "ok"
+    clean, _ = ask(tmp_path / "clean", 300)
+    assert [e.answer for e in exchanges] == [e.answer for e in clean]
+    unreadable = asker.usage.possibly_billed
+    assert sum(server.billed.values()) - 600 <= unreadable, "every answer billed beyond need is accounted for"
+
+
+def test_a_missing_key_is_an_input_error_except_on_this_machine(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert "dummy" in open_backend("openai:m").facts()["notice"]
+    exchanges, _ = ask(tmp_path)
+    assert exchanges[0].status == "ok"
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    with pytest.raises(InputError, match="OPENAI_API_KEY"):
+        open_backend("openai:m")
+
+
+def test_connection_settings_do_not_change_a_key(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(tmp_path, 3)
+    with FaultServer() as other:
+        monkeypatch.setenv("OPENAI_BASE_URL", other.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
+        _, asker = ask(tmp_path, 3)
+        assert asker.usage.sent == 0
+        assert other.requests == []
+
+
+def test_azure_endpoints_are_found_in_the_environment(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"http://127.0.0.1:{server.port}")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-key")
+    for version in ("", "2024-10-21"):
+        monkeypatch.setenv("OPENAI_API_VERSION", version)
+        exchanges, _ = ask(tmp_path / f"v{version}")
+        assert exchanges[0].status == "ok"
+    assert server.headers[-1].get("api-key") == "azure-key"
+
+
+def test_the_key_is_in_no_file_and_no_error(server: FaultServer, tmp_path: Path) -> None:
+    told: list[Any] = []
+    for fault in ("ok", "401", "500", "context"):
+        server.plan = lambda prompt, attempt, fault=fault: fault
+        try:
+            exchanges, asker = ask(tmp_path / fault, 2, replace(QUICK, attempts=2))
+            told += [exchanges, asker.usage.as_facts(), asker.backend.facts(), vars(asker)]
+        except RunFailed as error:
+            told += [error, error.__cause__, error.__context__]
+    assert "CANARY" not in repr(told)
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert b"CANARY" not in file.read_bytes(), file
+    assert any("sk-canary" in headers["authorization"] for headers in server.headers), "the key was really used"
