@@ -1,0 +1,182 @@
+"""One self-contained HTML file from plain values: Jinja2 with escaping on, style and script inlined, no network.
+
+The page's own content policy forbids every request and every script but ours, so that a caption or a reply that slips
+through escaping still could not do anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import keyword
+import math
+import tokenize
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
+
+RATIO_RANGE = (0.125, 8.0)
+
+
+def render(page: dict[str, Any]) -> str:
+    """The whole document. Same values, same bytes."""
+    folder = resources.files("bkrl.report").joinpath("templates")
+    css, js = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        steps=steps, percent=percent, figure=figure, short=lambda digest: str(digest)[:12], compact=compact_json
+    )
+    environment.globals.update(python=python, course=course, forest=forest)
+    return environment.get_template("report.html").render(
+        page, css=Markup(_palette() + css), js=Markup(js), script_hash=digest
+    )
+
+
+# --- filters
+
+
+def steps(value: float | None) -> str:
+    """Environment steps: 450k; an en dash for nothing."""
+    return "–" if value is None or math.isnan(value) else step_label(value)
+
+
+def percent(value: float | None) -> str:
+    """A share as a whole percentage."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.0f} %"
+
+
+def figure(value: Any) -> str:
+    """Any plain value, short: numbers to four figures, yes and no, an en dash for nothing."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "–"
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return str(value)
+
+
+def compact_json(value: Any) -> str:
+    """JSON for an attribute, where the template's escaping makes it safe; non-finite numbers become null."""
+    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else float(f"{value:.5g}")
+    return value
+
+
+# --- small pictures
+
+
+def course(phi: Sequence[float], label: str) -> Markup:
+    """A line of Φ over the steps of an episode, on its scale from -1 to 0."""
+    width, height = 360.0, 64.0
+    last = max(1, len(phi) - 1)
+    points = " ".join(f"{4 + (width - 8) * i / last:.1f},{4 - (height - 8) * x:.1f}" for i, x in enumerate(phi))
+    return Markup(
+        f'<svg class="course" role="img" aria-label="{escape(label)}" viewBox="0 0 {width:.0f} {height:.0f}" '
+        'preserveAspectRatio="none"><path class="rule" d="M4 4H356M4 60H356" vector-effect="non-scaling-stroke"/>'
+        f'<polyline points="{points}" vector-effect="non-scaling-stroke"/></svg>'
+    )
+
+
+def forest(estimate: float, low: float, high: float, bound: str) -> Markup:
+    """Interval of a ratio on a logarithmic axis around 1; an arrow where censoring leaves a side open."""
+    a, b = (math.log(x) for x in RATIO_RANGE)
+
+    def place(x: float) -> float:
+        return 2 + 116 * (math.log(min(max(x, RATIO_RANGE[0]), RATIO_RANGE[1])) - a) / (b - a)
+
+    parts = [f'<path class="rule" d="M{place(1):.1f} 0V16"/>']
+    if not (math.isnan(low) or math.isnan(high)):
+        parts.append(f'<path class="bar" d="M{place(low):.1f} 8H{place(high):.1f}"/>')
+    at = place(estimate)
+    if bound == "at least":
+        parts.append(f'<path class="bar" d="M{at:.1f} 8H118m-4 -4l4 4l-4 4"/>')
+    elif bound == "at most":
+        parts.append(f'<path class="bar" d="M{at:.1f} 8H2m4 -4l-4 4l4 4"/>')
+    parts.append(f'<circle class="{"open" if bound == "unknown" else "dot"}" cx="{at:.1f}" cy="8" r="3.5"/>')
+    return Markup(f'<svg class="forest" aria-hidden="true" viewBox="0 0 120 16">{"".join(parts)}</svg>')
+
+
+# --- program text
+
+
+def python(source: str) -> Markup:
+    """Python source with light highlighting; text that is not Python comes out as it is. Always escaped."""
+    pieces: list[Markup] = []
+    row, column = 1, 0
+    lines = source.splitlines(keepends=True)
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            kind = _kind(token)
+            if kind is None:
+                continue
+            pieces.append(escape(_between(lines, (row, column), token.start)))
+            pieces.append(Markup('<span class="{}">{}</span>').format(kind, token.string))
+            row, column = token.end
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        pass  # the rest follows unhighlighted
+    pieces.append(escape(_between(lines, (row, column), (len(lines) + 1, 0))))
+    return Markup("").join(pieces)
+
+
+def _kind(token: tokenize.TokenInfo) -> str | None:
+    if token.type == tokenize.COMMENT:
+        return "c"
+    if token.type == tokenize.STRING:
+        return "s"
+    if token.type == tokenize.NUMBER:
+        return "n"
+    if token.type == tokenize.NAME and keyword.iskeyword(token.string):
+        return "k"
+    return None
+
+
+def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    """The text from `start` to `end`, (row from 1, column from 0)."""
+    text = []
+    for row in range(start[0], min(end[0], len(lines)) + 1):
+        line = lines[row - 1]
+        first = start[1] if row == start[0] else 0
+        last = end[1] if row == end[0] else len(line)
+        text.append(line[first:last])
+    return "".join(text)
+
+
+def _palette() -> str:
+    """The figures' colours as CSS variables, in both themes."""
+
+    def variables(colours: Sequence[str]) -> str:
+        return "".join(f"--s{i}:{colour};" for i, colour in enumerate(colours))
+
+    light, dark = variables(COLOURS), variables(DARK_COLOURS)
+    return (
+        f":root{{{light}}}\n@media(prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f":root[data-theme=dark]{{{dark}}}\n"
+    )

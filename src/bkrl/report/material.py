@@ -1,0 +1,270 @@
+"""What the page shows of labels, potentials and agents: small samples, always the same ones, as plain values.
+
+Everything here is text that others wrote (captions, replies, programs): the template escapes it, nothing is trusted.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from bkrl.dataset import Dataset, Segment
+from bkrl.errors import BkrlError, InputError
+from bkrl.report.provenance import Chain, Node
+from bkrl.run import read_json, read_table
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+
+PAIRS, QUERIES, CANDIDATES = 5, 8, 40
+REPLY_CHARS, PROGRAM_CHARS, CAPTION_CHARS = 4000, 20_000, 600
+GIF_BYTES, ALL_GIF_BYTES = 1_500_000, 8_000_000
+
+
+def labels(chain: Chain, node: Node) -> dict[str, Any]:
+    """One label run for the page: its facts, and samples; `problem` says why samples are missing."""
+    facts = node.facts
+    shown: dict[str, Any] = {
+        "key": node.key,
+        "variant": str(facts.get("variant", node.config.get("variant", "?"))),
+        "llm": str(facts.get("llm", node.config.get("llm", "?"))),
+        "annotator": str(facts.get("annotator", "")),
+        "env": str(facts.get("env_id", "")),
+        "quality": flatten(facts.get("quality", {})),
+        "usage": flatten(facts.get("usage", {})),
+        "prompts": flatten(facts.get("prompts", {})),
+        "problem": "",
+    }
+    if not node.sound:
+        return shown | {"problem": node.problem}
+    try:
+        if shown["variant"] == "pref":
+            shown["pairs"] = _pairs(node, _dataset(chain, node))
+        elif shown["variant"] == "goal":
+            shown["queries"], shown["goals"] = _goals(node)
+        elif shown["variant"] == "code":
+            shown["program"], shown["candidates"] = _programs(node)
+    except (BkrlError, KeyError, ValueError, IndexError, TypeError) as problem:
+        shown["problem"] = (
+            str(problem) if isinstance(problem, BkrlError) else f"{node.key} cannot be shown: {problem!r}."
+        )
+    return shown
+
+
+def potential(node: Node) -> dict[str, Any]:
+    """One potential for the page: what it is, its figures, its certificate, and courses of Φ over a few episodes."""
+    facts = node.facts
+    shown: dict[str, Any] = {
+        "key": node.key,
+        "variant": str(facts.get("variant", "?")),
+        "kind": str(facts.get("kind", "?")),
+        "control": str(facts.get("control", "none")),
+        "env": str(facts.get("env_id", "")),
+        "llm": str(facts.get("llm") or ""),
+        "figures": {},
+        "training": flatten(facts.get("training", {})),
+        "checks": [],
+        "examples": [],
+        "problem": node.problem,
+    }
+    if node.run is None or not node.sound:
+        return shown
+    outputs = node.run.manifest.get("outputs", {})
+    try:
+        if "potential_report.json" in outputs:
+            report = read_json(node.run.file("potential_report.json"))
+            shown["examples"] = [_course(example) for example in report.get("examples", [])][:4]
+            plain = {k: v for k, v in report.items() if k not in ("examples", "training", "kind", "control", "env_id")}
+            shown["figures"] = flatten(plain)
+        if "certificate.json" in outputs:
+            found = read_json(node.run.file("certificate.json"))
+            shown["checks"] = [
+                {"name": str(c["name"]), "passed": bool(c["passed"]), "detail": str(c.get("detail", ""))}
+                for c in found.get("checks", [])
+            ]
+    except (BkrlError, KeyError, TypeError, ValueError) as problem:
+        shown["problem"] = f"{node.key}: its report cannot be read ({problem})."
+    return shown
+
+
+def agents(nodes: Sequence[Node]) -> tuple[list[dict[str, Any]], list[str]]:
+    """GIFs of evaluate runs as data URIs, one a run in turn until the page is big enough, and what was left out."""
+    shown: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    total = 0
+    queues = [(node, _gifs(node)) for node in nodes if node.sound and node.run is not None]
+    for turn in range(max((len(names) for _, names in queues), default=0)):
+        for node, names in queues:
+            if turn >= len(names) or node.run is None:
+                continue
+            raw = node.run.file(names[turn]).read_bytes()
+            if len(raw) > GIF_BYTES or total + len(raw) > ALL_GIF_BYTES or not raw.startswith(b"GIF8"):
+                skipped.append(f"{node.key}/{names[turn]} ({len(raw) / 1e6:.1f} MB)")
+                continue
+            total += len(raw)
+            uri = "data:image/gif;base64," + base64.b64encode(raw).decode("ascii")
+            shown.append({"key": node.key, "name": names[turn], "uri": uri})
+    return shown, skipped
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested record as one level of "a: b" names with plain values; long lists are counted instead of shown."""
+    if not isinstance(value, dict):
+        return {prefix: value} if prefix else {}
+    if set(value) == {"rate", "low", "high", "n"}:  # a share with its interval
+        return {prefix: _share(value)}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        name = f"{prefix}: {key}" if prefix else str(key)
+        name = name.replace("_", " ")
+        if isinstance(inner, dict):
+            flat |= flatten(inner, name)
+        elif isinstance(inner, list):
+            plain = all(isinstance(x, str | int | float) for x in inner) and len(inner) <= 12
+            flat[name] = ", ".join(str(x) for x in inner) if plain else f"{len(inner)} entries"
+        else:
+            flat[name] = inner
+    return flat
+
+
+def _share(value: dict[str, Any]) -> str:
+    if value["rate"] is None:
+        return "nothing to compare"
+    return f"{value['rate']:.1%} (95 % interval {value['low']:.1%} to {value['high']:.1%}, n = {value['n']:,})"
+
+
+def _dataset(chain: Chain, node: Node) -> Dataset:
+    source = chain.input(node, "dataset")
+    if source is None or source.run is None or not source.sound:
+        raise InputError(f"The dataset of {node.key} is not there as it was, so its segments cannot be shown.")
+    return Dataset(source.run)
+
+
+def _pairs(node: Node, dataset: Dataset) -> list[dict[str, Any]]:
+    if node.run is None:
+        return []
+    rows = [row for row in _rows(node, "preferences.parquet", PREFERENCES) if row["status"] == "labelled"]
+    kinds = (
+        [row for row in rows if row["label"] > 0.5],
+        [row for row in rows if row["label"] < 0.5],
+        [row for row in rows if row["label"] == 0.5],
+    )
+    chosen = _spread(kinds[0], 2) + _spread(kinds[1], 2) + _spread(kinds[2], 1)
+    replies = _replies(node, {i for row in chosen for i in row["request_ids"]})
+    return [
+        {
+            "id": row["pair_id"],
+            "label": row["label"],
+            "segments": [
+                _segment(dataset, Segment(row[f"{side}_episode_id"], row[f"{side}_start"], row["length"]))
+                for side in ("a", "b")
+            ],
+            "replies": [replies[i] for i in row["request_ids"] if i in replies],
+        }
+        for row in sorted(chosen, key=lambda row: row["pair_id"])
+    ]
+
+
+def _segment(dataset: Dataset, segment: Segment) -> dict[str, Any]:
+    rows = dataset.rows(segment)
+    actions = [dataset.action_names[a] for a in dataset.actions[rows[:-1]]]
+    return {
+        "where": f"episode {segment.episode_id}, steps {segment.start} to {segment.start + segment.length}",
+        "steps": [
+            {"caption": _cut(dataset.caption(int(row)), CAPTION_CHARS), "action": action}
+            for row, action in zip(rows, [*actions, ""], strict=True)
+        ],
+    }
+
+
+def _goals(node: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    by_query: dict[int, list[dict[str, Any]]] = {}
+    counts: dict[str, int] = {}
+    for row in _rows(node, "goals.parquet", GOALS):
+        by_query.setdefault(row["query_id"], []).append(row)
+        if row["goal"] is not None:
+            counts[row["goal"]] = counts.get(row["goal"], 0) + 1
+    answered = [rows for rows in by_query.values() if rows[0]["goal"] is not None]
+    queries = [
+        {
+            "id": rows[0]["query_id"],
+            "caption": _cut(rows[0]["caption"], CAPTION_CHARS),
+            "goals": [row["goal"] for row in rows if row["goal"] is not None],
+        }
+        for rows in _spread(answered, QUERIES)
+    ]
+    top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:15]
+    return queries, [{"goal": goal, "count": count, "share": count / len(by_query)} for goal, count in top]
+
+
+def _programs(node: Node) -> tuple[str, list[dict[str, Any]]]:
+    rows = _rows(node, "programs.parquet", PROGRAMS)
+    chosen = [row["program"] for row in rows if row["chosen"] and row["program"]]
+    candidates = [
+        {
+            "id": row["candidate_id"],
+            "round": row["round"],
+            "status": row["status"],
+            "score": row["score"],
+            "chosen": row["chosen"],
+            "error": _cut(row["error"] or "", 300),
+        }
+        for row in rows[:CANDIDATES]
+    ]
+    return _cut(chosen[0], PROGRAM_CHARS) if chosen else "", candidates
+
+
+def _replies(node: Node, ids: set[int]) -> dict[int, str]:
+    if node.run is None or "responses.parquet" not in node.run.manifest["outputs"]:
+        return {}
+    rows = _rows(node, "responses.parquet", RESPONSES)
+    return {
+        r["request_id"]: _cut(r["reply"] or f"(no reply: {r['reason']})", REPLY_CHARS)
+        for r in rows
+        if r["request_id"] in ids
+    }
+
+
+def _rows(node: Node, name: str, schema: Any) -> list[dict[str, Any]]:
+    if node.run is None:
+        return []
+    rows: list[dict[str, Any]] = read_table(node.run.file(name), schema).to_pylist()
+    return rows
+
+
+def _course(example: dict[str, Any]) -> dict[str, Any]:
+    phi = [float(x) for x in example["phi"]]
+    last = len(phi) - 1
+    marks = sorted({0, last // 3, 2 * last // 3, last, phi.index(max(phi)), phi.index(min(phi))})
+    captions, actions = example.get("captions", []), example.get("actions", [])
+    return {
+        "episode": example["episode"],
+        "success": bool(example["success"]),
+        "first_step": int(example.get("first_step", 0)),
+        "phi": phi,
+        "moments": [
+            {
+                "step": int(example.get("first_step", 0)) + i,
+                "phi": phi[i],
+                "caption": _cut(str(captions[i]), CAPTION_CHARS) if i < len(captions) else "",
+                "action": str(actions[i]) if i < len(actions) else "",
+            }
+            for i in marks
+        ],
+    }
+
+
+def _gifs(node: Node) -> list[str]:
+    if node.run is None:
+        return []
+    return sorted(name for name in node.run.manifest.get("outputs", {}) if name.endswith(".gif"))
+
+
+def _spread(items: Sequence[Any], count: int) -> list[Any]:
+    """At most `count` of `items`, evenly spaced, the first among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit] + f" … ({len(text) - limit:,} more characters)"

@@ -1,0 +1,503 @@
+"""The report on synthetic runs: what it says, what it notices, and that nothing in it can act."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from bkrl.config import (
+    CollectConfig,
+    EvaluateConfig,
+    LabelConfig,
+    ReportConfig,
+    TrainRmConfig,
+    TrainRsConfig,
+)
+from bkrl.dataset import DatasetWriter
+from bkrl.errors import InputError, UsageError
+from bkrl.reporter import Reporter
+from bkrl.run import Run, atomic_write, to_json, write_table
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.stages import report
+
+RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"
+CRAFTER = "Crafter-Text-PlaceCraftingTable"
+EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & \"quoted\""
+PROGRAM = 'def potential(observations, actions, valid):\n    # <b>near</b> a ball\n    return "s" * 3 if 1.5 else 0\n'
+STEPS = np.arange(0, 1_000_001, 50_000)
+
+
+@dataclass
+class Listener(Reporter):
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20") -> Path:
+    config = CollectConfig(env=env, out=root / "data", steps=200_000)
+    run = Run.create(root / "data", stage="collect", config=config)
+    writer = DatasetWriter(run, env_id=env, obs_shape=(7, 7, 3), action_names=("left", "right", "forward"))
+    rng = np.random.default_rng(0)
+    for episode in range(4):
+        writer.add_episode(
+            rng.integers(0, 9, (9, 7, 7, 3)).astype(np.uint8),
+            rng.integers(0, 3, 8),
+            np.zeros(8),
+            [f"You see a ball {i} steps forward. {EVIL}" for i in range(9)],
+            mission="",
+            terminated=True,
+            truncated=False,
+            success=episode % 2 == 0,
+            seed=episode,
+            checkpoint_step=0,
+        )
+    writer.close()
+    run.finish(writer.outputs, env_id=env, steps=200_000, recorded_episodes=4)
+    return run.path
+
+
+def responses(run: Run, replies: list[str]) -> None:
+    rows = [dict.fromkeys(RESPONSES.names) | {"request_id": i, "reply": r} for i, r in enumerate(replies)]
+    write_table(run.file("responses.parquet"), pa.Table.from_pylist(rows, schema=RESPONSES))
+
+
+def label(root: Path, variant: str, llm: str = "rules") -> Path:
+    config = LabelConfig(dataset=root / "data", variant=variant, llm=llm, out=root / f"label-{variant}")
+    run = Run.create(config.run_dir, stage="label", config=config, inputs={"dataset": root / "data"})
+    segment = {"episode_id": 0, "start": 1, "length": 3}
+    if variant == "pref":
+        name, schema = "preferences.parquet", PREFERENCES
+        table = [
+            {
+                "pair_id": i,
+                "a_episode_id": 0,
+                "a_start": 0,
+                "b_episode_id": 1,
+                "b_start": 2,
+                "length": 5,
+                "label": value,
+            }
+            | {"status": "labelled", "votes_a": 1, "votes_b": 0, "votes_tie": 0, "votes_invalid": 0, "request_ids": [i]}
+            for i, value in enumerate((1.0, 0.0, 0.5))
+        ]
+        responses(run, [f"The first one. {EVIL}"] * 3)
+    elif variant == "goal":
+        name, schema = "goals.parquet", GOALS
+        table = [
+            {"query_id": i, **segment, "caption": f"You see a key. {EVIL}", "goal": f"go to the key {EVIL}"}
+            | {"goal_id": 0, "status": "ok", "request_id": i}
+            for i in range(3)
+        ]
+        responses(run, ["goals"] * 3)
+    else:
+        name, schema = "programs.parquet", PROGRAMS
+        table = [
+            {"candidate_id": i, "round": i, "program": PROGRAM, "status": "ok", "error": None, "score": 0.5 + i / 4}
+            | {"score_details": None, "chosen": i == 1, "request_id": i}
+            for i in range(2)
+        ]
+        responses(run, ["program"] * 2)
+    write_table(run.file(name), pa.Table.from_pylist(table, schema=schema))
+    run.finish(
+        ["responses.parquet", name],
+        variant=variant,
+        env_id="BabyAI-Text-GoToLocal-Pretraining-S20",
+        llm=llm,
+        annotator="rules (hand-written heuristics, not a language model)" if llm == "rules" else llm,
+        usage={"requests": 3, "sent": 2, "cached": 1, "prompt_tokens": 700, "completion_tokens": 77},
+        quality={"tie": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 100}, "note": EVIL},
+    )
+    return run.path
+
+
+def train_rm(root: Path, variant: str, control: str = "none") -> Path:
+    out = root / (f"rm-{variant}" + ("" if control == "none" else f"-{control}"))
+    labels = root / f"label-{variant}"
+    config = TrainRmConfig(labels=labels, out=out, control=control)
+    run = Run.create(out, stage="train-rm", config=config, inputs={"labels": labels, "dataset": root / "data"})
+    example = {"episode": 0, "success": True, "return": 1.0, "first_step": 3, "phi": [-1.0, -0.4, 0.0]}
+    quality = {
+        "kind": variant,
+        "control": control,
+        "coverage": 0.75,
+        "phi": {"mean": -0.5, "quantiles": {"50": -0.4}},
+        "training": {},
+        "examples": [example | {"captions": [EVIL] * 3, "actions": ["left", "forward"]}],
+    }
+    atomic_write(run.file("potential_report.json"), to_json(quality))
+    checks = [{"name": "finite", "passed": True, "detail": "all"}, {"name": "units", "passed": False, "detail": EVIL}]
+    atomic_write(run.file("certificate.json"), to_json({"passed": False, "checks": checks}))
+    run.finish(
+        ["potential_report.json", "certificate.json"],
+        variant=variant,
+        kind=variant,
+        control=control,
+        env_id="BabyAI-Text-GoToLocal-Pretraining-S20",
+        llm="rules",
+        training={"accuracy": 0.8},
+    )
+    return run.path
+
+
+def curve(half: float, seed: int, last: int = len(STEPS)) -> list[tuple[int, float]]:
+    """Success that passes one half at `half` steps, a little earlier or later by seed."""
+    half = half * (1 + 0.04 * ((seed * 7) % 5 - 2))
+    return [(int(s), float(1 / (1 + np.exp(-(s - half) / 60_000)))) for s in STEPS[:last]]
+
+
+def train_rs(
+    root: Path,
+    alg: str,
+    seed: int,
+    half: float = 500_000,
+    env: str = RED,
+    potential: Path | None = None,
+    **settings: Any,
+) -> Path:
+    out = root / settings.pop("name", f"{alg}-{env[-12:]}-s{seed}")
+    last = settings.pop("last", len(STEPS))
+    config = TrainRsConfig(alg=alg, env=env, seed=seed, potential=potential, out=out, **settings)
+    inputs = {"potential": potential} if potential is not None else {}
+    run = Run.create(out, stage="train-rs", config=config, inputs=inputs)
+    for step, value in curve(half, seed, last):
+        run.log(step, **{"eval/success_rate": value, "eval/return": 0.9 * value, "eval/length": 400 - 300 * value})
+        run.log(step, **{"time/rollout": 1.0, "time/sps": 9000.0})
+    atomic_write(run.file("policy.json"), "{}\n")
+    run.finish(["policy.json"], alg=alg, env_id=env, steps=1_000_000, success_rate=value)
+    return run.path
+
+
+def evaluate(root: Path, policy: Path, env: str = RED, alg: str = "bk-code") -> Path:
+    out = root / f"eval-{policy.name}"
+    run = Run.create(out, stage="evaluate", config=EvaluateConfig(policy=policy, out=out), inputs={"policy": policy})
+    buffer = io.BytesIO()
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("#204060", "#406080")]
+    frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:], duration=100, loop=0)
+    run.file("gifs").mkdir()
+    atomic_write(run.file("gifs/sampled-0.gif"), buffer.getvalue())
+    scores = {
+        "success_rate": {"mean": 0.9, "low": 0.8, "high": 0.95},
+        "return": {"mean": 0.7},
+        "length": {"mean": 50.0},
+    }
+    run.finish(["gifs/sampled-0.gif"], env_id=env, alg=alg, episodes=100, modes={"sampled": scores})
+    return run.path
+
+
+def study(root: Path, seeds: range = range(1, 7)) -> list[Path]:
+    """PPO, two methods of different worth and a control, on one world, with everything they rest on."""
+    collect(root)
+    for variant in ("pref", "goal", "code"):
+        label(root, variant)
+        train_rm(root, variant)
+    train_rm(root, "pref", "shuffled")
+    runs = []
+    for seed in seeds:
+        runs += [
+            train_rs(root, "ppo", seed, 600_000),
+            train_rs(root, "bk-code", seed, 200_000, potential=root / "rm-code"),
+            train_rs(root, "bk-goal", seed, 900_000, potential=root / "rm-goal"),
+            train_rs(root, "bk-pref", seed, 595_000, potential=root / "rm-pref"),
+            train_rs(root, "bk-pref", seed, 610_000, potential=root / "rm-pref-shuffled", name=f"shuffled-s{seed}"),
+        ]
+    runs.append(evaluate(root, runs[1]))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Run, str, list[str]]:
+    root = tmp_path_factory.mktemp("study")
+    runs = study(root)
+    listener = Listener()
+    result = report.run(ReportConfig(runs=tuple(runs), out=root / "report", title="A <title>"), listener)
+    return runs, result, result.file("report.html").read_text(), listener.warnings
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the visible text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+
+def squeezed(html: str) -> str:
+    return re.sub(r"\s+", " ", Page(html).text)
+
+
+def test_it_is_a_complete_run(made):
+    runs, result, html, warnings = made
+    again = Run.open(result.path, "report")
+    assert set(again.manifest["inputs"]) == {path.as_posix() for path in runs}
+    assert warnings == []
+    assert again.facts["training_runs"] == 30
+    assert len(html) < 400_000
+
+
+def test_verdicts(made):
+    _, result, html, _ = made
+    text = squeezed(html)
+    assert "Background knowledge helped in 1 of 3 cases and hurt in 1." in text
+    assert f"{RED}: bk-code reached 80 % faster than plain PPO" in text
+    assert f"{RED}: bk-goal was slower than plain PPO" in text
+    assert f"{RED}: no difference between bk-pref and plain PPO is shown" in text
+    assert "hand-written heuristics, not a language model" in text
+    findings = json.loads(result.file("results.json").read_text())["findings"]
+    tones = [finding["tone"] for finding in findings]
+    order = ["caution", "against", "open", "for"]
+    assert tones == sorted(tones, key=order.index)  # the uncomfortable first
+    assert {"caution", "against", "open", "for"} == set(tones)
+
+
+def test_numbers(made):
+    _, result, _, _ = made
+    world = json.loads(result.file("results.json").read_text())["worlds"][0]
+    rows = {row["label"]: row for row in world["rows"]}
+    assert list(rows) == ["ppo", "bk-code", "bk-goal", "bk-pref", "bk-pref (shuffled)"]
+    code = rows["bk-code"]
+    assert code["n"] == 6
+    assert code["final"]["estimate"] > 0.99
+    assert 0.3 < code["ratio"]["estimate"] < 0.55
+    assert code["ratio"]["low"] < code["ratio"]["estimate"] < code["ratio"]["high"] < 0.6
+    assert code["p"]["smallest"] == 2 / 2**6
+    assert code["with_collection"] == pytest.approx(code["ratio"]["estimate"] + 200_000 / rows["ppo"]["steps"])
+    goal = rows["bk-goal"]
+    assert goal["reached"] == sum(any(value >= 0.8 for _, value in curve(900_000, seed)) for seed in range(1, 7))
+    assert goal["ratio"]["bound"] == "at least"
+
+
+def test_terminal_table(made):
+    _, result, _, _ = made
+    table = result.facts["table"]
+    assert table["header"][:3] == ["world", "method", "n"]
+    assert [row[1] for row in table["rows"]] == ["ppo", "bk-code", "bk-goal", "bk-pref", "bk-pref (shuffled)"]
+    assert all(len(row) == len(table["header"]) for row in table["rows"])
+
+
+def test_every_section_shows_its_content(made):
+    _, _, html, _ = made
+    text = squeezed(html)
+    for said in (
+        "Preferences", "preferred", "tie", "The first one.", "Most suggested", "go to the key", "All 2 candidates",
+        "def potential(observations, actions, valid):", "25.0% (95 % interval 20.0% to 30.0%, n = 100)",
+        "Certificate", "Φ over episode 0", "potential-based shaping", "Optimal policies stay optimal",
+        "requests sent", "success rate", "environment steps", "input: potential",
+        "n = 6", "6 of 6", "What the annotator wrote", "Collecting the dataset costs steps too",
+    ):  # fmt: skip
+        assert said in text, said
+    images = [attrs["src"] for tag, attrs in Page(html).tags if tag == "img"]
+    assert len(images) == 1
+    assert images[0].startswith("data:image/gif;base64,R0lGOD")
+
+
+def test_program_is_highlighted_and_escaped(made):
+    html = made[2]
+    assert '<span class="k">def</span> potential(observations' in html
+    assert '<span class="c"># &lt;b&gt;near&lt;/b&gt; a ball</span>' in html
+    assert '<span class="n">1.5</span>' in html
+
+
+def test_nothing_on_the_page_can_act(made):
+    page = Page(made[2])
+    assert len(page.scripts) == 1
+    assert "alert" not in page.scripts[0]
+    assert "alert('x')" in page.text  # it is shown, as text
+    for tag, attrs in page.tags:
+        assert tag not in ("iframe", "object", "embed", "form", "base")
+        assert not [name for name in attrs if name.startswith("on")], (tag, attrs)
+        for name in ("src", "href", "action", "data"):
+            target = attrs.get(name) or ""
+            assert target == "" or target.startswith(("data:", "#")), (tag, target)
+    policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-inline" not in policy.split("script-src")[1]
+
+
+def test_links_lead_somewhere_and_ids_are_unique(made):
+    tags = Page(made[2]).tags
+    ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in tags:
+        if tag == "a":
+            assert attrs["href"][1:] in ids, attrs["href"]
+    assert "<title>A &lt;title&gt;</title>" in made[2]
+
+
+def test_the_same_runs_give_the_same_bytes(made, tmp_path: Path):
+    runs, result, html, _ = made
+    again = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "r", title="A <title>"), Reporter())
+    assert again.file("report.html").read_text() == html
+    assert again.file("results.json").read_bytes() == result.file("results.json").read_bytes()
+    # A second report in the same place replaces the first one.
+    report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "r", title="A <title>"), Reporter())
+    assert again.file("report.html").read_text() == html
+
+
+def small(root: Path, seeds: int = 2, env: str = RED) -> list[Path]:
+    runs = [train_rs(root, "ppo", seed, 600_000, env) for seed in range(1, seeds + 1)]
+    return runs + [train_rs(root, "rnd", seed, 300_000, env) for seed in range(1, seeds + 1)]
+
+
+def told(runs: list[Path], root: Path) -> tuple[str, list[str]]:
+    listener = Listener()
+    result = report.run(ReportConfig(runs=tuple(runs), out=root / "report"), listener)
+    return squeezed(result.file("report.html").read_text()), listener.warnings
+
+
+def test_few_seeds_are_said_first(tmp_path: Path):
+    text, _ = told(small(tmp_path), tmp_path)
+    assert "there are only 2 seeds (fewer than 5)" in text
+    one, _ = told(small(tmp_path / "one", seeds=1), tmp_path / "one")
+    assert "there is only one seed" in one
+    assert "no interval" in one
+
+
+def test_a_missing_run_is_said(tmp_path: Path):
+    runs = small(tmp_path)
+    text, warnings = told([*runs, tmp_path / "ppo-gone"], tmp_path)
+    assert any("There is no run at" in warning for warning in warnings)
+    assert "There is no run at" in text
+    assert "left out of every number" in text
+    with pytest.raises(InputError, match="no run at"):
+        told([tmp_path / "nothing"], tmp_path)
+
+
+def test_an_unfinished_run_is_said(tmp_path: Path):
+    runs = small(tmp_path)
+    (runs[0] / "manifest.json").unlink()
+    text, _ = told(runs, tmp_path)
+    assert "is unfinished" in text
+    assert "ppo (n = 1)" in text
+
+
+def test_a_changed_byte_in_a_run_is_said_and_the_run_left_out(tmp_path: Path):
+    runs = small(tmp_path)
+    path = runs[0] / "metrics.jsonl"
+    raw = bytearray(path.read_bytes())
+    raw[40] ^= 1
+    path.write_bytes(raw)
+    text, warnings = told(runs, tmp_path)
+    assert any("was changed after it was written" in warning for warning in warnings)
+    assert "was changed after it was written" in text
+    assert "ppo (n = 1)" in text
+
+
+def chain(root: Path) -> list[Path]:
+    collect(root)
+    label(root, "pref")
+    train_rm(root, "pref")
+    return [train_rs(root, "ppo", 1), train_rs(root, "bk-pref", 1, potential=root / "rm-pref")]
+
+
+def test_a_changed_byte_in_an_input_is_said(tmp_path: Path):
+    runs = chain(tmp_path)
+    part = tmp_path / "data" / "steps" / "part-00000.parquet"
+    raw = bytearray(part.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    part.write_bytes(raw)
+    text, _ = told(runs, tmp_path)
+    assert "part-00000.parquet was changed after it was written" in text
+    assert "its segments cannot be shown" in text
+    assert "bk-pref (n = 1)" in text  # what was measured stands; its past cannot be checked
+
+
+def test_an_input_that_is_gone_or_was_made_again_is_said(tmp_path: Path):
+    runs = chain(tmp_path)
+    manifest = tmp_path / "label-pref" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("rules", "other"))
+    text, _ = told(runs, tmp_path)
+    assert "was made again since" in text
+    manifest.unlink()
+    text, _ = told(runs, tmp_path)
+    assert "is no longer there" in text
+
+
+def test_a_study_that_was_moved_is_followed(tmp_path: Path):
+    runs = chain(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    text, warnings = told([tmp_path / "new" / run.name for run in runs], tmp_path)
+    assert warnings == []
+    assert "The first one." in text
+
+
+def test_worlds_are_kept_apart(tmp_path: Path):
+    runs = small(tmp_path) + small(tmp_path, env=KEY)
+    text, _ = told(runs, tmp_path)
+    assert "2 worlds stand side by side here; they are never pooled or averaged" in text
+    results = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert [world["env"] for world in results["worlds"]] == [KEY, RED]
+    assert all(row["n"] == 2 for world in results["worlds"] for row in world["rows"])
+
+
+def test_a_potential_of_another_family_is_said(tmp_path: Path):
+    runs = chain(tmp_path)
+    runs.append(train_rs(tmp_path, "bk-pref", 2, env=CRAFTER, potential=tmp_path / "rm-pref"))
+    text, warnings = told(runs, tmp_path)
+    assert any("is a crafter run but rests on" in warning for warning in warnings)
+    assert "made in a babyai world" in text
+
+
+def test_runs_with_other_settings_are_not_pooled(tmp_path: Path):
+    runs = small(tmp_path, seeds=3)
+    runs.append(train_rs(tmp_path, "ppo", 4, 600_000, reward_scale=10.0, name="scaled"))
+    text, _ = told(runs, tmp_path)
+    assert "ppo (n = 3)" in text
+    assert "ppo (reward_scale=10.0) (n = 1)" in text
+
+
+def test_a_repeated_run_counts_once(tmp_path: Path):
+    runs = [*small(tmp_path), train_rs(tmp_path, "ppo", 1, 600_000, name="ppo-again")]
+    text, warnings = told(runs, tmp_path)
+    assert any("is counted once" in warning for warning in warnings)
+    assert "ppo (n = 2)" in text
+
+
+def test_a_run_of_another_length_cuts_the_comparison(tmp_path: Path):
+    runs = small(tmp_path)
+    runs.append(train_rs(tmp_path, "ppo", 3, 600_000, last=11))
+    text, _ = told(runs, tmp_path)
+    assert "trained for different lengths; all numbers look at the first 500,000 steps only" in text
+
+
+def test_it_refuses_what_it_cannot_report(tmp_path: Path):
+    with pytest.raises(UsageError, match="Name the runs"):
+        report.run(ReportConfig(runs=(), out=tmp_path / "r"), Reporter())
+    runs = small(tmp_path, seeds=1)
+    config = ReportConfig(runs=tuple(runs), out=tmp_path / "r")
+    report.run(config, Reporter())
+    with pytest.raises(UsageError, match="is a report itself"):
+        report.run(ReportConfig(runs=(tmp_path / "r",), out=tmp_path / "r2"), Reporter())
+    with pytest.raises(UsageError, match="holds another run"):
+        report.run(replace(config, out=runs[0]), Reporter())
