@@ -51,7 +51,8 @@ class LiveReporter(Reporter):
             task = bar.add_task(escape(title), total=total, unit=unit, rate="", note="")
 
             def update(completed: float, note: str = "") -> None:
-                first.append(completed) if not first else None
+                if not first:
+                    first.append(_already_done(completed, total))
                 rate = (completed - first[0]) / max(time.monotonic() - started, 1e-9)
                 shown = f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s"
                 bar.update(task, completed=completed, rate=shown if rate else "", note=escape(note))
@@ -89,7 +90,7 @@ class PlainReporter(Reporter):
             nonlocal spoken
             state["completed"] = completed
             if state["first"] < 0:
-                state["first"] = completed
+                state["first"] = _already_done(completed, total)
             if time.monotonic() - spoken >= PLAIN_INTERVAL:
                 spoken = time.monotonic()
                 self.say(line(note))
@@ -139,6 +140,11 @@ def error(text: str) -> None:
     """One sentence on stderr, control characters made visible."""
     clean = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
     sys.stderr.write(f"bkrl: {clean}\n")
+
+
+def _already_done(completed: float, total: float) -> float:
+    """What a continued run had done before: its first update, unless that says that all is done at once."""
+    return completed if completed < total else 0.0
 
 
 def _cell(value: Any) -> str:
