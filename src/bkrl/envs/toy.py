@@ -325,7 +325,7 @@ class ToyVectorEnv(WorldVectorEnv):
 
 
 def _spaces(table: Table) -> tuple[spaces.Box, spaces.Discrete]:
-    return spaces.Box(0, table.num_states - 1, (1,), np.uint8), spaces.Discrete(table.num_actions)
+    return spaces.Box(0, max(table.num_states - 1, 1), (1,), np.uint8), spaces.Discrete(table.num_actions)
 
 
 def _picture(table: Table, place: int, square: int = 32) -> NDArray[np.uint8]:
