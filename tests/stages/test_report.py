@@ -254,7 +254,7 @@ class Page(HTMLParser):
 
 
 def squeezed(html: str) -> str:
-    return re.sub(r"\s+", " ", Page(html).text)
+    return re.sub(r"\s+", " ", Page(html).text)  # \s includes the no-break space
 
 
 def test_it_is_a_complete_run(made):
@@ -317,6 +317,8 @@ def test_every_section_shows_its_content(made):
         "n = 6", "6 of 6", "What the annotator wrote", "Collecting the dataset costs steps too",
     ):  # fmt: skip
         assert said in text, said
+    pictures = [attrs.get("aria-label") or "" for tag, attrs in Page(html).tags if tag == "svg"]
+    assert sum("against environment steps" in name for name in pictures) == 3  # success, return, length
     images = [attrs["src"] for tag, attrs in Page(html).tags if tag == "img"]
     assert len(images) == 1
     assert images[0].startswith("data:image/gif;base64,R0lGOD")

@@ -202,7 +202,7 @@ def _against(row: Row, base: Row, horizon: float, threshold: float) -> Row:
     if one_each and len(set(averages[0]) & set(averages[1])) >= 2:
         paired = st.paired_test(averages[0], averages[1], rng)
     improvement = None
-    if min(row.n, base.n) >= 2:
+    if min(row.n, base.n) >= st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
         improvement = st.probability_of_improvement(
             [np.array([_final_and_average(run, horizon)[1] for run in row.group.runs])],
             [np.array([_final_and_average(run, horizon)[1] for run in base.group.runs])],

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 
 from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
 
-RATIO_RANGE = (0.125, 8.0)
+RATIO_RANGE = (0.25, 4.0)
 
 
 def render(page: dict[str, Any]) -> str:
@@ -57,7 +57,7 @@ def steps(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """A share as a whole percentage."""
-    return "–" if value is None or math.isnan(value) else f"{100 * value:.0f} %"
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.0f}\u00a0%"
 
 
 def figure(value: Any) -> str:

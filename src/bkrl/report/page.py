@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from bkrl.report import findings as words
 from bkrl.report import material
 from bkrl.report.comparison import LENGTH, RETURN, SUCCESS, Comparison, Group, Row, Trained, curves_of
-from bkrl.report.curves import Band, band, colour_slots, draw_svg
+from bkrl.report.curves import DASHES, Band, band, colour_slots, draw_svg, step_label
 from bkrl.report.provenance import STAGES, Chain, Node
 from bkrl.report.statistics import Interval
 from bkrl.rng import generator
@@ -63,7 +64,7 @@ def build(
             {"tone": f.tone, "word": _TONES[f.tone], "text": f.text}
             for f in words.findings(comparisons, threshold, rules, problems)
         ],
-        "worlds": [_world(i, comparison, worlds) for i, comparison in enumerate(comparisons)],
+        "worlds": [_world(i, comparison, threshold, worlds) for i, comparison in enumerate(comparisons)],
         "evaluations": [row for node in evaluated for row in _evaluation(chain, node)],
         "agents": [agent | captions[agent["key"]] for agent in agents],
         "agents_skipped": skipped,
@@ -123,8 +124,6 @@ def table(comparisons: Sequence[Comparison], threshold: float) -> dict[str, Any]
 
 
 def _steps_text(row: Row) -> str:
-    from bkrl.report.curves import step_label
-
     if row.steps.censored == row.n:
         return "never"
     return ("at least " if row.steps.censored else "") + step_label(row.steps.restricted.estimate)
@@ -157,11 +156,13 @@ def _count(n: int, word: str) -> str:
     return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
-def _world(number: int, comparison: Comparison, worlds: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def _world(
+    number: int, comparison: Comparison, threshold: float, worlds: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
     facts = worlds.get(comparison.env, {})
     groups = [row.group for row in comparison.rows]
     slots = colour_slots([group.label for group in groups])
-    figures = [_figure(f"w{number}-{i}", comparison, groups, *metric) for i, metric in enumerate(METRICS)]
+    figures = [_figure(f"w{number}-{i}", comparison, groups, threshold, *metric) for i, metric in enumerate(METRICS)]
     return {
         "env": comparison.env,
         "anchor": f"world-{number}",
@@ -175,7 +176,13 @@ def _world(number: int, comparison: Comparison, worlds: Mapping[str, Mapping[str
 
 
 def _figure(
-    name: str, comparison: Comparison, groups: Sequence[Group], metric: str, ylabel: str, share: bool
+    name: str,
+    comparison: Comparison,
+    groups: Sequence[Group],
+    threshold: float,
+    metric: str,
+    ylabel: str,
+    share: bool,
 ) -> dict[str, Any] | None:
     bands: list[Band] = []
     for group in groups:
@@ -193,12 +200,13 @@ def _figure(
         ylabel=ylabel,
         description=f"{ylabel} against environment steps in {comparison.env}. At the end: {told}.",
         limits=(0.0, 1.0) if share else None,
+        threshold=threshold if share else None,
     )
     slots = colour_slots([b.label for b in bands])
     return {
         "title": ylabel,
-        "svg": drawing.svg,
-        "legend": [{"label": b.label, "n": b.n, "slot": slots[b.label], "method": b.method} for b in bands],
+        "svg": Markup(drawing.svg),  # ours; the only text of others in it is escaped by draw_svg
+        "legend": [{"label": b.label, "n": b.n, "slot": slots[b.label], "dash": _dash(slots[b.label])} for b in bands],
         "data": {
             "name": name,
             "share": share,
@@ -208,6 +216,12 @@ def _figure(
         },
         "points": _points(bands, share),
     }
+
+
+def _dash(slot: int) -> str:
+    """The line style of a colour slot as an SVG dash pattern, for the legend."""
+    style = DASHES[slot]
+    return "" if isinstance(style, str) else " ".join(str(2 * length) for length in style[1])
 
 
 def _points(bands: Sequence[Band], share: bool) -> dict[str, Any]:

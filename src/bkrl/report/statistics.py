@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -327,6 +327,8 @@ def summarise_steps(crossings: Sequence[Crossing], horizon: float, rng: np.rando
         restricted = t_interval(times)
     else:
         restricted = stratified_bootstrap([times], rng, mean_of_means)
+    low, high = (float(np.clip(x, 0.0, horizon)) for x in (restricted.low, restricted.high))
+    restricted = replace(restricted, low=low, high=high)
     # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
     reached = np.sort(np.where(censored, np.inf, times))
     median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
