@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fault_server import FaultServer
+from tests.llm.fault_server import FaultServer
 
 CANARY = "sk-CANARY-0123456789abcdef"
 

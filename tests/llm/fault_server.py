@@ -1,7 +1,8 @@
-"""A loopback server that speaks chat completions and misbehaves on command. Raw sockets, so that it can lie about anything.
+"""A loopback server that speaks chat completions and misbehaves on command, over raw sockets: it can lie about
+anything.
 
-What it answers is a function of the prompt, so answers that were mixed up show. It counts every completion it would have
-billed, for each prompt.
+What it answers is a function of the prompt, so answers that were mixed up show. It counts every completion it would
+have billed, for each prompt.
 """
 
 from __future__ import annotations

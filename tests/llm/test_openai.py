@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import FaultServer, truth
 
 from bkrl.errors import InputError, RunFailed
 from bkrl.llm import open_backend
@@ -17,6 +16,7 @@ from bkrl.llm.ask import Asker, AskPolicy, Exchange
 from bkrl.llm.protocol import Message, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
+from tests.llm.fault_server import FaultServer, truth
 
 SCHEMA = {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}
 QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=5.0, patience=20.0, attempts=6)

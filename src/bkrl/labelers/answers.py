@@ -74,6 +74,9 @@ def parse_choice(text: str) -> Choice | Unparsed:
                 found.append(choice)
     if not found and keyed:
         return Unparsed('"choice" must be "A", "B" or "tie"')
+    if not found and re.match(r"(?:```\w*\s*)?\{", answer):
+        return Unparsed("it is not valid JSON with a choice")
+    answer = unicodedata.normalize("NFKC", answer)
     if not found:
         found = [c for _, value in _TAGGED.findall(answer) if (c := _choice(value)) is not None]
     if not found:

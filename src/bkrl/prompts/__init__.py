@@ -49,11 +49,18 @@ def names() -> list[str]:
 
 def quote(text: str) -> str:
     """`text` as one JSON string on one line: control, direction and zero-width characters gone, length bounded."""
-    kept = "".join(" " if c in "\n\r\t" else c for c in text if c in "\n\r\t" or unicodedata.category(c)[0] != "C")
+    kept = "".join(_plain(character) for character in text)
     if len(kept) > LONGEST_QUOTE:
         kept = kept[:LONGEST_QUOTE] + "…"
     quoted = json.dumps(kept, ensure_ascii=False)
     return re.sub(r"[<>&`]", lambda found: _ESCAPED[found[0]], quoted)
+
+
+def _plain(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    kind = unicodedata.category(character)[0]
+    return " " if kind == "Z" else "" if kind == "C" else character
 
 
 @cache

@@ -306,7 +306,7 @@ def _layout(family: str) -> str:
 def _random_segments(env_id: str, length: int) -> list[SegmentText]:
     """Two segments of random play in the world, always the same two."""
     rng = generator(0, "label", "example")
-    env = envs.make(env_id)
+    env = envs.make(env_id, backend="reference")  # a moment's play is not worth compiling an engine
     caption = envs.captioner(env_id)
     names = envs.world(env_id).action_names
     segments = []

@@ -24,7 +24,7 @@ def read_segment(text: str, name: str = "") -> Segment:
     if found is None:
         raise Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
     captions, actions = [], []
-    for line in found[1].splitlines():
+    for line in found[1].split("\n"):
         if line.startswith("sees "):
             captions.append(json.loads(line[5:]))
         elif line.startswith("does "):

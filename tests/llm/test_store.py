@@ -1,0 +1,141 @@
+"""The store: what was paid for once is found for ever, by several processes, through kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkrl.errors import InputError
+from bkrl.llm.protocol import Message, Reply, Request, request_key
+from bkrl.llm.store import Store
+
+WHO = {"kind": "openai", "host": "h", "model": "m"}
+QUESTION = Request((Message("user", "hello"),), {"type": "object"}, 0.5, 100, None, 0)
+
+
+def test_a_key_is_stable_for_ever() -> None:
+    """A change here throws away every cache in the world."""
+    assert request_key(WHO, QUESTION) == "78687b65b429b2124f12bcf2ec4a8fa62479949b50e7e4a204963c5e19cc8dd9"
+    assert request_key(dict(reversed(WHO.items())), QUESTION) == request_key(WHO, QUESTION)
+
+
+def test_a_key_changes_with_exactly_what_changes_the_answer() -> None:
+    others = [
+        request_key({**WHO, "model": "n"}, QUESTION),
+        request_key({**WHO, "host": "g"}, QUESTION),
+        request_key(WHO, replace(QUESTION, messages=(Message("system", "hello"),))),
+        request_key(WHO, replace(QUESTION, messages=(Message("user", "hello "),))),
+        request_key(WHO, replace(QUESTION, messages=(Message("user", "hel"), Message("user", "lo")))),
+        request_key(WHO, replace(QUESTION, schema=None)),
+        request_key(WHO, replace(QUESTION, temperature=0.4)),
+        request_key(WHO, replace(QUESTION, max_tokens=99)),
+        request_key(WHO, replace(QUESTION, reasoning_effort="low")),
+        request_key(WHO, replace(QUESTION, sample=1)),
+    ]
+    assert len({*others, request_key(WHO, QUESTION)}) == len(others) + 1
+    assert request_key(WHO, replace(QUESTION, temperature=0.5)) == request_key(WHO, QUESTION)
+
+
+def test_the_first_good_reply_wins_and_bad_ones_are_never_read(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for status in ("refused", "filtered", "truncated"):
+            store.put("k", Reply("bad", status))
+            assert store.get("k") is None
+        assert store.was_truncated("k")
+        assert store.put("k", Reply("good", prompt_tokens=3)).text == "good"
+        assert store.put("k", Reply("later")).text == "good"
+    with Store(tmp_path) as store:
+        assert store.get("k") == Reply("good", prompt_tokens=3)
+        assert store.counts() == {"reply": 1, "rejected": 3, "attempt": 0}
+
+
+def test_interrupted_sends_of_other_processes_are_counted(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.begin("mine")
+        store.end(store.begin("done"), "answered")
+    with Store(tmp_path) as store:
+        assert store.interrupted({"mine", "done"}) == 0, "this very process is still at it"
+        store._process = "another"
+        assert store.interrupted({"mine", "done"}) == 1
+        assert store.interrupted({"other"}) == 0
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from bkrl.llm.protocol import Reply
+from bkrl.llm.store import Store
+with Store(Path(sys.argv[1])) as store:
+    for number in range(100_000):
+        attempt = store.begin(f"k{number}")
+        store.put(f"k{number}", Reply(f"{number} from {sys.argv[2]} " + "x" * 500))
+        store.end(attempt, "answered")
+        print(number, flush=True)
+"""
+
+
+def test_kill_9_at_any_moment_loses_nothing_that_was_put(tmp_path: Path) -> None:
+    said = -1
+    for round_ in range(4):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(round_)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        for _ in range(20 + 37 * round_):
+            said = max(said, int(writer.stdout.readline()))
+        os.kill(writer.pid, signal.SIGKILL)
+        said = max([said, *(int(line) for line in writer.stdout.read().split("\n")[:-1] if line)])
+        writer.wait()
+        with Store(tmp_path) as store:
+            assert store._db.execute("pragma integrity_check").fetchone() == ("ok",)
+            assert all(store.get(f"k{number}") is not None for number in range(said + 1))
+            first = store.get("k0")
+            assert first is not None
+            assert first.text.startswith("0 from 0")
+            assert store.interrupted({f"k{number}" for number in range(said + 2)}) <= round_ + 1
+
+
+def test_several_processes_write_at_once_and_read_the_same(tmp_path: Path) -> None:
+    script = WRITER.replace("100_000", "300").replace("print(number, flush=True)", "pass")
+    writers = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(name)]) for name in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    with Store(tmp_path) as store:
+        assert store.counts()["reply"] == 300
+
+
+def test_reading_is_quick(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for number in range(500):
+            store.put(f"k{number}", Reply("x" * 300))
+        started = time.perf_counter()
+        for number in range(5000):
+            store.get(f"k{number % 500}")
+        assert time.perf_counter() - started < 2.0
+
+
+def test_a_damaged_store_is_named(tmp_path: Path) -> None:
+    (tmp_path / "replies.sqlite").write_bytes(b"this is no database, whatever its name says" * 100)
+    with pytest.raises(InputError, match="damaged"):
+        Store(tmp_path)
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / "replies.sqlite") as db:
+        db.execute("pragma user_version = 99")
+    with pytest.raises(InputError, match="newer"):
+        Store(tmp_path)
+
+
+def test_a_cache_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("hello")
+    with pytest.raises(InputError, match="--cache"):
+        Store(tmp_path / "cache")

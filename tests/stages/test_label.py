@@ -1,0 +1,317 @@
+"""The label stage end to end: all variants, both families, replay, kills, controls, dry runs and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bkrl import envs
+from bkrl.config import LabelConfig
+from bkrl.dataset import Dataset, DatasetWriter
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.reporter import Reporter
+from bkrl.run import Run, read_table
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.stages.label import example_prompt, run
+from tests.experience import Config
+from tests.llm.fault_server import FaultServer
+
+BABYAI, CRAFTER = "BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-Reward"
+
+
+def views(rng: np.random.Generator, family: str, count: int) -> np.ndarray:
+    """Observations that could have been seen: a few things in an empty room, or in a meadow."""
+    if family == "babyai":
+        views = np.zeros((count, 7, 7, 3), np.uint8)
+        views[..., 0] = 1
+        for number in range(count):
+            for _ in range(rng.integers(0, 3)):
+                x, y = rng.integers(0, 7), rng.integers(0, 6)
+                views[number, x, y] = (rng.integers(5, 8), rng.integers(0, 6), 0)
+        return views
+    from bkrl.envs.crafter import layout
+
+    rows = np.full((count, layout.SIZE), 2, np.uint8)
+    rows[:, layout.VIEW] = rng.choice([2, 2, 2, 1, 3, 6, 14], (count, layout.VIEW.stop))
+    rows[:, layout.PLAYER_CELL] = layout.CELL["player"]
+    rows[:, layout.FACING] = rng.integers(0, 4, count)
+    rows[:, layout.INVENTORY] = rng.integers(0, 10, (count, 16)) * rng.integers(0, 2, (count, 16))
+    rows[:, layout.INDEX["health"]] = 9
+    rows[:, layout.SLEEPING], rows[:, layout.DAYLIGHT] = 0, 255
+    return rows
+
+
+def write(path: Path, env_id: str, episodes: int = 12, length: int = 15) -> Path:
+    world, caption, rng = envs.world(env_id), envs.captioner(env_id), np.random.default_rng(1)
+    run_ = Run.create(path, stage="collect", config=Config())
+    writer = DatasetWriter(run_, env_id=env_id, obs_shape=world.obs_shape, action_names=world.action_names)
+    for episode in range(episodes):
+        observations = views(rng, world.family, length + 1)
+        rewards = np.zeros(length, np.float32)
+        rewards[-1] = episode % 2
+        writer.add_episode(
+            observations,
+            rng.integers(0, len(world.action_names), length),
+            rewards,
+            caption(observations),
+            mission="go to the red ball",
+            terminated=bool(episode % 2),
+            truncated=not episode % 2,
+            success=bool(episode % 2),
+            seed=episode,
+            checkpoint_step=episode // 4,
+        )
+    writer.close()
+    run_.finish(writer.outputs)
+    return path
+
+
+@pytest.fixture(scope="module")
+def babyai(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("data") / "babyai", BABYAI)
+
+
+@pytest.fixture(scope="module")
+def crafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("data") / "crafter", CRAFTER)
+
+
+class Told(Reporter):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def warn(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def label(dataset: Path, tmp_path: Path, name: str = "out", told: Reporter | None = None, **settings: Any) -> Run:
+    config = LabelConfig(dataset=dataset, out=tmp_path / name, cache=tmp_path / "cache", **settings)
+    result = run(config, told or Reporter())
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("family", ["babyai", "crafter"])
+@pytest.mark.parametrize("variant", ["pref", "goal", "code"])
+def test_the_rules_annotator_labels_everything(
+    family: str, variant: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    dataset = request.getfixturevalue(family)
+    num = {"pref": 60, "goal": 30, "code": 0}[variant]
+    result = label(dataset, tmp_path, variant=variant, num=num)
+    file, schema = {
+        "pref": ("preferences.parquet", PREFERENCES),
+        "goal": ("goals.parquet", GOALS),
+        "code": ("programs.parquet", PROGRAMS),
+    }[variant]
+    table = read_table(result.file(file), schema).to_pylist()
+    responses = read_table(result.file("responses.parquet"), RESPONSES).to_pylist()
+    assert all(row["status"] == "ok" and row["model"] == "rules" for row in responses)
+    assert [row["request_id"] for row in responses] == list(range(len(responses)))
+    if variant == "pref":
+        assert len(table) == 60
+        assert {0.0, 1.0} <= {row["label"] for row in table} <= {0.0, 0.5, 1.0}
+    elif variant == "goal":
+        assert {row["query_id"] for row in table} == set(range(30))
+        assert all(row["goal"] for row in table)
+    else:
+        assert sum(row["chosen"] for row in table) == 1
+        assert all(row["status"] == "ok" for row in table)
+    reopened = Run.open(result.path, "label")
+    assert "not a language model" in reopened.facts["annotator"]
+    assert reopened.facts["variant"] == variant
+    assert all(len(value) == 64 for value in reopened.facts["prompts"].values())
+
+
+def test_the_same_command_gives_the_same_bytes_and_then_says_so(babyai: Path, tmp_path: Path) -> None:
+    first = label(babyai, tmp_path, "one", num=50)
+    second = label(babyai, tmp_path, "two", num=50)
+    for file in ("preferences.parquet", "responses.parquet"):
+        assert first.file(file).read_bytes() == second.file(file).read_bytes()
+    told = Told()
+    label(babyai, tmp_path, "one", told, num=50)
+    assert "already complete" in told.lines[0]
+
+
+def test_nothing_of_a_mission_reaches_a_prompt(babyai: Path, tmp_path: Path) -> None:
+    result = label(babyai, tmp_path, num=20)
+    prompts = read_table(result.file("responses.parquet"), RESPONSES).column("prompt").to_pylist()
+    assert set(Dataset.open(babyai).missions) == {"go to the red ball"}
+    assert not any("go to the red ball" in prompt for prompt in prompts)
+
+
+def test_a_replay_gives_the_same_labels_and_a_miss_is_an_error(babyai: Path, tmp_path: Path) -> None:
+    first = label(babyai, tmp_path, "first", num=30, swap="both")
+    again = label(babyai, tmp_path, "again", num=30, swap="both", llm=f"replay:{first.path}")
+    assert first.file("preferences.parquet").read_bytes() == again.file("preferences.parquet").read_bytes()
+    file = label(babyai, tmp_path, "file", num=30, llm=f"replay:{first.file('responses.parquet')}")
+    assert file.facts["quality"]["labelled"] == 30 - file.facts["quality"]["identical"]
+    assert file.facts["replay_of"] == "rules"
+    with pytest.raises(RunFailed, match="holds no answer"):
+        label(babyai, tmp_path, "miss", num=31, seed=2, llm=f"replay:{first.path}")
+    with pytest.raises(InputError, match="no run"):
+        label(babyai, tmp_path, "none", llm="replay:nowhere")
+
+
+@pytest.mark.parametrize("control", ["random", "return"])
+def test_controls_ask_nobody(babyai: Path, tmp_path: Path, control: str) -> None:
+    result = label(babyai, tmp_path, num=40, llm=control)
+    assert not result.file("responses.parquet").exists()
+    assert read_table(result.file("preferences.parquet"), PREFERENCES).num_rows == 40
+    assert "control" in result.facts["annotator"]
+    with pytest.raises(UsageError, match="control"):
+        label(babyai, tmp_path, "goal", variant="goal", llm=control)
+
+
+def test_a_dry_run_shows_prompts_and_writes_nothing(babyai: Path, tmp_path: Path) -> None:
+    told = Told()
+    config = LabelConfig(dataset=babyai, out=tmp_path / "out", cache=tmp_path / "cache", num=10, dry_run=True)
+    assert run(config, told) is None
+    assert sum("Segment A" in line for line in told.lines) == 3
+    assert " requests, about" in told.lines[-1]
+    for variant in ("goal", "code"):
+        assert run(replace(config, variant=variant), told) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"llm": "rulez"}, "Did you mean 'rules'"),
+        ({"llm": "openai"}, "after a colon"),
+        ({"llm": "rules:big"}, "no model name"),
+        ({"swap": "both", "variant": "goal"}, "--swap"),
+        ({"votes": 0}, "--votes"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(
+    babyai: Path, tmp_path: Path, settings: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        label(babyai, tmp_path, **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_longer_than_any_episode_is_refused(babyai: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--length"):
+        label(babyai, tmp_path, length=99)
+
+
+@pytest.mark.parametrize("env_id", [BABYAI, CRAFTER])
+@pytest.mark.parametrize("variant", ["code", "pref", "goal"])
+def test_example_prompts_are_what_would_be_sent(env_id: str, variant: Any) -> None:
+    text = example_prompt(variant, env_id)
+    assert text == example_prompt(variant, env_id)
+    assert text.startswith("[system]\n")
+    assert "# World: " in text
+    assert "[user]\n" in text
+    assert ("observations[b, i]" in text) == (variant == "code")
+
+
+def test_labels_from_a_model_carry_their_quality(babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FaultServer(lambda prompt, attempt: "prose" if int(prompt[:2], 16) < 25 else "ok") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY-abcdefgh")
+        result = label(babyai, tmp_path, num=80, llm="openai:m", swap="both", votes=2)
+    quality = result.facts["quality"]
+    assert quality["agreement_with_rules"]["n"] > 10
+    assert quality["position_bias"]["n"] > 10
+    assert quality["krippendorff_alpha"] is not None
+    usage = result.facts["usage"]
+    assert usage["prompt_tokens"] == 100 * server.billed.total()
+    responses = read_table(result.file("responses.parquet"), RESPONSES).to_pylist()
+    assert any(len(json.loads(row["prompt"])) == 4 for row in responses), "what could not be read was asked for again"
+    assert all(row["answered_as"] == "json_schema" for row in responses)
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or b"CANARY" not in file.read_bytes(), file
+
+
+def test_a_run_without_one_usable_answer_fails_and_keeps_its_tables(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultServer(lambda prompt, attempt: "prose") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        with pytest.raises(RunFailed, match="Not one usable answer"):
+            label(babyai, tmp_path, num=3, llm="openai:m")
+    assert (tmp_path / "out" / "responses.parquet").exists()
+    with pytest.raises(InputError, match="unfinished"):
+        Run.open(tmp_path / "out", "label")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from bkrl.config import LabelConfig
+from bkrl.reporter import Reporter
+from bkrl.stages.label import run
+dataset, out, cache, num = sys.argv[1:]
+run(LabelConfig(dataset=Path(dataset), out=Path(out), cache=Path(cache), num=int(num), llm="openai:m"), Reporter())
+"""
+
+
+def start(dataset: Path, tmp_path: Path, server: FaultServer, num: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", SCRIPT, str(dataset), str(tmp_path / "out"), str(tmp_path / "cache"), str(num)]
+    environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-x"}
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(server: FaultServer, requests: int) -> None:
+    patience = time.monotonic() + 60
+    while len(server.requests) < requests and time.monotonic() < patience:
+        time.sleep(0.005)
+
+
+def faulty(prompt: str, attempt: int) -> str:
+    faults = ("500", "reset_mid", "truncated_json", "empty_choices", "429:0")
+    return faults[int(prompt[8:16], 16) % 5] if (int(prompt[16:24], 16) + attempt) % 5 == 0 else "ok"
+
+
+def test_kill_9_loses_nothing_pays_nothing_twice_and_changes_no_byte(babyai: Path, tmp_path: Path) -> None:
+    num, kills, moments = 200, 2, random.Random(5)
+    with FaultServer(faulty, latency=0.02) as server:
+        for kill in range(kills):
+            process = start(babyai, tmp_path, server, num)
+            wait_for(server, len(server.requests) + moments.randint(30, 80))
+            assert process.poll() is None, f"finished before kill {kill}"
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        assert start(babyai, tmp_path, server, num).wait(120) == 0
+        again = sum(count - 1 for count in server.billed.values())
+        unreadable = sum(
+            faulty(prompt, 0) in ("reset_mid", "truncated_json", "empty_choices") for prompt in server.billed
+        )
+        assert again <= unreadable + kills * 20
+    with FaultServer() as calm:
+        (tmp_path / "calm").mkdir()
+        assert start(babyai, tmp_path / "calm", calm, num).wait(120) == 0
+    for file in ("preferences.parquet", "responses.parquet"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "calm" / "out" / file).read_bytes()
+    assert Run.open(tmp_path / "out", "label").facts["usage"]["interrupted"] <= kills * 64
+
+
+def test_ctrl_c_keeps_what_was_answered(babyai: Path, tmp_path: Path) -> None:
+    with FaultServer(latency=0.05) as server:
+        process = start(babyai, tmp_path, server, 300)
+        wait_for(server, 40)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert "KeyboardInterrupt" in errors
+        sent = len(server.requests)
+        assert sent < 300
+        assert start(babyai, tmp_path, server, 300).wait(60) == 0
+        assert max(server.billed.values()) == 1, "what was in flight was waited for, not thrown away"
