@@ -199,11 +199,12 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 class _Terminated(KeyboardInterrupt):
-    pass
+    seen = False
 
 
 def _on_sigterm(number: int, frame: Any) -> NoReturn:
     del number, frame
+    _Terminated.seen = True
     raise _Terminated
 
 
@@ -213,10 +214,17 @@ def main() -> NoReturn:
     sys.exit(run_command())
 
 
+def _interrupted() -> int:
+    console.error("interrupted; nothing finished is lost, run the same command again to continue.")
+    return 143 if _Terminated.seen else 130
+
+
 def run_command(arguments: list[str] | None = None) -> int:
     """Run one command line; the exit code. Errors become one sentence on stderr."""
     try:
         result = app(arguments, standalone_mode=False, prog_name="bkrl")
+        if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command
+            return _interrupted()
         return result if isinstance(result, int) else 0
     except BkrlError as problem:
         console.error(str(problem))
@@ -228,9 +236,8 @@ def run_command(arguments: list[str] | None = None) -> int:
         return problem.exit_code
     except typer.Exit as leaving:
         return leaving.exit_code
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        console.error("interrupted; nothing finished is lost, run the same command again to continue.")
-        return 143 if isinstance(stop, _Terminated) else 130
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
     except BrokenPipeError:
         # The reader of our stdout left (as `head` does); nothing is wrong, and there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

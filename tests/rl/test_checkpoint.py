@@ -1,0 +1,228 @@
+"""Checkpoints are whole or not there; a run that is stopped goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.config import PPOConfig
+from bkrl.envs import make_vec
+from bkrl.reporter import Reporter
+from bkrl.rl.checkpoint import Checkpoints
+from bkrl.rl.policy import network_for
+from bkrl.rl.ppo import PPO
+from bkrl.rl.rnd import RND
+from bkrl.rl.streams import EnvReward
+from bkrl.rl.trainer import train
+from bkrl.run import Run
+
+TENSORS = {
+    "a": torch.arange(6).view(2, 3),
+    "scalar": np.array(2.5),
+    "empty": np.zeros((0, 3), np.uint8),
+    "flags": np.array([True, False]),
+    "words": np.array([["go", "stop"], ["été", ""]]),
+    "big": np.array([2**64 - 1], np.uint64),
+}
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.save(12, TENSORS, {"rng": 2**127, "best": None})
+    found = checkpoints.newest()
+    assert found is not None
+    assert found.step == 12
+    assert found.facts == {"rng": 2**127, "best": None}
+    for name, value in TENSORS.items():
+        assert np.array_equal(found.tensors[name], np.asarray(value))
+        assert found.tensors[name].dtype == np.asarray(value).dtype
+
+
+def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 3, 4, 5):
+        checkpoints.save(step, TENSORS, {}, best=step == 2)
+    assert sorted(p.name[-1] for p in tmp_path.glob("step-*")) == ["2", "4", "5"]
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, name: str) -> None:
+    rng = np.random.default_rng(0)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, TENSORS, {"x": 1})
+    path = checkpoints.save(2, TENSORS, {"x": 2}) / name
+    whole = path.read_bytes()
+    for trial in range(20):
+        raw = bytearray(whole)
+        if trial % 2:
+            raw = raw[: rng.integers(0, len(raw))]
+        else:
+            raw[rng.integers(0, len(raw))] ^= 1 << rng.integers(0, 8)
+        path.write_bytes(bytes(raw))
+        found = checkpoints.newest()
+        assert found is not None
+        if found.step == 1:
+            assert "step-000000000002" in found.skipped[0]
+            assert "damaged" in found.skipped[0]
+        else:  # a flipped bit in the manifest's white space
+            assert name == "manifest.json"
+            assert found.facts == {"x": 2}
+    path.unlink()
+    assert checkpoints.newest().step == 1
+
+
+def test_half_written_ones_are_not_seen_and_swept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, TENSORS, {})
+    (tmp_path / ".step-000000000002.99.tmp").mkdir()
+    (tmp_path / "step-000000000003").mkdir()
+    found = checkpoints.newest()
+    assert found.step == 1
+    assert len(found.skipped) == 1
+    checkpoints.sweep()
+    assert not list(tmp_path.glob(".step*"))
+
+
+def make(seed: int = 3) -> PPO:
+    torch.set_num_threads(1)
+    envs = make_vec("Toy-Grid", 4)
+    stream = EnvReward()
+    stream.horizon = 2
+    streams = [stream, RND((1,), 4, seed=1)]
+    config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, anneal_lr=True)
+    return PPO(envs, network_for("compact", envs, "symbolic", 2, seed), streams, config, total_steps=1280, seed=seed)
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAt(Reporter):
+    """A reporter that dies when training has reached a step."""
+
+    def __init__(self, step: float) -> None:
+        self.at = step
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    warn = say
+
+    def progress(self, title, total, unit="steps"):
+        from contextlib import contextmanager
+
+        @contextmanager
+        def block():
+            def update(completed: float, note: str = "") -> None:
+                if completed >= self.at:
+                    raise Stop
+
+            yield update
+
+        return block()
+
+
+def go(path: Path, stop: float = float("inf"), seed: int = 3) -> tuple[PPO, list[str]]:
+    run = Run.create(path, stage="train-rs", config=PPOConfig())
+    ppo = make(seed)
+    reporter = StopsAt(stop)
+
+    def judge(number: int, step: int) -> float:
+        run.log(step, **{"eval/return": float(number % 3)})
+        return float(number % 3)
+
+    try:
+        train(
+            ppo,
+            run,
+            reporter,
+            title="test",
+            checkpoint_every=200,
+            milestones=range(0, 1281, 320),
+            at_milestone=judge,
+        )
+    except Stop:
+        pass
+    finally:
+        run.close()
+    return ppo, reporter.said
+
+
+def timeless(path: Path) -> str:
+    return "".join(line for line in (path / "metrics.jsonl").open() if '"time/' not in line)
+
+
+def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path) -> None:
+    whole, _ = go(tmp_path / "whole")
+    for stop in (64, 448, 1024):
+        go(tmp_path / "stopped", stop)
+    ppo, said = go(tmp_path / "stopped")
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    for a, b in zip(whole.parameters, ppo.parameters, strict=True):
+        assert torch.equal(a, b)
+    assert whole.episodes == ppo.episodes
+    assert timeless(tmp_path / "whole").count("eval/return") == 5
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    whole, _ = go(tmp_path / "whole")
+    go(tmp_path / "stopped", 1024)
+    newest = sorted((tmp_path / "stopped" / "checkpoints").glob("step-*"))[-1]
+    state = newest / "state.safetensors"
+    raw = bytearray(state.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    state.write_bytes(bytes(raw))
+    ppo, said = go(tmp_path / "stopped")
+    assert newest.name in said[0]
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+
+
+def test_the_checkpoint_matters(tmp_path: Path) -> None:
+    """The equality above is no accident: without the worlds' state the continuation differs."""
+    go(tmp_path / "whole")
+    go(tmp_path / "stopped", 448)
+    for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):
+        found = Checkpoints(path.parent)
+        loaded = found.newest()
+        tensors = {k: v for k, v in loaded.tensors.items() if not k.startswith("worlds.")}
+        found.save(loaded.step, tensors, loaded.facts | {"exact": False})
+        break
+    _, said = go(tmp_path / "stopped")
+    assert "fresh episodes" in said[0]
+    assert timeless(tmp_path / "stopped") != timeless(tmp_path / "whole")
+
+
+ARGUMENTS = ["train-rs", "--env", "Toy-Grid", "--steps", "60000", "--num-envs", "16", "--num-steps", "32"]
+ARGUMENTS += ["--eval-every", "30000", "--eval-episodes", "8", "--checkpoint-every", "4096"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals(tmp_path: Path, number: int, code: int) -> None:
+    command = [sys.executable, "-c", "from bkrl.cli import main; main()", *ARGUMENTS, "--out", str(tmp_path / "run")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("run/checkpoints/step-*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    if number != signal.SIGKILL:
+        assert "run the same command again to continue" in errors
+    again = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert again.returncode == 0, again.stderr
+    assert "continuing at step" in again.stderr
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["facts"]["steps"] >= 60_000
