@@ -270,9 +270,9 @@ def test_verdicts(made):
     _, result, html, _ = made
     text = squeezed(html)
     assert "Background knowledge helped in 1 of 3 cases and hurt in 1." in text
-    assert f"{RED}: bk-code reached 80 % faster than plain PPO" in text
-    assert f"{RED}: bk-goal was slower than plain PPO" in text
-    assert f"{RED}: no difference between bk-pref and plain PPO is shown" in text
+    assert f"{RED} bk-code reached 80 % faster than plain PPO" in text
+    assert f"{RED} bk-goal was slower than plain PPO" in text
+    assert f"{RED} No difference between bk-pref and plain PPO is shown" in text
     assert "hand-written heuristics, not a language model" in text
     findings = json.loads(result.file("results.json").read_text())["findings"]
     tones = [finding["tone"] for finding in findings]
@@ -380,9 +380,9 @@ def told(runs: list[Path], root: Path) -> tuple[str, list[str]]:
 
 def test_few_seeds_are_said_first(tmp_path: Path):
     text, _ = told(small(tmp_path), tmp_path)
-    assert "there are only 2 seeds (fewer than 5)" in text
+    assert "There are only 2 seeds (fewer than 5)" in text
     one, _ = told(small(tmp_path / "one", seeds=1), tmp_path / "one")
-    assert "there is only one seed" in one
+    assert "There is only one seed" in one
     assert "no interval" in one
 
 

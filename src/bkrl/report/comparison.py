@@ -179,8 +179,8 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
     return Row(
         group,
         len(group.runs),
-        _share(st.centre_interval(finals, rng)),
-        _share(st.centre_interval(averages, rng)),
+        share(st.centre_interval(finals, rng)),
+        share(st.centre_interval(averages, rng)),
         st.summarise_steps(crossings, horizon, rng),
     )
 
@@ -226,7 +226,7 @@ def _crossing(run: Trained, threshold: float) -> st.Crossing:
     return st.steps_to_threshold(*run.series[SUCCESS], threshold)
 
 
-def _share(interval: st.Interval) -> st.Interval:
+def share(interval: st.Interval) -> st.Interval:
     """An interval of a share cannot leave [0, 1]; Student's t does not know that."""
     low, high = (x if math.isnan(x) else min(1.0, max(0.0, x)) for x in (interval.low, interval.high))
     return st.Interval(interval.estimate, low, high, interval.n, interval.method, interval.level)

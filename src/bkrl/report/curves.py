@@ -183,6 +183,7 @@ def _figure(
             markersize=4,
             label=f"{b.label} (n = {b.n})",
             solid_capstyle="round",
+            clip_on=False,
         )
         line.set_gid(f"{name}-line-{i}")
     if threshold is not None:

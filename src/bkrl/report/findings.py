@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.report import statistics as st
@@ -22,10 +22,14 @@ RULES_SENTENCE = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence of the summary. `tone`: a reason for care, against the method, undecided, or for it."""
+    """One sentence of the summary. `tone`: a reason for care, against the method, undecided, or for it.
+
+    `worlds`: what it is about; empty when about all.
+    """
 
     tone: Tone
     text: str
+    worlds: tuple[str, ...] = ()
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
@@ -54,7 +58,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         text = f"Background knowledge helped in {cases}"
         text += f" and hurt in {len(slower)}" if slower else ""
     if n < st.FEW_SEEDS:
-        text += f"; with {n} seed{'s' if n > 1 else ''} a method this is a hint, not a result"
+        text += f"; with {n} seed{'s' if n > 1 else ''} per method this is a hint, not a result"
     return text + "."
 
 
@@ -71,8 +75,17 @@ def findings(
             Finding("caution", f"{len(worlds)} worlds stand side by side here; they are never pooled or averaged.")
         )
     for comparison in comparisons:
-        found += _of_world(comparison, threshold)
-    return sorted(found, key=lambda one: _ORDER.index(one.tone))
+        found += [replace(one, worlds=(comparison.env,)) for one in _of_world(comparison, threshold)]
+    return sorted(_merged(found), key=lambda one: _ORDER.index(one.tone))
+
+
+def _merged(found: Sequence[Finding]) -> list[Finding]:
+    """What holds of several worlds is said once."""
+    merged: dict[tuple[Tone, str], Finding] = {}
+    for one in found:
+        before = merged.get((one.tone, one.text))
+        merged[one.tone, one.text] = one if before is None else replace(one, worlds=before.worlds + one.worlds)
+    return list(merged.values())
 
 
 def percent(x: float, digits: int = 0) -> str:
@@ -90,25 +103,23 @@ def ratio_text(ratio: st.StepsRatio) -> str:
 
 
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
-    env, base = comparison.env, comparison.baseline
+    base = comparison.baseline
     found = [Finding("caution", note) for note in comparison.notes]
     n = min(row.n for row in comparison.rows)
     warning = st.few_seeds_warning(n)
     if warning:
-        found.append(Finding("caution", f"{env}: {warning[0].lower()}{warning[1:]}"))
+        found.append(Finding("caution", warning))
     methods = [row for row in comparison.rows if _is_method(row)]
     controls = [row for row in comparison.rows if row.group.is_control]
     if base is None:
-        found.append(
-            Finding("caution", f"{env}: there is no plain PPO run here, so whether anything helps cannot be said.")
-        )
+        found.append(Finding("caution", "There is no plain PPO run here, so whether anything helps cannot be said."))
         return found
     found += [_verdict(comparison, row, base, threshold) for row in methods]
     if methods and not controls:
         found.append(
             Finding(
                 "caution",
-                f"{env}: no control potential (zero, random, shuffled labels) was trained with, so a gain could come "
+                "No control potential (zero, random, shuffled labels) was trained with, so a gain could come "
                 "from shaping as such and not from what the labels say.",
             )
         )
@@ -117,7 +128,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
             found.append(
                 Finding(
                     "against",
-                    f"{env}: the control {control.group.label} is faster than plain PPO as well "
+                    f"The control {control.group.label} is faster than plain PPO as well "
                     f"({_ratio_sentence(control.ratio)}); the gain of the method it stands for is not due "
                     "to knowledge.",
                 )
@@ -130,27 +141,27 @@ def _is_method(row: Row) -> bool:
 
 
 def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> Finding:
-    env, label, goal = comparison.env, row.group.label, percent(threshold)
+    label, goal = row.group.label, percent(threshold)
     seeds = f"n = {row.n} against {base.n}"
     end = f"success at the end {percent(row.final.estimate)} against {percent(base.final.estimate)}"
     if row.ratio is None:
         return Finding(
             "open",
-            f"{env}: neither {label} nor plain PPO reached {goal} within {step_label(comparison.horizon)} steps "
+            f"Neither {label} nor plain PPO reached {goal} within {step_label(comparison.horizon)} steps "
             f"({end}; {seeds}), so steps to {goal} say nothing.",
         )
     told = f"{_ratio_sentence(row.ratio)}; {seeds}; {end}"
     if row.ratio.faster:
-        return Finding("for", f"{env}: {label} reached {goal} faster than plain PPO: {told}.{_collected(row)}")
+        return Finding("for", f"{label} reached {goal} faster than plain PPO: {told}.{_collected(row)}")
     if row.ratio.slower:
-        return Finding("against", f"{env}: {label} was slower than plain PPO to reach {goal}: {told}.")
+        return Finding("against", f"{label} was slower than plain PPO to reach {goal}: {told}.")
     if row.steps.censored == row.n:
         return Finding(
             "against",
-            f"{env}: {label} never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
+            f"{label} never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
             f"{base.n - base.steps.censored} of {base.n} runs ({end}).",
         )
-    return Finding("open", f"{env}: no difference between {label} and plain PPO is shown: {told}.")
+    return Finding("open", f"No difference between {label} and plain PPO is shown: {told}.")
 
 
 def _ratio_sentence(ratio: st.StepsRatio) -> str:

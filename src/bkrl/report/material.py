@@ -17,7 +17,7 @@ from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
 PAIRS, QUERIES, CANDIDATES = 5, 8, 40
 REPLY_CHARS, PROGRAM_CHARS, CAPTION_CHARS = 4000, 20_000, 600
-GIF_BYTES, ALL_GIF_BYTES = 1_500_000, 8_000_000
+GIF_BYTES, ALL_GIF_BYTES = 1_500_000, 4_000_000
 
 
 def labels(chain: Chain, node: Node) -> dict[str, Any]:
@@ -73,8 +73,7 @@ def potential(node: Node) -> dict[str, Any]:
         if "potential_report.json" in outputs:
             report = read_json(node.run.file("potential_report.json"))
             shown["examples"] = [_course(example) for example in report.get("examples", [])][:4]
-            plain = {k: v for k, v in report.items() if k not in ("examples", "training", "kind", "control", "env_id")}
-            shown["figures"] = flatten(plain)
+            shown["figures"] = _figures(report)
         if "certificate.json" in outputs:
             found = read_json(node.run.file("certificate.json"))
             shown["checks"] = [
@@ -86,24 +85,28 @@ def potential(node: Node) -> dict[str, Any]:
     return shown
 
 
-def agents(nodes: Sequence[Node]) -> tuple[list[dict[str, Any]], list[str]]:
-    """GIFs of evaluate runs as data URIs, one a run in turn until the page is big enough, and what was left out."""
+def agents(nodes: Sequence[Node], about: Sequence[tuple[str, str]]) -> tuple[list[dict[str, Any]], int]:
+    """GIFs of evaluate runs as data URIs, and how many were left out.
+
+    One for each method and world (`about`, one for each node), the first recorded of its first run, sampled actions
+    before greedy ones: the choice must not look for a good episode.
+    """
     shown: list[dict[str, Any]] = []
-    skipped: list[str] = []
-    total = 0
-    queues = [(node, _gifs(node)) for node in nodes if node.sound and node.run is not None]
-    for turn in range(max((len(names) for _, names in queues), default=0)):
-        for node, names in queues:
-            if turn >= len(names) or node.run is None:
-                continue
-            raw = node.run.file(names[turn]).read_bytes()
-            if len(raw) > GIF_BYTES or total + len(raw) > ALL_GIF_BYTES or not raw.startswith(b"GIF8"):
-                skipped.append(f"{node.key}/{names[turn]} ({len(raw) / 1e6:.1f} MB)")
-                continue
-            total += len(raw)
-            uri = "data:image/gif;base64," + base64.b64encode(raw).decode("ascii")
-            shown.append({"key": node.key, "name": names[turn], "uri": uri})
-    return shown, skipped
+    seen: set[tuple[str, str]] = set()
+    total = count = 0
+    for node, kind in zip(nodes, about, strict=True):
+        names = _gifs(node)
+        count += len(names)
+        if kind in seen or not names or node.run is None or not node.sound:
+            continue
+        raw = node.run.file(names[0]).read_bytes()
+        if len(raw) > GIF_BYTES or total + len(raw) > ALL_GIF_BYTES or not raw.startswith(b"GIF8"):
+            continue
+        seen.add(kind)
+        total += len(raw)
+        uri = "data:image/gif;base64," + base64.b64encode(raw).decode("ascii")
+        shown.append({"key": node.key, "name": names[0], "uri": uri})
+    return shown, count - len(shown)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -124,6 +127,32 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = inner
     return flat
+
+
+def _figures(report: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a potential report under names that say what they are."""
+    phi = report.get("phi", {})
+    figures = {
+        "past actions it sees": report.get("horizon"),
+        "windows measured": report.get("windows"),
+        "raw values mapped to −1 and 0": [report.get("scale", {}).get(end) for end in ("lo", "hi")],
+        "distinct values": report.get("levels"),
+        "windows off the commonest value": report.get("coverage"),
+        "mean and spread of Φ": [phi.get("mean"), phi.get("std")],
+        "quartiles of Φ": [phi.get("quantiles", {}).get(q) for q in ("25", "50", "75")],
+        "mean change in one step": report.get("step_change"),
+        "solved ends above other moments": report.get("ordering"),
+        "rank correlation with time in solved episodes": report.get("progress"),
+    }
+    shares = ("windows off the commonest value", "solved ends above other moments")
+    shown: dict[str, Any] = {}
+    for name, value in figures.items():
+        if isinstance(value, list):
+            if all(isinstance(x, int | float) for x in value):
+                shown[name] = ", ".join(f"{x:.3g}" for x in value)
+        elif value is not None:
+            shown[name] = f"{value:.1%}" if name in shares else value
+    return shown
 
 
 def _share(value: dict[str, Any]) -> str:
@@ -256,7 +285,8 @@ def _course(example: dict[str, Any]) -> dict[str, Any]:
 def _gifs(node: Node) -> list[str]:
     if node.run is None:
         return []
-    return sorted(name for name in node.run.manifest.get("outputs", {}) if name.endswith(".gif"))
+    names = [name for name in node.run.manifest.get("outputs", {}) if name.endswith(".gif")]
+    return sorted(names, key=lambda name: ("sampled" not in name, name))
 
 
 def _spread(items: Sequence[Any], count: int) -> list[Any]:

@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from bkrl.report import findings as words
 from bkrl.report import material
-from bkrl.report.comparison import LENGTH, RETURN, SUCCESS, Comparison, Group, Row, Trained, curves_of
+from bkrl.report.comparison import BASELINE, LENGTH, RETURN, SUCCESS, Comparison, Group, Row, Trained, curves_of, share
 from bkrl.report.curves import DASHES, Band, band, colour_slots, draw_svg, step_label
 from bkrl.report.provenance import STAGES, Chain, Node
-from bkrl.report.statistics import Interval
+from bkrl.report.statistics import Interval, centre_interval
 from bkrl.rng import generator
 
 METRICS = (
@@ -53,19 +53,22 @@ def build(
     """All values of the template `report.html`. `worlds`: env id → rules and solved, in words, where known."""
     labels = [material.labels(chain, node) for node in chain.of("label")]
     rules = any(label["llm"] == "rules" or "not a language model" in label["annotator"] for label in labels)
-    agents, skipped = material.agents(evaluated)
     captions = {node.key: _agent_caption(chain, node) for node in evaluated}
+    kinds = [(captions[node.key]["alg"], captions[node.key]["env"]) for node in evaluated]
+    agents, skipped = material.agents(evaluated, kinds)
+    evaluations = [row for node in evaluated for row in _evaluation(chain, node)]
     return {
         "title": title,
         "threshold": threshold,
         "headline": words.headline(comparisons),
         "meta": _meta(chain, trained),
         "findings": [
-            {"tone": f.tone, "word": _TONES[f.tone], "text": f.text}
+            {"tone": f.tone, "word": _TONES[f.tone], "text": f.text, "worlds": ", ".join(f.worlds)}
             for f in words.findings(comparisons, threshold, rules, problems)
         ],
         "worlds": [_world(i, comparison, threshold, worlds) for i, comparison in enumerate(comparisons)],
-        "evaluations": [row for node in evaluated for row in _evaluation(chain, node)],
+        "evaluations": evaluations,
+        "evaluated": _evaluated(evaluations),
         "agents": [agent | captions[agent["key"]] for agent in agents],
         "agents_skipped": skipped,
         "labels": [label | {"anchor": anchor(label["key"])} for label in labels],
@@ -114,7 +117,7 @@ def table(comparisons: Sequence[Comparison], threshold: float) -> dict[str, Any]
                     row.group.label,
                     row.n,
                     words.percent(row.final.estimate),
-                    words.interval_text(row.final),
+                    words.interval_text(row.final) if row.final.known else "–",
                     f"{row.n - row.steps.censored} of {row.n}",
                     _steps_text(row),
                     "–" if row.group.is_baseline else _ratio_cell(row),
@@ -146,7 +149,9 @@ def _meta(chain: Chain, trained: Sequence[Trained]) -> str:
     parts = [
         _count(len(trained), "training run"),
         _count(len(envs), "world"),
-        f"seeds {', '.join(map(str, seeds[:12]))}{' …' if len(seeds) > 12 else ''}" if seeds else "",
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds[:12]))}{' …' if len(seeds) > 12 else ''}"
+        if seeds
+        else "",
         _count(len(chain.nodes), "run") + " in the chain",
     ]
     return " · ".join(part for part in parts if part)
@@ -316,6 +321,23 @@ def _evaluation(chain: Chain, node: Node) -> list[dict[str, Any]]:
     return rows
 
 
+def _evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Frozen policies by world and method, plain PPO first: success over seeds in each mode."""
+    groups: dict[tuple[str, bool, str, str], dict[str, list[float]]] = {}
+    for row in evaluations:
+        if isinstance(row["success"], float | int):
+            key = (row["env"], row["alg"] != BASELINE, row["alg"], row["elsewhere"])
+            groups.setdefault(key, {}).setdefault(row["mode"], []).append(float(row["success"]))
+    rows = []
+    for (env, _, alg, elsewhere), modes in sorted(groups.items()):
+        shown = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(len(rates) for rates in modes.values())}
+        for mode, rates in modes.items():
+            rng = generator(0, "report", "evaluated", env, alg, mode)
+            shown[mode] = _interval(share(centre_interval(np.array(rates), rng)))
+        rows.append(shown)
+    return rows
+
+
 def _forms(trained: Sequence[Trained]) -> list[dict[str, Any]]:
     algs: dict[str, list[str]] = {}
     for alg in sorted({run.alg for run in trained}):
@@ -440,7 +462,8 @@ def _branches(children: Mapping[str, Sequence[Node]], nodes: Sequence[Node]) -> 
             if kind not in bundles:
                 bundles[kind] = {"stage": node.stage, "text": f"{kind[1]} in {kind[2]}", "runs": [], "below": []}
                 lines.append(bundles[kind])
-            bundles[kind]["runs"].append({"anchor": anchor(node.key), "text": str(node.config.get("seed", node.key))})
+            seed = node.key if node.stage == "evaluate" else str(node.config.get("seed", node.key))
+            bundles[kind]["runs"].append({"anchor": anchor(node.key), "text": seed})
             bundles[kind]["pending"] = [*bundles[kind].get("pending", []), *children.get(node.key, [])]
         else:
             lines.append(
