@@ -4,8 +4,9 @@
 
 Every observation, final observation, reward, terminated, truncated, success, mission, caption, episode statistic and,
 after every reset, the state of the random stream must agree. A mismatch ends the run with the id, the seed, the step
-and both states. Three kinds of action streams drive the worlds: uniform; minigrid's own bot, with an occasional random
-action; and a meddler that picks up, toggles and drops on whatever it meets.
+and both states. Four kinds of action streams drive the worlds: uniform; minigrid's own bot, with an occasional random
+action; a meddler that picks up, toggles and drops on whatever it meets; and errands, which walk to the places and
+objects the mission speaks of, in any order, and carry them about.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import itertools
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +28,11 @@ from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.reference import ReferenceBabyAI, pypi_ids
 from bkrl.errors import UsageError
 
+Cell = tuple[int, int]
+
 NUM_ENVS = 4
-STREAMS = ("random", "bot", "meddler")
+HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+STREAMS = ("random", "bot", "meddler", "errands")
 # minigrid's bot cannot do these: it gives up, or searches without end.
 NOT_FOR_THE_BOT = ("Carrying", "KeyInBox", "MiniGrid-", "Debug")
 
@@ -56,10 +60,11 @@ class Driver:
         self.stream, self.env, self.rng = stream, env, rng
         self.bot: Any = None
         self.taken: int | None = None
+        self.place: Cell | None = None
 
     def new_episode(self) -> None:
         """Called after each reset."""
-        self.bot, self.taken = None, None
+        self.bot, self.taken, self.place = None, None, None
         if self.stream == "bot" and not any(word in self.env.env_id for word in NOT_FOR_THE_BOT):
             self.bot = BabyAIBot(self.env.inner)
 
@@ -67,6 +72,8 @@ class Driver:
         """The next action."""
         if self.stream == "meddler":
             self.taken = self.meddle()
+        elif self.stream == "errands":
+            self.taken = self.errand()
         elif self.bot is not None and self.rng.random() < 0.97:
             self.taken = self.advice()
         else:
@@ -90,6 +97,75 @@ class Driver:
         if world.carrying is not None and self.rng.random() < 0.3:
             return DROP
         return int(self.rng.choice([FORWARD, LEFT, RIGHT, 6], p=[0.6, 0.18, 0.18, 0.04]))
+
+    def errand(self) -> int:
+        """On to the place in mind; having arrived before it, do something there and think of another place."""
+        world = self.env.inner
+        if self.place is None or self.rng.random() < 0.02:
+            self.place = self.think_of_a_place()
+        at, front = as_cell(world.agent_pos), as_cell(world.front_pos)
+        if self.place is None or self.place == at:
+            self.place = None
+            return FORWARD
+        if front == self.place:
+            self.place = None
+            return int(self.rng.choice([PICKUP, DROP, TOGGLE, 6], p=[0.4, 0.35, 0.15, 0.1]))
+        towards = first_step(world.grid, at, self.place)
+        if towards is None:
+            self.place = None
+            return self.meddle()
+        turn = (towards - int(world.agent_dir)) % 4
+        if turn:
+            return LEFT if turn == 3 else RIGHT
+        cell = world.grid.get(*front)
+        return TOGGLE if cell is not None and cell.type == "door" and not cell.is_open else FORWARD
+
+    def think_of_a_place(self) -> Cell | None:
+        """Where an object of the mission is, was when its description last looked, or a cell beside one."""
+        places = set()
+        for description in descriptions(getattr(self.env.inner, "instrs", None)):
+            places.update(as_cell(place) for place in description.obj_poss)
+            places.update(as_cell(thing.cur_pos) for thing in description.obj_set if thing.cur_pos is not None)
+        places = {(x, y) for x, y in places if x >= 0}
+        if self.rng.random() < 0.5:
+            places = {(x + dx, y + dy) for x, y in places for dx, dy in HEADINGS}
+        if not places:
+            return None
+        return sorted(places)[int(self.rng.integers(len(places)))]
+
+
+def as_cell(place: Any) -> Cell:
+    """A position as a pair of ints."""
+    return int(place[0]), int(place[1])
+
+
+def descriptions(instruction: Any) -> list[Any]:
+    """All object descriptions of a mission."""
+    if instruction is None:
+        return []
+    if hasattr(instruction, "instr_a"):
+        return descriptions(instruction.instr_a) + descriptions(instruction.instr_b)
+    return [getattr(instruction, name) for name in ("desc", "desc_move", "desc_fixed") if hasattr(instruction, name)]
+
+
+def first_step(grid: Any, start: Cell, goal: Cell) -> int | None:
+    """The heading of a shortest way to stand beside the goal, through empty cells and unlocked doors; None if none."""
+    came: dict[Cell, int] = {start: -1}
+    queue = deque([start])
+    while queue:
+        x, y = queue.popleft()
+        for heading, (dx, dy) in enumerate(HEADINGS):
+            cell = (x + dx, y + dy)
+            first = heading if came[x, y] < 0 else came[x, y]
+            if cell == goal:
+                return first
+            if cell in came or not (0 <= cell[0] < grid.width and 0 <= cell[1] < grid.height):
+                continue
+            thing = grid.get(*cell)
+            if thing is None or thing.type in ("floor", "goal") or (thing.type == "door" and not thing.is_locked):
+                came[cell] = first
+                queue.append(cell)
+    return None
 
 
 def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str]) -> None:

@@ -20,9 +20,12 @@ import bkrl.envs
 from bkrl.envs import jit
 from bkrl.envs.babyai import make_native, make_native_vec, make_reference
 from bkrl.envs.babyai.kernels import observe_worlds
-from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.layouts import PublishedLayouts
+from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level
+from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
-from bkrl.envs.babyai.state import WORLD
+from bkrl.envs.babyai.reference import TextLevel
+from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.vector import ReferenceVectorEnv
 from bkrl.errors import InputError, UsageError
 
@@ -76,8 +79,49 @@ def test_a_truncated_episode_equals_minigrid(equality: ModuleType) -> None:
 
 @pytest.mark.parametrize("env_id", PYPI_SAMPLE)
 def test_other_levels_equal_minigrid(equality: ModuleType, env_id: str) -> None:
-    for stream, seeds in (("meddler", [1, 2]), ("bot", [3, 4])):
+    for stream, seeds in (("meddler", [1, 2]), ("bot", [3, 4]), ("errands", [5, 6])):
         equality.compare(env_id, stream, seeds, 60, Counter())
+
+
+# Missions in which what is carried, dropped and remembered counts, and errands long enough to find that out.
+@pytest.mark.parametrize(
+    ("env_id", "steps"),
+    [
+        ("BabyAI-Text-GoTo-RedBallBlueBox-S20", 400),
+        ("BabyAI-PutNextLocalS5N3-v0", 500),
+        ("BabyAI-MiniBossLevel-v0", 800),
+        ("BabyAI-SynthSeq-v0", 300),
+    ],
+)
+def test_errands_equal_minigrid(equality: ModuleType, env_id: str, steps: int) -> None:
+    seen: Counter[str] = Counter()
+    equality.compare(env_id, "errands", [11, 12, 13], steps, seen)
+    assert seen["success"] > 1
+    assert seen["drop empty carrying"] > 0
+
+
+@pytest.mark.parametrize(("size", "distractors"), [(5, 1), (6, 4), (7, 8), (20, 7)])
+def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
+    """Cramped rooms, in which many layouts are rejected because something cannot be reached."""
+    level = Level("cramped", "go to, then go to", (PRETRAINING, PURPLE_KEY), size, distractors)
+    env, layouts = TextLevel(level), PublishedLayouts(level)
+    stride = size + 2 * MARGIN
+    grids, observations = np.zeros((1, stride * stride), np.uint32), np.zeros((1, 147), np.uint8)
+    worlds, record = np.zeros(1, WORLD), np.zeros(1, WORLD)[0]
+    for seed in range(60):
+        env.reset(seed=seed)
+        write_stream(worlds[0], np.random.Generator(np.random.PCG64(seed)))
+        for _ in range(2):
+            layouts.begin(lambda kernel, *args: kernel(*args, 0, 1), grids, worlds, np.ones(1, bool), observations)
+            loaded = grids[0].reshape(stride, stride).copy()
+            load(env, loaded, record)  # all but the margins, with the marks of the mission
+            write_stream(record, env.np_random)
+            np.testing.assert_array_equal(grids[0].reshape(stride, stride), loaded)
+            for name in WORLD.names or ():
+                if not name.startswith("target"):  # minigrid's missions are kept as text
+                    np.testing.assert_array_equal(worlds[0][name], record[name], err_msg=f"{name}, seed {seed}")
+            assert layouts.missions(worlds) == [env.mission]
+            env.reset()
 
 
 def test_a_wrong_engine_is_found_out(equality: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
