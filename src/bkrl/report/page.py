@@ -53,6 +53,7 @@ def build(
     """All values of the template `report.html`. `worlds`: env id → rules and solved, in words, where known."""
     labels = [material.labels(chain, node) for node in chain.of("label")]
     rules = any(label["llm"] == "rules" or "not a language model" in label["annotator"] for label in labels)
+    software = _software(chain)
     captions = {node.key: _agent_caption(chain, node) for node in evaluated}
     kinds = [(captions[node.key]["alg"], captions[node.key]["env"]) for node in evaluated]
     agents, skipped = material.agents(evaluated, kinds)
@@ -75,10 +76,10 @@ def build(
         "potentials": [material.potential(node) | {"anchor": anchor(node.key)} for node in chain.of("train-rm")],
         "forms": _forms(trained),
         "costs": _costs(chain, trained),
-        "software": _software(chain),
+        "software": software,
         "tree": _tree(chain),
         "stages": [
-            {"name": stage, "nodes": [_node(chain, node) for node in chain.of(stage)]}
+            {"name": stage, "nodes": [_node(node, software) for node in chain.of(stage)]}
             for stage in (*STAGES, "?")
             if chain.of(stage)
         ],
@@ -399,7 +400,7 @@ def _made_with(node: Node) -> dict[str, str]:
     return {"code": commit, "Python": str(manifest.get("python", "?")), **packages}
 
 
-def _node(chain: Chain, node: Node) -> dict[str, Any]:
+def _node(node: Node, usual: Mapping[str, str]) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "key": node.key,
         "anchor": anchor(node.key),
@@ -414,7 +415,6 @@ def _node(chain: Chain, node: Node) -> dict[str, Any]:
     }
     if node.run is None:
         return shown
-    usual = _software(chain)
     manifest = node.run.manifest
     return shown | {
         "command": " ".join(str(word) for word in manifest.get("argv", [])),
