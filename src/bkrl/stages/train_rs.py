@@ -43,13 +43,13 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     facts = world(config.env)
     variant = _variant(config)
     inputs = {"potential": config.potential} if config.potential is not None else {}
-    result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
-    if result.complete:
-        reporter.say(f"{result.path} is already complete.")
-        return result
-    torch.set_num_threads(config.threads)
-    potential = _potential(config, facts, variant)
+    potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
     try:
+        result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
+        if result.complete:
+            reporter.say(f"{result.path} is already complete.")
+            return result
+        torch.set_num_threads(config.threads)
         return _train(config, facts, potential, result, reporter)
     finally:
         if potential is not None:
@@ -154,11 +154,13 @@ def _potential(config: TrainRsConfig, facts: World, variant: str | None) -> Scal
     if found is not None and found != variant:
         raise UsageError(f"{config.potential} was built from {found} labels; use --alg bk-{found}.")
     potential = load_potential(config.potential)
-    made_for = potential.artefact.env_family
-    if made_for != facts.family:
+    artefact = potential.artefact
+    same_family = artefact.env_family == facts.family and artefact.obs_shape == facts.obs_shape
+    if not same_family or artefact.action_names != facts.action_names:
         potential.close()
+        what = "observations" if not same_family else "actions"
         raise InputError(
-            f"{config.potential} was built for {made_for} worlds and {config.env} is a {facts.family} world; "
-            "collect and label there, or choose another --potential."
+            f"{config.potential} was built in {artefact.env_id} ({artefact.env_family}), and {config.env} "
+            f"({facts.family}) has other {what}; collect and label in such a world, or choose another --potential."
         )
     return potential

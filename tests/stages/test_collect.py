@@ -1,0 +1,102 @@
+"""collect: a valid dataset of the explorer's own episodes, the same whenever and however often it was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkrl.config import CollectConfig, PPOConfig
+from bkrl.dataset import Dataset
+from bkrl.errors import UsageError
+from bkrl.export import validate
+from bkrl.reporter import Reporter
+from bkrl.run import Run
+from bkrl.stages import collect
+from bkrl.stages.collect import recording_points, run
+
+SMALL = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
+
+
+def settings(out: Path, **changes) -> CollectConfig:
+    base = CollectConfig(env="Toy-Grid", out=out, steps=2_048, checkpoints=3, episodes_per_checkpoint=5, ppo=SMALL)
+    return replace(base, **changes)
+
+
+@pytest.mark.parametrize("ext_coef", [0.0, 2.0])
+def test_collects_a_valid_dataset(tmp_path: Path, ext_coef: float) -> None:
+    result = run(settings(tmp_path / "d", ext_coef=ext_coef), Reporter())
+    assert result.facts["reward_free"] == (ext_coef == 0)
+    validate(result.path)
+    data = Dataset.open(result.path)
+    assert data.num_episodes == 15
+    assert np.unique(data.checkpoint_step).tolist() == [0, 1_024, 2_048]
+    assert data.action_names == ("up", "down", "left", "right")
+    for episode in range(data.num_episodes):
+        first, length = data.first_row[episode], data.lengths[episode]
+        places = data.observations[first : first + length + 1, 0].astype(int)
+        assert (places[-1] == 24) == data.success[episode] == data.terminated[episode]
+        assert set(np.abs(np.diff(places))) <= {0, 1, 5}
+        assert data.caption(first) == f"You are in place {places[0]}."
+        assert data.rewards[first : first + length].sum() == data.returns[episode]
+
+
+def test_exploration_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(settings(tmp_path / "whole"), Reporter())
+    play, calls = collect.play, iter(range(100))
+
+    def dies(*arguments, **options):
+        if next(calls) == 1:
+            raise RuntimeError("killed")
+        return play(*arguments, **options)
+
+    class Dies(Reporter):
+        def progress(self, title, total, unit="steps"):
+            from contextlib import contextmanager
+
+            @contextmanager
+            def block():
+                def update(completed: float, note: str = "") -> None:
+                    if completed > 1_300:
+                        raise RuntimeError("killed")
+
+                yield update
+
+            return block()
+
+    config = settings(tmp_path / "stopped")
+    with pytest.raises(RuntimeError):
+        run(config, Dies())
+    monkeypatch.setattr(collect, "play", dies)
+    with pytest.raises(RuntimeError):
+        run(config, Reporter())
+    (tmp_path / "stopped" / "steps" / "part-00007.parquet").write_bytes(b"half")
+    stopped = run(config, Reporter())
+    for name in whole.manifest["outputs"]:
+        if name != "metrics.jsonl":
+            assert whole.file(name).read_bytes() == stopped.file(name).read_bytes(), name
+    assert not (stopped.path / "steps" / "part-00007.parquet").exists()
+
+
+def test_recording_points() -> None:
+    size = 8 * 32
+    assert recording_points(settings(Path("x"))) == [0, 1_024, 2_048]
+    assert recording_points(settings(Path("x"), checkpoints=1)) == [2_048]
+    assert recording_points(settings(Path("x"), steps=300, checkpoints=6)) == [0, size, 2 * size]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="paid for nothing"):
+        run(settings(tmp_path / "a", int_coef=0.0), Reporter())
+    with pytest.raises(UsageError, match="English only"):
+        run(settings(tmp_path / "b", language="fr"), Reporter())
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_complete_run_is_left_alone(tmp_path: Path) -> None:
+    config = settings(tmp_path / "d", steps=256, checkpoints=1)
+    run(config, Reporter())
+    before = Run.open(tmp_path / "d").manifest
+    assert run(config, Reporter()).manifest == before

@@ -1,0 +1,79 @@
+"""evaluate: the same numbers for the same seed, intervals that hold, GIFs that move."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from bkrl.config import EvaluateConfig, PPOConfig, TrainRsConfig
+from bkrl.envs import make_vec
+from bkrl.errors import InputError
+from bkrl.reporter import Reporter
+from bkrl.rl.play import play
+from bkrl.rl.policy import Policy
+from bkrl.stages import train_rs
+from bkrl.stages.evaluate import run, wilson_interval
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = TrainRsConfig(
+        env="Toy-Grid",
+        out=tmp_path_factory.mktemp("run") / "policy",
+        steps=12_000,
+        eval_every=12_000,
+        eval_episodes=4,
+        ppo=PPOConfig(num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3),
+    )
+    return train_rs.run(config, Reporter()).path
+
+
+def test_measures_both_modes_and_draws(tmp_path: Path, policy: Path) -> None:
+    config = EvaluateConfig(policy=policy, out=tmp_path / "a", episodes=12, gifs=2)
+    result = run(config, Reporter())
+    document = json.loads(result.file("evaluation.json").read_text())
+    for mode in ("sampled", "greedy"):
+        scores = document["modes"][mode]
+        rate = scores["success_rate"]
+        assert rate["low"] <= rate["mean"] <= rate["high"]
+        assert [row["seed"] for row in scores["episodes"]] == list(range(1_000_003, 1_000_015))
+        assert scores["return"]["mean"] == pytest.approx(sum(row["return"] for row in scores["episodes"]) / 12)
+        for number, row in enumerate(scores["episodes"][:2]):
+            with Image.open(result.file(f"gifs/{mode}-{number}.gif")) as picture:
+                assert picture.n_frames == row["length"] or row["length"] == 1
+    again = run(replace(config, out=tmp_path / "b"), Reporter())
+    assert again.file("evaluation.json").read_bytes() == result.file("evaluation.json").read_bytes()
+    assert result.facts["success_rate"] == document["modes"]["sampled"]["success_rate"]["mean"]
+
+
+def test_every_episode_counts_whatever_the_number_of_worlds(policy: Path) -> None:
+    """Greedy play is a function of the seeds alone: five worlds or twelve play the same episodes."""
+    network = Policy.load(policy).network
+    few = list(play(network, make_vec("Toy-Grid", 5), 12, seed=3, greedy=True))
+    many = list(play(network, make_vec("Toy-Grid", 12), 12, seed=3, greedy=True))
+    assert [(e.seed, e.length, e.success) for e in few] == [(e.seed, e.length, e.success) for e in many]
+
+
+def test_kept_episodes_are_whole(policy: Path) -> None:
+    for episode in play(Policy.load(policy).network, make_vec("Toy-Grid", 4), 6, seed=0, keep=True):
+        assert len(episode.observations) == episode.length + 1 == len(episode.actions) + 1
+        assert episode.rewards.sum() == episode.episode_return
+        assert episode.terminated != episode.truncated
+        assert (episode.observations[-1, 0] == 24) == episode.success
+
+
+def test_refusals(tmp_path: Path, policy: Path) -> None:
+    with pytest.raises(InputError, match="another kind of world"):
+        run(EvaluateConfig(policy=policy, out=tmp_path / "a", env="Toy-Chain"), Reporter())
+    with pytest.raises(InputError):
+        run(EvaluateConfig(policy=tmp_path / "none", out=tmp_path / "b"), Reporter())
+
+
+def test_wilson_interval() -> None:
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-3)
+    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-3)
+    assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-3)

@@ -1,0 +1,146 @@
+"""train-rs: every algorithm runs, shaping leaves the answer alone, and what does not fit is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.config import PPOConfig, TrainRsConfig
+from bkrl.envs import toy, world
+from bkrl.errors import InputError, UsageError
+from bkrl.potentials.code import PROGRAM
+from bkrl.potentials.protocol import Artefact, Scale
+from bkrl.reporter import Reporter
+from bkrl.rl.policy import Policy
+from bkrl.run import Run
+from bkrl.stages import train_rs
+from bkrl.stages.train_rs import run, whole_rollouts
+
+SMALL = PPOConfig(num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3)
+MISLEADING = "def potential(observations, actions, valid):\n    return -observations[:, -1, 0].astype(float)\n"
+
+
+def settings(out: Path, **changes) -> TrainRsConfig:
+    base = TrainRsConfig(
+        env="Toy-TwoExits", out=out, steps=15_000, eval_every=5_000, eval_episodes=8, checkpoint_every=4_000, ppo=SMALL
+    )
+    return replace(base, **changes)
+
+
+def potential_run(path: Path, env_id: str = "Toy-TwoExits", variant: str = "code", source: str = MISLEADING) -> Path:
+    made = Run.create(path, stage="train-rm", config=PPOConfig())
+    made.file(PROGRAM).write_text(source)
+    facts = world(env_id)
+    artefact = Artefact(
+        kind="code",
+        horizon=2,
+        env_id=env_id,
+        env_family=facts.family,
+        obs_shape=facts.obs_shape,
+        action_names=facts.action_names,
+        scale=Scale(-4.0, 0.0),
+        files={PROGRAM: ""},
+    )
+    artefact.write(made.path)
+    made.finish(["potential.json", PROGRAM], variant=variant)
+    return path
+
+
+def greedy(path: Path) -> np.ndarray:
+    policy = Policy.load(path)
+    places = torch.arange(toy.table("Toy-TwoExits").num_states, dtype=torch.uint8)[:, None]
+    return policy.network(places)[0].argmax(1).numpy()
+
+
+def rows(path: Path, key: str) -> list[dict]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").open()]
+    return [line for line in lines if key in line]
+
+
+@pytest.mark.parametrize("alg", ["ppo", "rnd", "bk-code"])
+def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
+    """Also under a potential that says the wrong thing: exact shaping leaves the best policy what it was."""
+    potential = potential_run(tmp_path / "rm") if alg == "bk-code" else None
+    result = run(settings(tmp_path / "run", alg=alg, potential=potential), Reporter())
+    assert result.complete
+    assert greedy(result.path)[:3].tolist() == [1, 1, 1]
+    assert result.facts["success_rate"] > 0.9
+    evaluations = rows(result.path, "eval/success_rate")
+    assert [row["step"] for row in evaluations] == [0, 5_120, 10_240, 15_360]
+    assert {"eval/return", "eval/length", "eval/greedy_success_rate"} <= set(evaluations[0])
+    assert rows(result.path, "ppo/entropy")
+    assert rows(result.path, "time/sps")
+    assert bool(rows(result.path, "rnd/novelty")) == (alg == "rnd")
+    assert bool(rows(result.path, "shaping/phi_mean")) == (alg == "bk-code")
+    assert not (result.path / "checkpoints").exists()
+    assert Run.open(result.path, "train-rs").manifest["outputs"]["policy-best.safetensors"]
+
+
+def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Path) -> None:
+    config = settings(tmp_path / "run", steps=1_000)
+    run(config, Reporter())
+    stamp = (tmp_path / "run" / "policy.safetensors").stat().st_mtime_ns
+    assert run(config, Reporter()).complete
+    assert (tmp_path / "run" / "policy.safetensors").stat().st_mtime_ns == stamp
+    with pytest.raises(UsageError, match="another seed"):
+        run(replace(config, seed=2), Reporter())
+    run(replace(config, seed=2, fresh=True), Reporter())
+
+
+def test_shaped_and_interrupted_is_byte_for_byte_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    potential = potential_run(tmp_path / "rm")
+    whole = settings(tmp_path / "whole", alg="bk-code", potential=potential)
+    run(whole, Reporter())
+
+    evaluate, calls = train_rs.evaluate, iter(range(100))
+
+    def dies_at_the_third(*arguments):
+        if next(calls) == 2:
+            raise RuntimeError("killed")
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_third)
+    stopped = replace(whole, out=tmp_path / "stopped")
+    with pytest.raises(RuntimeError, match="killed"):
+        run(stopped, Reporter())
+    run(stopped, Reporter())
+    texts = [
+        [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
+        for path in (tmp_path / "whole", tmp_path / "stopped")
+    ]
+    assert texts[0] == texts[1]
+    weights = [(tmp_path / name / "policy.safetensors").read_bytes() for name in ("whole", "stopped")]
+    assert weights[0] == weights[1]
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    code = potential_run(tmp_path / "rm")
+    with pytest.raises(UsageError, match="bk-pref needs --potential"):
+        run(settings(tmp_path / "a", alg="bk-pref"), Reporter())
+    with pytest.raises(UsageError, match="uses no potential"):
+        run(settings(tmp_path / "a", alg="ppo", potential=code), Reporter())
+    with pytest.raises(UsageError, match="use --alg bk-code"):
+        run(settings(tmp_path / "b", alg="bk-pref", potential=code), Reporter())
+    with pytest.raises(UsageError, match="Did you mean 'Toy-Grid'"):
+        run(settings(tmp_path / "c", env="Toy-Gird"), Reporter())
+    with pytest.raises(InputError, match=r"Toy-TwoExits \(toy\), and Toy-Grid \(toy\) has other actions"):
+        run(settings(tmp_path / "d", alg="bk-code", potential=code, env="Toy-Grid"), Reporter())
+    babyai = "BabyAI-Text-GoToLocal-RedBall-S20"
+    with pytest.raises(InputError, match="other observations"):
+        run(settings(tmp_path / "e", alg="bk-code", potential=code, env=babyai), Reporter())
+    with pytest.raises(InputError, match="nowhere"):
+        run(settings(tmp_path / "f", alg="bk-code", potential=tmp_path / "nowhere"), Reporter())
+    (code / PROGRAM).write_text("changed")
+    with pytest.raises(InputError, match=r"program.py has 7 bytes, the manifest says"):
+        run(settings(tmp_path / "g", alg="bk-code", potential=code), Reporter())
+    assert [path.name for path in tmp_path.iterdir()] == ["rm"]  # a refusal leaves no folder behind
+
+
+def test_whole_rollouts() -> None:
+    assert whole_rollouts(range(0, 150, 50), 100, 64) == [0, 64, 128]
+    assert whole_rollouts(range(0, 20, 10), 10, 64) == [0, 64]
