@@ -1,0 +1,172 @@
+"""How fast the worlds are: each figure a ratio measured side by side in one run.
+
+    python benchmarks/envs.py [--json] [--quick]
+
+* `babyai_ratio`: steps of RedBall-S20 a second, observations and resets included, native engine against PyPI minigrid
+  in Gymnasium's SyncVectorEnv, random actions, one thread each.
+* `crafter_image_ratio`, `crafter_state_ratio`: the same for Crafter against PyPI crafter, with and without pictures.
+* `thread_scaling`: the native BabyAI engine with two threads against one; `machine_thread_scaling` is what two threads
+  that share nothing gain in the same minute, that is what the machine has to give.
+* `captions_fresh_per_s`, `captions_cached_per_s`: captions of views never seen, and of views seen before.
+
+Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numba
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from bkrl.envs.babyai import make_native_vec, make_reference
+from bkrl.envs.babyai.captions import Captioner
+
+RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
+REFERENCE_ENVS = 8
+NATIVE_ENVS = 1024
+THREADED_ENVS = 4096
+
+
+def steps_per_second(env: Any, seconds: float) -> float:
+    """Steps of all worlds in a second, random actions, autoresets included. Actions are drawn outside the clock."""
+    rng = np.random.default_rng(0)
+    count = env.action_space.nvec[0]
+    actions = rng.integers(0, count, (64, env.num_envs))
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for row in actions[: 64 if env.num_envs > REFERENCE_ENVS else 16]:
+            env.step(row)
+            steps += env.num_envs
+    return steps / (time.perf_counter() - start)
+
+
+def ratio_of(slow: Callable[[], float], fast: Callable[[], float], rounds: int) -> tuple[float, float, float]:
+    """The middle of the ratios fast / slow of several rounds, and the middle rate of each side."""
+    pairs = [(slow(), fast()) for _ in range(rounds)]
+    ratio = statistics.median(quick / slow_rate for slow_rate, quick in pairs)
+    return ratio, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+
+
+def babyai_ratio(rounds: int, seconds: float) -> dict[str, float]:
+    """The native engine against minigrid in a SyncVectorEnv."""
+    reference = SyncVectorEnv(
+        [lambda: make_reference(RED_BALL)] * REFERENCE_ENVS, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    native = make_native_vec(RED_BALL, NATIVE_ENVS)
+    for env in (reference, native):
+        env.reset(seed=0)
+        steps_per_second(env, 0.2)  # compile, warm up
+    ratio, slow, fast = ratio_of(
+        lambda: steps_per_second(reference, seconds), lambda: steps_per_second(native, seconds / 2), rounds
+    )
+    return {"babyai_ratio": ratio, "babyai_minigrid_steps_per_s": slow, "babyai_native_steps_per_s": fast}
+
+
+def thread_scaling(rounds: int, seconds: float) -> dict[str, float]:
+    """Two threads of the native engine against one."""
+    one, two = (make_native_vec(RED_BALL, THREADED_ENVS, threads=threads) for threads in (1, 2))
+    for env in (one, two):
+        env.reset(seed=0)
+        steps_per_second(env, 0.2)
+    ratio, _, _ = ratio_of(
+        lambda: steps_per_second(one, seconds / 2), lambda: steps_per_second(two, seconds / 2), rounds
+    )
+    two.close()
+    spin(1)
+    machine, _, _ = ratio_of(lambda: spins_per_second(1), lambda: spins_per_second(2), rounds)
+    return {"thread_scaling": ratio, "machine_thread_scaling": machine}
+
+
+@numba.njit(nogil=True)
+def spin(count: int) -> float:
+    """Work that touches no memory."""
+    total = 0.0
+    for i in range(count):
+        total += np.sqrt(i)
+    return total
+
+
+def spins_per_second(num_threads: int) -> float:
+    """How fast threads that share nothing work together."""
+    threads = [threading.Thread(target=spin, args=(200_000_000,)) for _ in range(num_threads)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return num_threads / (time.perf_counter() - start)
+
+
+def captions(rounds: int) -> dict[str, float]:
+    """Captions a second of distinct views, first never seen, then seen."""
+    env = make_native_vec("BabyAI-GoToLocal-v0", 64)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    views = np.concatenate([env.step(rng.choice(3, 64, p=[0.2, 0.2, 0.6]))[0] for _ in range(1000)])
+    views = np.unique(views, axis=0)[:20_000]
+    fresh, cached = [], []
+    for _ in range(rounds):
+        captioner = Captioner()
+        for rates in (fresh, cached):
+            start = time.perf_counter()
+            captioner(views)
+            rates.append(len(views) / (time.perf_counter() - start))
+    return {
+        "captions_fresh_per_s": statistics.median(fresh),
+        "captions_cached_per_s": statistics.median(cached),
+        "caption_views": len(views),
+    }
+
+
+def crafter(rounds: int, seconds: float) -> dict[str, float]:
+    """The Crafter half, which lives in its own file: `crafter_figures.figures(rounds, seconds)`."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        module = importlib.import_module("crafter_figures")
+    except ModuleNotFoundError as error:
+        if error.name != "crafter_figures":
+            raise
+        return {}
+    return dict(module.figures(rounds, seconds))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the time, for a first impression")
+    parser.add_argument("--only", choices=["babyai", "threads", "captions", "crafter"], help="one part only")
+    args = parser.parse_args()
+    gym.logger.min_level = gym.logger.ERROR
+    rounds, seconds = (3, 0.5) if args.quick else (7, 2.0)
+    parts: dict[str, Callable[[], dict[str, float]]] = {
+        "babyai": lambda: babyai_ratio(rounds, seconds),
+        "crafter": lambda: crafter(rounds, seconds),
+        "threads": lambda: thread_scaling(rounds, seconds),
+        "captions": lambda: captions(rounds),
+    }
+    results: dict[str, float] = {}
+    for name, measure in parts.items():
+        if args.only in (None, name):
+            results |= measure()
+    if args.json:
+        print(json.dumps({key: round(value, 3) for key, value in results.items()}))
+        return
+    for key, value in results.items():
+        print(f"{key:30} {value:14,.2f}")
+
+
+if __name__ == "__main__":
+    main()
