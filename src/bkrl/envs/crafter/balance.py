@@ -50,7 +50,7 @@ def balance(world: Any, objects: Any, daylight: float) -> None:
 
 @kernel
 def _balance_chunk(world: Any, objects: Any, chunk: Int, counts: Any, daylight: float) -> None:
-    grass, path = _space(world, chunk, GRASS), _space(world, chunk, PATH)
+    grass, path = np.int64(world.grass_cells[chunk]), np.int64(world.path_cells[chunk])
     most = 3.5 - 3 * daylight
     least = most if grass >= 50 else 0.0
     if _wants_more(world, counts[ZOMBIE], least, 0.3):
@@ -75,17 +75,6 @@ def _wants_more(world: Any, count: Int, least: float, probability: float) -> boo
 @kernel
 def _wants_fewer(world: Any, count: Int, most: float, probability: float) -> bool:
     return count > int(most) and uniform(world) < probability
-
-
-@kernel
-def _space(world: Any, chunk: Int, material: Int) -> Int:
-    """Cells of a material in a chunk."""
-    x0, y0 = (chunk // CHUNKS_A_SIDE) * CHUNK, (chunk % CHUNKS_A_SIDE) * CHUNK
-    count = 0
-    for x in range(x0, min(x0 + CHUNK, AREA)):
-        for y in range(y0, min(y0 + CHUNK, AREA)):
-            count += world.materials[x, y] == material
-    return count
 
 
 @kernel

@@ -34,6 +34,7 @@ from bkrl.envs.crafter.state import (
     move,
     object_on,
     remove,
+    set_material,
 )
 from bkrl.envs.jit import kernel
 
@@ -169,7 +170,7 @@ def arrow_turn(world: Any, objects: Any, row: Int) -> None:
     elif not move(world, objects, row, dx, dy, ARROW_WALKABLE_SET):
         remove(world, objects, row)
         if inside(x, y) and (world.materials[x, y] == TABLE or world.materials[x, y] == FURNACE):
-            world.materials[x, y] = PATH
+            set_material(world, x, y, PATH)
 
 
 @kernel

@@ -27,6 +27,8 @@ def _begin(world: Any, objects: Any) -> None:
     world.episode += 1
     seed_stream(world, world.next_seed)
     world.materials[:] = 0
+    world.grass_cells[:] = 0
+    world.path_cells[:] = 0
     world.object_at[:] = 0
     world.objects_end = THE_PLAYER
     world.removed = world.arrivals = world.chunks_used = 0

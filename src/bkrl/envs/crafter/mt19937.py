@@ -49,13 +49,8 @@ def _twist(mt: Any) -> None:
 
 
 @kernel
-def next_word(world: Any) -> Int:
-    """32 random bits."""
-    if world.mt_pos == WORDS:
-        _twist(world.mt)
-        world.mt_pos = 0
-    y = np.uint32(world.mt[world.mt_pos])
-    world.mt_pos += 1
+def _tempered(word: Int) -> Int:
+    y = np.uint32(word)
     y ^= y >> np.uint32(11)
     y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
     y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
@@ -63,11 +58,43 @@ def next_word(world: Any) -> Int:
 
 
 @kernel
+def next_word(world: Any) -> Int:
+    """32 random bits."""
+    if world.mt_pos == WORDS:
+        _twist(world.mt)
+        world.mt_pos = 0
+    word = _tempered(world.mt[world.mt_pos])
+    world.mt_pos += 1
+    return word
+
+
+@kernel
+def _double(first: Int, second: Int) -> float:
+    """A double in [0, 1) from two words: 27 bits of one and 26 of the other."""
+    return (np.int64(first >> np.uint32(5)) * 67108864.0 + np.int64(second >> np.uint32(6))) / 9007199254740992.0
+
+
+@kernel
 def uniform(world: Any) -> float:
     """`RandomState.uniform()`: a double in [0, 1)."""
-    high = np.int64(next_word(world) >> np.uint32(5))
-    low = np.int64(next_word(world) >> np.uint32(6))
-    return (high * 67108864.0 + low) / 9007199254740992.0
+    first = next_word(world)
+    return _double(first, next_word(world))
+
+
+@kernel
+def uniforms(world: Any, out: Any) -> None:
+    """`RandomState.uniform(size=len(out))`; the same as one `uniform` after the other, but quicker."""
+    done = 0
+    while done < len(out):
+        start = np.int64(world.mt_pos)
+        pairs: Int = min((WORDS - start) // 2, len(out) - done)
+        if pairs == 0:
+            out[done] = uniform(world)
+            done += 1
+        for k in range(pairs):
+            out[done + k] = _double(_tempered(world.mt[start + 2 * k]), _tempered(world.mt[start + 2 * k + 1]))
+        world.mt_pos += 2 * pairs
+        done += pairs
 
 
 @kernel

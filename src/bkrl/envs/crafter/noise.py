@@ -4,6 +4,9 @@ OpenSimplex (Kurt Spencer, 2014; public domain) sums contributions of the lattic
 tetrahedron or octahedron the point lies in, and two extra ones. Floating-point sums depend on their order, so the order
 here is that of the `opensimplex` package. A lattice point (i, j, k) relative to the cell's origin lies at a distance of
 (dx - i, dy - j, dz - k), each less (i + j + k) / 3.
+
+Which two extra points belong to a place is looked up in `_EXTRA`, and points out of reach count as 0: a branch would be
+mispredicted half of the time, and making a world is almost nothing but this noise.
 """
 
 from __future__ import annotations
@@ -38,13 +41,64 @@ _GRADIENTS: Final = np.array(
 )
 LARGEST: Final = 1.0
 """The noise stays within ±0.99: the sum over all lattice points with the gradient that fits each best, maximised."""
+
+# A set of axes is three bits: 1 for x, 2 for y, 4 for z. Where a place lies in its cell:
+_AT_ORIGIN: Final = 0  # in the tetrahedron at (0, 0, 0), which is among the two nearest points
+_BY_ORIGIN: Final = 1  # in it, but two others are nearer
+_AT_CORNER: Final = 2  # in the tetrahedron at (1, 1, 1), which is among the two nearest points
+_BY_CORNER: Final = 3
+_NEAR_CORNER: Final = 4  # in the octahedron, both nearest points on the side of (1, 1, 1)
+_NEAR_ORIGIN: Final = 5  # in the octahedron, both nearest points on the side of (0, 0, 0)
+_BETWEEN: Final = 6  # in the octahedron, one on either side
+
+
+def _unit(axes: int) -> list[int]:
+    return [axes >> axis & 1 for axis in range(3)]
+
+
+def _first(axes: int) -> int:
+    return next(bit for bit in (1, 2, 4) if axes & bit)
+
+
+def _extra_points(where: int, axes: int, others: int) -> tuple[list[int], list[int]]:
+    """The two extra lattice points of a place, from its region and the axes that decide."""
+    u, missing = _unit(axes), 7 & ~axes
+    if where in (_AT_ORIGIN, _AT_CORNER):
+        # Beyond the nearest point, turned once to either side: at the origin a step back along the other axes, at
+        # the corner a step on along its own. The first of the two changes gets its own point.
+        change = [bit for bit in (1, 2, 4) if (missing if where == _AT_ORIGIN else axes) & bit]
+        step = -1 if where == _AT_ORIGIN else 1
+        changed = [[value + step * (bit == 1 << axis) for axis, value in enumerate(u)] for bit in change]
+        return changed[0], changed[1]
+    if where == _BY_ORIGIN:
+        return u, [2 * value - 1 for value in u]
+    if where == _BY_CORNER:
+        return u, [2 * value for value in u]
+    if where == _NEAR_CORNER:
+        return [1, 1, 1], [2 * value for value in _unit(_first(axes) if axes else 4)]
+    if where == _NEAR_ORIGIN:
+        return [0, 0, 0], [1 - 2 * value for value in _unit(_first(missing) if missing else 4)]
+    missing = 7 & ~axes
+    return [1 - 2 * value for value in _unit(_first(missing) if missing else 4)], [
+        2 * value for value in _unit(_first(others) if others else 4)
+    ]
+
+
+_EXTRA: Final = np.zeros((7, 8, 8, 6), np.int64)
+for _where in range(7):
+    for _axes in range(8):
+        for _others in range(8):
+            if _where in (_AT_ORIGIN, _AT_CORNER) and bin(_axes).count("1") != (1 if _where == _AT_ORIGIN else 2):
+                continue
+            _EXTRA[_where, _axes, _others] = np.concatenate(_extra_points(_where, _axes, _others))
+
 _MULTIPLIER: Final = np.uint64(6364136223846793005)
 _INCREMENT: Final = np.uint64(1442695040888963407)
 
 
 @kernel
-def permutation(seed: Int, perm: Any, gradient: Any) -> None:
-    """The package's `_init`: fill `perm` (256,) and the gradient index of each of its entries, both uint8."""
+def seed_noise(world: Any, seed: Int) -> None:
+    """`OpenSimplex(seed)`: fill the world's `permutation` and the index of the gradient of each of its entries."""
     source = np.arange(256).astype(np.uint8)
     state = np.uint64(seed)
     for _ in range(3):
@@ -52,30 +106,26 @@ def permutation(seed: Int, perm: Any, gradient: Any) -> None:
     for i in range(255, -1, -1):
         state = state * _MULTIPLIER + _INCREMENT
         r = (np.int64(state) + 31) % (i + 1)  # the sign of the divisor, as in Python
-        perm[i] = source[r]
-        gradient[i] = perm[i] % len(_GRADIENTS)
+        world.permutation[i] = source[r]
+        world.gradient[i] = source[r] % len(_GRADIENTS)
         source[r] = source[i]
 
 
 @kernel
-def _point(
-    perm: Any, gradient: Any, xb: Int, yb: Int, zb: Int, dx: float, dy: float, dz: float, i: Int, j: Int, k: Int
-) -> float:
+def _point(world: Any, xb: Int, yb: Int, zb: Int, dx: float, dy: float, dz: float, i: Int, j: Int, k: Int) -> float:
     """Contribution of lattice point (i, j, k) of the cell at (xb, yb, zb)."""
     squish = (i + j + k) * _SQUISH
     ddx = dx - i - squish
     ddy = dy - j - squish
     ddz = dz - k - squish
-    attn = 2 - ddx * ddx - ddy * ddy - ddz * ddz
-    if attn <= 0:
-        return 0.0
-    g = gradient[(perm[(perm[(xb + i) & 255] + yb + j) & 255] + zb + k) & 255]
+    attn = max(2 - ddx * ddx - ddy * ddy - ddz * ddz, 0.0)
+    g = world.gradient[(world.permutation[(world.permutation[(xb + i) & 255] + yb + j) & 255] + zb + k) & 255]
     attn *= attn
     return attn * attn * (_GRADIENTS[g, 0] * ddx + _GRADIENTS[g, 1] * ddy + _GRADIENTS[g, 2] * ddz)
 
 
 @kernel
-def noise3(x: float, y: float, z: float, perm: Any, gradient: Any) -> float:
+def noise3(world: Any, x: float, y: float, z: float) -> float:
     """Noise at (x, y, z); never beyond ±`LARGEST`."""
     stretch = (x + y + z) * _STRETCH
     xs, ys, zs = x + stretch, y + stretch, z + stretch
@@ -86,120 +136,53 @@ def noise3(x: float, y: float, z: float, perm: Any, gradient: Any) -> float:
     xin, yin, zin = xs - xf, ys - yf, zs - zf
     inside = xin + yin + zin
     value = 0.0
-    # A set of axes is three bits: 1 for x, 2 for y, 4 for z
-    if inside <= 1:  # the tetrahedron at (0, 0, 0)
-        a, a_score, b, b_score = 1, xin, 2, yin
-        if a_score >= b_score and zin > b_score:
-            b, b_score = 4, zin
-        elif a_score < b_score and zin > a_score:
-            a, a_score = 4, zin
-        rest = 1 - inside
-        if rest > a_score or rest > b_score:  # the origin is one of the two nearest points
-            c = b if b_score > a_score else a
-            i0, j0, k0 = c & 1, c >> 1 & 1, c >> 2
-            i1, j1, k1 = i0, j0, k0
-            if c & 1 == 0:
-                i0 = -1
-            if c & 2 == 0:
-                if c & 1 == 0:
-                    j1 = -1
-                else:
-                    j0 = -1
-            if c & 4 == 0:
-                k1 = -1
-        else:
-            c = a | b
-            i0, j0, k0 = c & 1, c >> 1 & 1, c >> 2
-            i1, j1, k1 = 2 * i0 - 1, 2 * j0 - 1, 2 * k0 - 1
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 0, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 0, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 1, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 0, 1)
+    others: Int = 0
+    if inside <= 1:  # the tetrahedron at (0, 0, 0): which two of its other points are nearest?
+        z_over_x = (xin < yin) & (zin > xin)
+        z_over_y = (xin >= yin) & (zin > yin)
+        a, a_score = (4, zin) if z_over_x else (1, xin)
+        b, b_score = (4, zin) if z_over_y else (2, yin)
+        at_origin = 1 - inside > min(a_score, b_score)
+        nearest = b if b_score > a_score else a
+        where = _AT_ORIGIN if at_origin else _BY_ORIGIN
+        axes = nearest if at_origin else a | b
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 1)
     elif inside >= 2:  # the tetrahedron at (1, 1, 1)
-        a, a_score, b, b_score = 6, xin, 5, yin
-        if a_score <= b_score and zin < b_score:
-            b, b_score = 3, zin
-        elif a_score > b_score and zin < a_score:
-            a, a_score = 3, zin
-        rest = 3 - inside
-        if rest < a_score or rest < b_score:  # (1, 1, 1) is one of the two nearest points
-            c = b if b_score < a_score else a
-            i0, j0, k0 = c & 1, c >> 1 & 1, c >> 2
-            i1, j1, k1 = i0, j0, k0
-            if c & 1 != 0:
-                i0 = 2
-            if c & 2 != 0:
-                if c & 1 != 0:
-                    j1 = 2
-                else:
-                    j0 = 2
-            if c & 4 != 0:
-                k1 = 2
-        else:
-            c = a & b
-            i0, j0, k0 = c & 1, c >> 1 & 1, c >> 2
-            i1, j1, k1 = 2 * i0, 2 * j0, 2 * k0
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 1, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 0, 1)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 1, 1)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 1, 1)
-    else:  # the octahedron between them
-        p = xin + yin
-        a_far = p > 1
-        a, a_score = (3, p - 1) if a_far else (4, 1 - p)
-        p = xin + zin
-        b_far = p > 1
-        b, b_score = (5, p - 1) if b_far else (2, 1 - p)
-        p = yin + zin
-        c_far = p > 1
-        c, c_score = (6, p - 1) if c_far else (1, 1 - p)
-        if a_score <= b_score and a_score < c_score:
-            a, a_far = c, c_far
-        elif a_score > b_score and b_score < c_score:
-            b, b_far = c, c_far
-        if a_far == b_far:
-            if a_far:  # both nearest points on the side of (1, 1, 1)
-                i0, j0, k0 = 1, 1, 1
-                c = a & b
-                i1, j1, k1 = 0, 0, 0
-                if c & 1 != 0:
-                    i1 = 2
-                elif c & 2 != 0:
-                    j1 = 2
-                else:
-                    k1 = 2
-            else:  # both on the side of (0, 0, 0)
-                i0, j0, k0 = 0, 0, 0
-                c = a | b
-                i1, j1, k1 = 1, 1, 1
-                if c & 1 == 0:
-                    i1 = -1
-                elif c & 2 == 0:
-                    j1 = -1
-                else:
-                    k1 = -1
-        else:  # one on either side
-            far, near = (a, b) if a_far else (b, a)
-            i0, j0, k0 = 1, 1, 1
-            if far & 1 == 0:
-                i0 = -1
-            elif far & 2 == 0:
-                j0 = -1
-            else:
-                k0 = -1
-            i1, j1, k1 = 0, 0, 0
-            if near & 1 != 0:
-                i1 = 2
-            elif near & 2 != 0:
-                j1 = 2
-            else:
-                k1 = 2
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 0, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 1, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 0, 1)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 1, 0)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 1, 0, 1)
-        value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, 0, 1, 1)
-    value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, i0, j0, k0)
-    value += _point(perm, gradient, xb, yb, zb, dx, dy, dz, i1, j1, k1)
+        z_under_x = (xin > yin) & (zin < xin)
+        z_under_y = (xin <= yin) & (zin < yin)
+        a, a_score = (3, zin) if z_under_x else (6, xin)
+        b, b_score = (3, zin) if z_under_y else (5, yin)
+        at_corner = 3 - inside < max(a_score, b_score)
+        nearest = b if b_score < a_score else a
+        where = _AT_CORNER if at_corner else _BY_CORNER
+        axes = nearest if at_corner else a & b
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 1)
+    else:  # the octahedron between them: of three pairs of opposite points, which two are nearest?
+        a_score, b_score, c_score = xin + yin - 1, xin + zin - 1, yin + zin - 1
+        a_far, b_far, c_far = a_score > 0, b_score > 0, c_score > 0
+        a, b, c = 3 if a_far else 4, 5 if b_far else 2, 6 if c_far else 1
+        a_score, b_score, c_score = abs(a_score), abs(b_score), abs(c_score)
+        c_for_a = (a_score <= b_score) & (a_score < c_score)
+        c_for_b = (a_score > b_score) & (b_score < c_score)
+        a, a_far = (c, c_far) if c_for_a else (a, a_far)
+        b, b_far = (c, c_far) if c_for_b else (b, b_far)
+        both = a_far == b_far
+        where = (_NEAR_CORNER if a_far else _NEAR_ORIGIN) if both else _BETWEEN
+        axes = (a & b if a_far else a | b) if both else (a if a_far else b)
+        others = b if a_far else a
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 1)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
+        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
+    e = _EXTRA[where, axes, others]
+    value += _point(world, xb, yb, zb, dx, dy, dz, e[0], e[1], e[2])
+    value += _point(world, xb, yb, zb, dx, dy, dz, e[3], e[4], e[5])
     return value / _NORM

@@ -41,6 +41,7 @@ from bkrl.envs.crafter.state import (
     inside,
     move,
     object_on,
+    set_material,
 )
 from bkrl.envs.jit import kernel
 
@@ -189,7 +190,7 @@ def _do_material(world: Any, x: Int, y: Int, full_item_fails: bool) -> None:
     item, tool = _COLLECT_ITEM[material], _COLLECT_TOOL[material]
     if item == _NO_RULE or (tool != _NO_RULE and world.inventory[tool] < 1):
         return
-    world.materials[x, y] = _COLLECT_LEAVES[material]
+    set_material(world, x, y, _COLLECT_LEAVES[material])
     probability = SAPLING_PROBABILITY if material == GRASS else 1.0
     if uniform(world) <= probability and not (full_item_fails and world.inventory[item] == MAX_ITEM):
         world.inventory[item] += 1
@@ -217,7 +218,7 @@ def _place(world: Any, objects: Any, thing: Int, x: Int, y: Int) -> None:
     if _PLACE_PUTS[thing] == PLANT:
         add(world, objects, PLANT, x, y, PLANT_HEALTH, 0)
     else:
-        world.materials[x, y] = _PLACE_PUTS[thing]
+        set_material(world, x, y, _PLACE_PUTS[thing])
     world.achievements[_PLACED[thing]] += 1
 
 

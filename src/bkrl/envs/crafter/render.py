@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.crafter.creatures import is_ripe
-from bkrl.envs.crafter.layout import DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
-from bkrl.envs.crafter.mt19937 import skip_words, uniform
+from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
+from bkrl.envs.crafter.mt19937 import skip_words, uniforms
 from bkrl.envs.crafter.rules import AREA, ITEMS
 from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
@@ -30,12 +30,15 @@ from bkrl.envs.crafter.textures import SPRITES, UNIT
 from bkrl.envs.jit import kernel
 
 _DARK: Final = 0.5  # daylight below this brings noise
-_NOISE_WORDS: Final = 2 * UNIT * UNIT * VIEW_COLUMNS * VIEW_ROWS  # two words a double, one double a pixel
+_NOISE_WORDS: Final = 2 * UNIT * UNIT * VIEW_COLUMNS * VIEW_ROWS  # one double a pixel, two words a double
 _NOISE_LOW: Final = 32
 _NOISE_HIGH: Final = 127
 _NIGHT_TINT: Final = np.array([0, 16, 64])
 _SLEEP_TINT: Final = np.array([0, 0, 16])
 _TINT: Final = 0.5
+_DIM: Final = np.float32(0.4)  # colour left by night
+_VIEW_WIDTH: Final = UNIT * VIEW_COLUMNS
+_VIEW_HEIGHT: Final = UNIT * VIEW_ROWS
 
 _PLAYER_SPRITE: Final = SPRITES.index("player-left")
 _SLEEPER_SPRITE: Final = SPRITES.index("player-sleep")
@@ -108,50 +111,75 @@ def picture_again(world: Any, objects: Any, daylight: float, tiles: Any, image: 
 @kernel
 def draw_picture(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw (64, 64, 3), indexed [y, x]; the last row and column stay black."""
-    dark = daylight < _DARK
-    sleeping = world.sleeping != 0
-    player = objects[THE_PLAYER]
-    left, top = np.int64(player.x) - VIEW_COLUMNS // 2, np.int64(player.y) - VIEW_ROWS // 2
-    image[UNIT * VIEW_COLUMNS :] = 0
-    image[:, UNIT * VIEW_COLUMNS] = 0
-    # crafter draws the noise column by column of the picture, so that is the order here
-    noise_amount = 2 * (0.5 - daylight)
-    for column in range(VIEW_COLUMNS):
-        if not dark:
-            for row in range(VIEW_ROWS):
-                sprite, material = _tile_at(world, objects, left + column, top + row)
-                tile = tiles.cells[sprite, material]
-                for i in range(UNIT):
-                    for j in range(UNIT):
-                        r, g, b = np.int64(tile[i, j, 0]), np.int64(tile[i, j, 1]), np.int64(tile[i, j, 2])
-                        _light(
-                            image[row * UNIT + j, column * UNIT + i], r, g, b, r, g, b, daylight, sleeping, tiles.dim
-                        )
-        else:
-            for i in range(UNIT):
-                x = column * UNIT + i
-                for row in range(VIEW_ROWS):
-                    sprite, material = _tile_at(world, objects, left + column, top + row)
-                    tile = tiles.cells[sprite, material]
-                    for j in range(UNIT):
-                        y = row * UNIT + j
-                        noise = _NOISE_LOW + (_NOISE_HIGH - _NOISE_LOW) * uniform(world)
-                        mask = noise_amount * tiles.vignette[x, y]
-                        r, g, b = np.int64(tile[i, j, 0]), np.int64(tile[i, j, 1]), np.int64(tile[i, j, 2])
-                        nr = np.int64((1 - mask) * r + mask * noise)
-                        ng = np.int64((1 - mask) * g + mask * noise)
-                        nb = np.int64((1 - mask) * b + mask * noise)
-                        _light(image[y, x], r, g, b, nr, ng, nb, daylight, sleeping, tiles.dim)
+    image[_VIEW_HEIGHT:] = 0
+    image[:, _VIEW_WIDTH:] = 0
+    if daylight < _DARK:
+        _draw_by_night(world, objects, daylight, tiles, image)
+    else:
+        _draw_by_day(world, objects, daylight, tiles, image)
     for item in range(len(ITEMS)):
         field = tiles.items[item, world.inventory[item]]
-        x0, y0 = item % VIEW_COLUMNS * UNIT, (VIEW_ROWS + item // VIEW_COLUMNS) * UNIT
+        top, left = (VIEW_ROWS + item // VIEW_COLUMNS) * UNIT, item % VIEW_COLUMNS * UNIT
         for i in range(UNIT):
             for j in range(UNIT):
                 for channel in range(3):
-                    image[y0 + j, x0 + i, channel] = field[i, j, channel]
-    for item in range(len(ITEMS), 2 * VIEW_COLUMNS):
-        x0, y0 = item % VIEW_COLUMNS * UNIT, (VIEW_ROWS + item // VIEW_COLUMNS) * UNIT
-        image[y0 : y0 + UNIT, x0 : x0 + UNIT] = 0
+                    image[top + i, left + j, channel] = field[i, j, channel]
+
+
+@kernel
+def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
+    """The local view without noise: cells that look the same are worked out once and copied."""
+    player = objects[THE_PLAYER]
+    drawn_at = np.full(len(SPRITES) * len(CELL_NAMES), -1)
+    for row in range(VIEW_ROWS):
+        for column in range(VIEW_COLUMNS):
+            x, y = player.x + column - VIEW_COLUMNS // 2, player.y + row - VIEW_ROWS // 2
+            sprite, material = _tile_at(world, objects, x, y)
+            top, left = row * UNIT, column * UNIT
+            like = drawn_at[sprite * len(CELL_NAMES) + material]
+            if like >= 0:
+                like_top, like_left = like // VIEW_COLUMNS * UNIT, like % VIEW_COLUMNS * UNIT
+                for i in range(UNIT):
+                    for j in range(UNIT):
+                        for channel in range(3):
+                            image[top + i, left + j, channel] = image[like_top + i, like_left + j, channel]
+                continue
+            drawn_at[sprite * len(CELL_NAMES) + material] = row * VIEW_COLUMNS + column
+            tile = tiles.cells[sprite, material]
+            for i in range(UNIT):
+                for j in range(UNIT):
+                    r, g, b = np.int64(tile[i, j, 0]), np.int64(tile[i, j, 1]), np.int64(tile[i, j, 2])
+                    r, g, b = _lit(r, g, b, r, g, b, daylight, world.sleeping)
+                    image[top + i, left + j, 0] = r
+                    image[top + i, left + j, 1] = g
+                    image[top + i, left + j, 2] = b
+
+
+@kernel
+def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
+    """The local view with noise, which crafter draws column by column of the picture."""
+    player = objects[THE_PLAYER]
+    noise = np.empty(_VIEW_WIDTH * _VIEW_HEIGHT)
+    uniforms(world, noise)
+    amount = 2 * (_DARK - daylight)
+    for column in range(VIEW_COLUMNS):
+        for row in range(VIEW_ROWS):
+            x, y = player.x + column - VIEW_COLUMNS // 2, player.y + row - VIEW_ROWS // 2
+            sprite, material = _tile_at(world, objects, x, y)
+            tile = tiles.cells[sprite, material]
+            top, left = row * UNIT, column * UNIT
+            for j in range(UNIT):
+                for i in range(UNIT):
+                    grain = _NOISE_LOW + (_NOISE_HIGH - _NOISE_LOW) * noise[(left + j) * _VIEW_HEIGHT + top + i]
+                    mask = amount * tiles.vignette[left + j, top + i]
+                    r, g, b = np.int64(tile[i, j, 0]), np.int64(tile[i, j, 1]), np.int64(tile[i, j, 2])
+                    noisy_r = np.int64((1 - mask) * r + mask * grain)
+                    noisy_g = np.int64((1 - mask) * g + mask * grain)
+                    noisy_b = np.int64((1 - mask) * b + mask * grain)
+                    r, g, b = _lit(r, g, b, noisy_r, noisy_g, noisy_b, daylight, world.sleeping)
+                    image[top + i, left + j, 0] = r
+                    image[top + i, left + j, 1] = g
+                    image[top + i, left + j, 2] = b
 
 
 @kernel
@@ -185,18 +213,24 @@ def _grey(r: Int, g: Int, b: Int) -> Int:
 
 
 @kernel
-def _light(
-    pixel: Any, r: Int, g: Int, b: Int, nr: Int, ng: Int, nb: Int, daylight: float, sleeping: bool, dim: Any
-) -> None:
+def _pale(grey: Int, channel: Int) -> Int:
+    """Pillow's `blend`: what is left of a channel when 60 % of the colour is taken away, in single precision."""
+    return np.uint8(np.float32(grey) + _DIM * np.float32(channel - grey))
+
+
+@kernel
+def _lit(
+    r: Int, g: Int, b: Int, noisy_r: Int, noisy_g: Int, noisy_b: Int, daylight: float, sleeping: Int
+) -> tuple[Int, Int, Int]:
     """`_light` and `_sleep`: mix the colours of day and night (noisy, pale, bluish); asleep, grey and darker."""
-    grey = _grey(nr, ng, nb)
+    grey = _grey(noisy_r, noisy_g, noisy_b)
     night = 1 - daylight
-    lit_r = daylight * r + night * ((1 - _TINT) * dim[grey, nr] + _TINT * _NIGHT_TINT[0])
-    lit_g = daylight * g + night * ((1 - _TINT) * dim[grey, ng] + _TINT * _NIGHT_TINT[1])
-    lit_b = daylight * b + night * ((1 - _TINT) * dim[grey, nb] + _TINT * _NIGHT_TINT[2])
+    red = daylight * r + night * ((1 - _TINT) * _pale(grey, noisy_r) + _TINT * _NIGHT_TINT[0])
+    green = daylight * g + night * ((1 - _TINT) * _pale(grey, noisy_g) + _TINT * _NIGHT_TINT[1])
+    blue = daylight * b + night * ((1 - _TINT) * _pale(grey, noisy_b) + _TINT * _NIGHT_TINT[2])
     if sleeping:
-        grey = _grey(np.int64(lit_r), np.int64(lit_g), np.int64(lit_b))
-        lit_r = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[0]
-        lit_g = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[1]
-        lit_b = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[2]
-    pixel[0], pixel[1], pixel[2] = np.uint8(lit_r), np.uint8(lit_g), np.uint8(lit_b)
+        grey = _grey(np.int64(red), np.int64(green), np.int64(blue))
+        red = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[0]
+        green = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[1]
+        blue = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[2]
+    return np.uint8(red), np.uint8(green), np.uint8(blue)

@@ -84,12 +84,18 @@ WORLD: Final = np.dtype(
         ("seed", np.int64),
         ("episode", np.int64),
         ("next_seed", np.int64),
+        # Noise of the terrain, and its tunnels [x, y]: needed while a world is made
+        ("permutation", np.uint8, (256,)),
+        ("gradient", np.uint8, (256,)),
+        ("tunnels", np.uint8, (AREA, AREA)),
         # The map
         ("materials", np.uint8, (AREA, AREA)),  # [x, y]
         ("object_at", np.int16, (AREA, AREA)),  # [x, y] row in the table of objects
         ("objects_end", np.int32),  # first unused row of the table
         ("removed", np.int32),  # empty rows before it
         ("arrivals", np.int32),
+        ("grass_cells", np.int16, (CHUNKS,)),
+        ("path_cells", np.int16, (CHUNKS,)),
         ("chunk_order", np.uint8, (CHUNKS,)),
         ("chunk_used", np.uint8, (CHUNKS,)),
         ("chunks_used", np.int32),
@@ -143,6 +149,16 @@ def is_free(world: Any, x: Int, y: Int, walkable: Int) -> bool:
 def chunk_of(x: Int, y: Int) -> Int:
     """Number of the chunk (x, y) lies in."""
     return (x // CHUNK) * CHUNKS_A_SIDE + y // CHUNK
+
+
+@kernel
+def set_material(world: Any, x: Int, y: Int, material: Int) -> None:
+    """Change the ground at (x, y), keeping count of the grass and path of its chunk."""
+    chunk = chunk_of(x, y)
+    before = world.materials[x, y]
+    world.grass_cells[chunk] += (material == GRASS) - (before == GRASS)
+    world.path_cells[chunk] += (material == PATH) - (before == PATH)
+    world.materials[x, y] = material
 
 
 @kernel

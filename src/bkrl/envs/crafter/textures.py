@@ -38,23 +38,18 @@ SPRITES: Final = (
 )
 """What can stand on a material; None is the bare material."""
 
-DIM: Final = 0.4
-"""Colour left in the dark, `ImageEnhance.Color(…).enhance(0.4)`."""
-
 
 class Tiles(NamedTuple):
     """What the renderer looks up.
 
     Attributes:
-        cells: (sprites, 1 + materials, 7, 7, 3) uint8, [x, y] within a tile; material 0 is the grey outside the map.
-        items: (items, 10, 7, 7, 3) uint8: an item and its amount.
-        dim: (256, 256) uint8: what Pillow makes of [grey level, channel] when it takes 60 % of the colour away.
-        vignette: (63, 49) float64: weight of the night's noise, from the centre outwards.
+        cells: (sprites, 1 + materials, 7, 7, 3) uint8, [y, x] within a tile; material 0 is the grey outside the map.
+        items: (items, 10, 7, 7, 3) uint8: an item and its amount, [y, x] within a field.
+        vignette: (63, 49) float64: weight of the night's noise at pixel [x, y], from the centre outwards.
     """
 
     cells: NDArray[np.uint8]
     items: NDArray[np.uint8]
-    dim: NDArray[np.uint8]
     vignette: NDArray[np.float64]
 
 
@@ -62,7 +57,6 @@ class Tiles(NamedTuple):
 def tiles() -> Tiles:
     """The tiles, made at the first call."""
     from crafter import constants, engine
-    from PIL import Image
 
     textures = engine.Textures(constants.root / "assets")
     unit = np.array([UNIT, UNIT])
@@ -77,8 +71,11 @@ def tiles() -> Tiles:
     for i, item in enumerate(ITEMS):
         for amount in range(1, MAX_ITEM + 1):
             items[i, amount] = draw_items({item: amount}, unit)
-    grey, channel = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8), indexing="ij")
-    dim = np.asarray(Image.blend(Image.fromarray(grey), Image.fromarray(channel), DIM))
     local_view: Any = engine.LocalView.__new__(engine.LocalView)  # only its vignette is wanted, which needs no world
     vignette = local_view._vignette((UNIT * VIEW_COLUMNS, UNIT * VIEW_ROWS, 3), 0.5)
-    return Tiles(cells, items, np.ascontiguousarray(dim), np.ascontiguousarray(vignette))
+    upright = (0, 1, 3, 2, 4)  # crafter draws [x, y]
+    return Tiles(
+        np.ascontiguousarray(cells.transpose(upright)),
+        np.ascontiguousarray(items.transpose(upright)),
+        np.ascontiguousarray(vignette),
+    )

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.crafter.mt19937 import randint, uniform
-from bkrl.envs.crafter.noise import LARGEST, noise3, permutation
+from bkrl.envs.crafter.noise import LARGEST, noise3, seed_noise
 from bkrl.envs.crafter.rules import AREA
 from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
@@ -32,6 +32,7 @@ from bkrl.envs.crafter.state import (
     WATER,
     ZOMBIE,
     add,
+    set_material,
 )
 from bkrl.envs.jit import kernel
 
@@ -43,75 +44,112 @@ CENTER: Final = AREA // 2
 _MARGIN: Final = 1e-6
 _CLEARING: Final = 14  # beyond this distance the clearing around the player lifts nothing by more than _FAINT
 _FAINT: Final = 1 / (1 + np.exp(_CLEARING - 4 - 2 * LARGEST))
+_UNKNOWN: Final = -1
+
+_QUOTIENTS: Final[Any] = np.arange(2 * AREA) / np.maximum(1, np.arange(16))[:, None]
+"""x / size at [size, x]: a look-up is quicker than a division."""
 
 
 @kernel
-def _clearing(x: Int, y: Int, distance: float, perm: Any, gradient: Any) -> float:
-    start = 4 - distance
-    start += 2 * noise3(x / 3, y / 3, 8.0, perm, gradient)
-    return 1 / (1 + np.exp(-start))
+def _plane(world: Any, x: Int, y: Int, z: float, size: Int) -> float:
+    """`_simplex` of one size: noise at (x / size, y / size, z)."""
+    return noise3(world, _QUOTIENTS[size, x], _QUOTIENTS[size, y], z)
 
 
 @kernel
-def _rock(x: Int, y: Int, mountain: float, tunnels: Any, world: Any, perm: Any, gradient: Any) -> Int:
-    """What a mountain is made of at (x, y), where `mountain` > 0.15."""
-    if mountain > 0.3 and noise3(x / 7, y / 7, 6.0, perm, gradient) > 0.15:
-        return PATH  # a cave
-    if (
-        noise3(2 * x / 3, y / 5 / 3, 7.0, perm, gradient) > 0.4
-        or noise3(x / 5 / 3, 2 * y / 3, 7.0, perm, gradient) > 0.4
-    ):
-        tunnels[x, y] = True  # horizontal, vertical
-        return PATH
-    if noise3(x / 8, y / 8, 1.0, perm, gradient) > 0 and uniform(world) > 0.85:
-        return COAL
-    if noise3(x / 6, y / 6, 2.0, perm, gradient) > 0.4 and uniform(world) > 0.75:
-        return IRON
-    if mountain > 0.18 and uniform(world) > 0.994:
-        return DIAMOND
-    if mountain > 0.3 and noise3(x / 5, y / 5, 6.0, perm, gradient) > 0.35:
-        return LAVA
-    return STONE
+def _level(value: float, spread: float, first: float, second: float, third: float) -> Int:
+    """How many of three rising thresholds a number within `spread` of `value` exceeds, or _UNKNOWN."""
+    low, high = value - spread - _MARGIN, value + spread + _MARGIN
+    level = (low > first) + (low > second) + (low > third)
+    return level if level == (high > first) + (high > second) + (high > third) else _UNKNOWN
 
 
 @kernel
-def _material(x: Int, y: Int, tunnels: Any, world: Any, perm: Any, gradient: Any) -> Int:
+def _height(mountain: float, spread: float) -> Int:
+    """Level of `mountain`: 1 rock, 2 may hold diamonds, 3 may be a cave or lava."""
+    return _level(mountain, spread, 0.15, 0.18, 0.3)
+
+
+@kernel
+def _wetness(water: float, spread: float) -> Int:
+    """Level of `water`: 1 may be sand, 2 may be sand and is water otherwise, 3 water."""
+    return _level(water, spread, 0.25, 0.3, 0.35)
+
+
+@kernel
+def _material(world: Any, x: Int, y: Int) -> Int:
     """`_set_material`: the terrain at (x, y)."""
     dx, dy = x - CENTER, y - CENTER
     distance = np.sqrt(float(dx * dx + dy * dy))
-    water_coarse = noise3(x / 15, y / 15, 3.0, perm, gradient)
-    mountain_coarse = noise3(x / 15, y / 15, 0.0, perm, gradient)
-    dry = False  # surely too dry for water and sand
-    flat = False  # surely no mountain
+    water_coarse = _plane(world, x, y, 3.0, 15)
+    mountain_coarse = _plane(world, x, y, 0.0, 15)
+    height, wetness = _UNKNOWN, _UNKNOWN
     if distance > _CLEARING:
-        water_low = water_coarse - 0.15 * LARGEST + 0.1 - 2 * _FAINT
-        water_high = water_coarse + 0.15 * LARGEST + 0.1
-        flat = (mountain_coarse + 0.3 * LARGEST) / 1.3 - 0.3 * water_low < 0.15 - _MARGIN
-        dry = water_high < 0.25 - _MARGIN
-        if flat and water_low > 0.35 + _MARGIN:
-            return WATER
-    if not (flat and dry):
-        start = _clearing(x, y, distance, perm, gradient)
-        water = water_coarse + 0.15 * noise3(x / 5, y / 5, 3.0, perm, gradient) + 0.1
+        height, wetness = _estimate(world, x, y, water_coarse, mountain_coarse)
+    if height == _UNKNOWN or (height == 0 and wetness == _UNKNOWN):
+        start = 4 - distance
+        start += 2 * _plane(world, x, y, 8.0, 3)
+        start = 1 / (1 + np.exp(-start))
+        water = water_coarse + 0.15 * _plane(world, x, y, 3.0, 5) + 0.1
         water -= 2 * start
+        mountain = (mountain_coarse + 0.3 * _plane(world, x, y, 0.0, 5)) / 1.3
+        mountain -= 4 * start + 0.3 * water
         if start > 0.5:
             return GRASS
-        if not flat:
-            mountain = (mountain_coarse + 0.3 * noise3(x / 5, y / 5, 0.0, perm, gradient)) / 1.3
-            mountain -= 4 * start + 0.3 * water
-            if mountain > 0.15:
-                return _rock(x, y, mountain, tunnels, world, perm, gradient)
-        if 0.25 < water <= 0.35 and noise3(x / 9, y / 9, 4.0, perm, gradient) > -0.2:
-            return SAND
-        if water > 0.3:
-            return WATER
-    if noise3(x / 7, y / 7, 5.0, perm, gradient) > 0 and uniform(world) > 0.8:
+        height = (mountain > 0.15) + (mountain > 0.18) + (mountain > 0.3)
+        wetness = (water > 0.25) + (water > 0.3) + (water > 0.35)
+    if height > 0:
+        return _rock(world, x, y, height)
+    if (wetness == 1 or wetness == 2) and _plane(world, x, y, 4.0, 9) > -0.2:
+        return SAND
+    if wetness > 1:
+        return WATER
+    if _plane(world, x, y, 5.0, 7) > 0 and uniform(world) > 0.8:
         return TREE
     return GRASS
 
 
 @kernel
-def _populate(x: Int, y: Int, tunnels: Any, world: Any, objects: Any) -> None:
+def _estimate(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> tuple[Int, Int]:
+    """Height and wetness of a cell away from the clearing, as far as bounds tell; fine noise only where needed."""
+    water, water_spread = water_coarse + 0.1, 0.15 * LARGEST + 2 * _FAINT
+    mountain, mountain_spread = mountain_coarse / 1.3, 0.3 * LARGEST / 1.3 + 4 * _FAINT
+    height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
+    if height == _UNKNOWN:
+        mountain, mountain_spread = mountain + 0.3 * _plane(world, x, y, 0.0, 5) / 1.3, 4 * _FAINT
+        height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
+    if height > 0:
+        return height, _UNKNOWN
+    wetness = _wetness(water, water_spread)
+    if height == _UNKNOWN or wetness == _UNKNOWN:
+        water, water_spread = water + 0.15 * _plane(world, x, y, 3.0, 5), 2 * _FAINT
+        height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
+        wetness = _wetness(water, water_spread)
+    return height, wetness
+
+
+@kernel
+def _rock(world: Any, x: Int, y: Int, height: Int) -> Int:
+    """What a mountain is made of at (x, y)."""
+    if height == 3 and _plane(world, x, y, 6.0, 7) > 0.15:
+        return PATH  # a cave
+    horizontal = noise3(world, _QUOTIENTS[3, 2 * x], _QUOTIENTS[5, y] / 3, 7.0) > 0.4
+    if horizontal or noise3(world, _QUOTIENTS[5, x] / 3, _QUOTIENTS[3, 2 * y], 7.0) > 0.4:
+        world.tunnels[x, y] = 1
+        return PATH
+    if _plane(world, x, y, 1.0, 8) > 0 and uniform(world) > 0.85:
+        return COAL
+    if _plane(world, x, y, 2.0, 6) > 0.4 and uniform(world) > 0.75:
+        return IRON
+    if height >= 2 and uniform(world) > 0.994:
+        return DIAMOND
+    if height == 3 and _plane(world, x, y, 6.0, 5) > 0.35:
+        return LAVA
+    return STONE
+
+
+@kernel
+def _populate(world: Any, objects: Any, x: Int, y: Int) -> None:
     """`_set_object`: who lives at (x, y) when the game begins."""
     material = np.int64(world.materials[x, y])
     if (WALKABLE_SET >> material) & 1 == 0:
@@ -122,19 +160,18 @@ def _populate(x: Int, y: Int, tunnels: Any, world: Any, objects: Any) -> None:
         add(world, objects, COW, x, y, COW_HEALTH, 0)
     elif squared > 10 * 10 and uniform(world) > 0.993:
         add(world, objects, ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
-    elif material == PATH and tunnels[x, y] and uniform(world) > 0.95:
+    elif material == PATH and world.tunnels[x, y] and uniform(world) > 0.95:
         add(world, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
 
 
 @kernel
 def generate_world(world: Any, objects: Any) -> None:
     """Terrain, then creatures, column by column; the player is there already."""
-    perm, gradient = np.empty(256, np.uint8), np.empty(256, np.uint8)
-    permutation(randint(world, 2**31 - 1), perm, gradient)
-    tunnels = np.zeros((AREA, AREA), np.bool_)
+    seed_noise(world, randint(world, 2**31 - 1))
+    world.tunnels[:] = 0
     for x in range(AREA):
         for y in range(AREA):
-            world.materials[x, y] = _material(x, y, tunnels, world, perm, gradient)
+            set_material(world, x, y, _material(world, x, y))
     for x in range(AREA):
         for y in range(AREA):
-            _populate(x, y, tunnels, world, objects)
+            _populate(world, objects, x, y)
