@@ -100,6 +100,10 @@ class LabelConfig:
     votes: Annotated[int, Flag("answers asked for each question; code: independent conversations", least=1)] = 1
     temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
+    effort: Annotated[
+        Literal["default", "none", "minimal", "low", "medium", "high"],
+        Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"),
+    ] = "default"
     max_requests: Annotated[int, Flag("send at most this many requests; 0: no limit", least=0)] = 0
     concurrency: Annotated[int, Flag("most requests in flight at once; adapts to what the server allows", least=1)] = 64
     rpm: Annotated[float, Flag("most requests sent in a minute; 0: no limit", least=0)] = 0.0

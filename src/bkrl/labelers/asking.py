@@ -21,6 +21,7 @@ class Sampling:
 
     temperature: float = 0.5
     max_tokens: int = 2048
+    effort: str | None = None
 
 
 @dataclass(frozen=True)

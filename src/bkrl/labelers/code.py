@@ -137,7 +137,7 @@ def write_programs(
         messages, candidates, failures = opening, [], 0
         working: set[str] = set()
         for round_number in range(rounds):
-            request = Request(messages, None, sampling.temperature, sampling.max_tokens, sample=number)
+            request = Request(messages, None, sampling.temperature, sampling.max_tokens, sampling.effort, sample=number)
             exchange = await asker.ask(request)
             program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
             if isinstance(program, Unparsed):

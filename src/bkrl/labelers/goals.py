@@ -44,6 +44,7 @@ def request(dataset: Dataset, world: WorldCard, segment: Segment, sampling: Samp
         schema=GOALS_SCHEMA,
         temperature=sampling.temperature,
         max_tokens=sampling.max_tokens,
+        reasoning_effort=sampling.effort,
         sample=sample,
     )
 

@@ -71,6 +71,7 @@ def request(dataset: Dataset, world: WorldCard, pair: Pair, question: Question, 
         schema=CHOICE_SCHEMA,
         temperature=sampling.temperature,
         max_tokens=sampling.max_tokens,
+        reasoning_effort=sampling.effort,
         sample=question.sample,
     )
 

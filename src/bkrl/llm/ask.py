@@ -288,8 +288,8 @@ class Asker:
         if self._stop == "":
             raise KeyboardInterrupt
         if self._stop is not None:
-            kept = "every answer so far is kept, and the same command goes on from there"
-            raise RunFailed(f"{self._stop.rstrip('.')}: {len(results)} of {len(jobs)} done; {kept}.")
+            kept = "answers so far are kept, and the same command goes on from there"
+            raise RunFailed(f"{self._stop.rstrip('.')} ({len(results)} of {len(jobs)} done; {kept}).")
         return [results[index] for index in range(len(jobs))]
 
     def _note(self) -> str:

@@ -1,7 +1,7 @@
 """How many requests may be out at once: it finds the rate a server gives, and keeps to it.
 
-Additive increase, multiplicative decrease, as in TCP: a full round of good replies adds one place, a "too many
-requests" takes a fifth of them, once for each burst. A pause (Retry-After) holds the whole pool, not one request.
+As in TCP: each round of good replies doubles the number until the server first objects, then adds one; a "too many
+requests" takes a fifth, once for each burst. A pause (Retry-After) holds the whole pool, not one request.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Gate:
         self._most = float(max(1, most))
         self._paused_until = 0.0
         self._last_cut = 0.0
+        self._objected = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._rpm, self._tpm = rpm, tpm
         self._next_by_requests = self._next_by_tokens = 0.0
@@ -63,10 +64,10 @@ class Gate:
         self._wake()
 
     def succeeded(self) -> None:
-        """A reply came: the next round may be one larger."""
+        """A reply came: the next round may be larger."""
         self.last_success = time.monotonic()
         self.refusals = 0
-        self.limit = min(self._most, self.limit + 1.0 / self.limit)
+        self.limit = min(self._most, self.limit + (1.0 / self.limit if self._objected else 1.0))
 
     def refused(self, entered: float, retry_after: float | None) -> float:
         """The server asked for less. Returns the pause of the whole pool in seconds (full jitter when it named
@@ -77,6 +78,7 @@ class Gate:
             self.limit = max(1.0, self.limit * CUT)
             self._last_cut = now
             self.refusals += 1
+            self._objected = True
         if retry_after is None:
             longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self.refusals - 1))
             pause = random.uniform(0.1 * longest, longest)

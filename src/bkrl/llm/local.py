@@ -77,8 +77,11 @@ class LocalBackend:
                 outcomes = await asyncio.to_thread(self._answer, [request for request, _ in alike])
             except asyncio.CancelledError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the fault has to reach whoever asked, not end this task
-                outcomes = [error] * len(alike)
+            except Fault as fault:
+                outcomes = [fault] * len(alike)
+            except Exception as error:  # noqa: BLE001 - out of memory and the like have to reach whoever asked
+                told = f"The model failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+                outcomes = [Fault("stop", "model", told)] * len(alike)
             for (_, future), outcome in zip(alike, outcomes, strict=True):
                 if future.done():
                     continue

@@ -71,7 +71,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
             llm=config.llm,
             **asker.backend.facts(),
             prompts=prompts.fingerprint([*templates, f"world_{world.family}"]),
-            usage={**asker.usage.as_facts(), "interrupted": asker.interrupted()},
+            usage=_usage(asker),
             quality=facts,
         )
     _say(config, asker, facts, reporter)
@@ -246,6 +246,14 @@ def _require_something(config: LabelConfig, table: list[dict[str, Any]], respons
     raise RunFailed(f"Not one usable answer came back ({reason}); look at responses.parquet in the run's folder.")
 
 
+def _usage(asker: Asker) -> dict[str, Any]:
+    """What asking took; of an annotator that costs nothing only how often it was asked."""
+    facts = asker.usage.as_facts()
+    if asker.backend.identity is None:
+        return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
+    return {**facts, "interrupted": asker.interrupted()}
+
+
 def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Reporter) -> None:
     usage = asker.usage
     if usage.failed:
@@ -278,7 +286,8 @@ def _queries(config: LabelConfig, dataset: Dataset) -> list[Segment]:
 
 
 def _sampling(config: LabelConfig) -> Sampling:
-    return Sampling(config.temperature, config.max_tokens)
+    effort = None if config.effort == "default" else config.effort
+    return Sampling(config.temperature, config.max_tokens, effort)
 
 
 def _by_rules(request: Request) -> Choice | None:

@@ -1,0 +1,106 @@
+"""A tiny transformers model, built here, answers like any other backend; no hub, no download."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkrl.errors import InputError, RunFailed
+from bkrl.labelers.answers import parse_choice
+from bkrl.llm import open_backend
+from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.protocol import Message, Request
+from bkrl.llm.store import Store
+from bkrl.reporter import Reporter
+
+WORDS = ("[UNK]", "</s>", "assistant:", '{"choice":', '"A"}', "again")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says each word's successor: after "assistant:" comes the answer; "again" goes on for ever."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="</s>")
+    fast.save_pretrained(path)
+    size = len(WORDS)
+    config = GPT2Config(
+        vocab_size=size, n_positions=64, n_embd=size, n_layer=1, n_head=1, tie_word_embeddings=False, eos_token_id=1
+    )
+    network = GPT2LMHeadModel(config)
+    successor = {2: 3, 3: 4, 4: 1, 5: 5, 0: 0, 1: 1}
+    with torch.no_grad():
+        for parameter in network.transformer.h.parameters():
+            parameter.zero_()
+        network.transformer.wte.weight.copy_(torch.eye(size))
+        network.transformer.wpe.weight.zero_()
+        network.lm_head.weight.zero_()
+        for word, following in successor.items():
+            network.lm_head.weight[following, word] = 10.0
+    network.save_pretrained(path)
+    return path
+
+
+def ask(model: Path, tmp_path: Path, requests: list[Request]) -> tuple[list[Exchange], Asker]:
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend(f"hf:{model}"), store, AskPolicy(deadline=None), Reporter())
+        return asker.run([lambda request=request: asker.ask(request) for request in requests], "ask"), asker
+
+
+def request(text: str, sample: int = 0) -> Request:
+    return Request((Message("user", text),), temperature=0.0, max_tokens=8, sample=sample)
+
+
+def test_a_local_model_answers_in_batches_and_is_stored(model: Path, tmp_path: Path) -> None:
+    requests = [request("which " * (1 + number % 7), number) for number in range(40)]
+    exchanges, asker = ask(model, tmp_path, requests)
+    assert {exchange.answer for exchange in exchanges} == {'{"choice": "A"}'}
+    assert parse_choice(str(exchanges[0].answer)) == "A"
+    assert exchanges[0].reply is not None
+    assert (exchanges[0].reply.prompt_tokens, exchanges[0].reply.completion_tokens) == (3, 2)
+    assert asker.backend.identity is not None
+    assert asker.backend.identity["model"] == "tiny", "no path of this machine in a key"
+    again, asker = ask(model, tmp_path, requests)
+    assert [e.reply for e in again] == [e.reply for e in exchanges]
+    assert asker.usage.sent == 0
+
+
+def test_an_endless_answer_is_truncated_and_a_long_prompt_fails_alone(model: Path, tmp_path: Path) -> None:
+    endless = replace(request("x"), messages=(Message("user", "x"), Message("user", "again")))
+    loaded = open_backend(f"hf:{model}")
+    loaded._prompt = lambda messages: [5] if messages[-1].text == "again" else [0] * 80  # type: ignore[attr-defined]
+    with Store(tmp_path) as store:
+        asker = Asker(loaded, store, AskPolicy(deadline=None), Reporter())
+        jobs = [lambda: asker.ask(endless), lambda: asker.ask(request("long"))]
+        first, second = asker.run(jobs, "ask")
+    assert first.status == "truncated"
+    assert (second.status, second.reason) == ("failed", "context length")
+
+
+def test_another_model_in_the_same_folder_is_another_key(model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "tiny"
+    shutil.copytree(model, copy)
+    before = open_backend(f"hf:{copy}").identity
+    assert before == open_backend(f"hf:{model}").identity
+    weights = copy / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(bytes(changed))
+    assert open_backend(f"hf:{copy}").identity != before
+
+
+def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no model folder"):
+        open_backend("hf:./nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunFailed, match="cannot be loaded"):
+        ask(tmp_path / "empty", tmp_path / "cache", [request("x")])
