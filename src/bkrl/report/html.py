@@ -131,7 +131,7 @@ def python(source: str) -> Markup:
     """Python source with light highlighting; text that is not Python comes out as it is. Always escaped."""
     pieces: list[Markup] = []
     row, column = 1, 0
-    lines = source.splitlines(keepends=True)
+    lines = list(io.StringIO(source))  # as the tokenizer splits them: at \n alone
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             kind = _kind(token)
