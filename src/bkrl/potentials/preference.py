@@ -134,11 +134,11 @@ def fit(
     *,
     seed: int,
     epochs: int = 30,
-    patience: int = 5,
-    batch: int = 64,
-    learning_rate: float = 1e-3,
+    patience: int = 4,
+    batch: int = 32,
+    learning_rate: float = 2e-3,
     weight_decay: float = 0.02,
-    shorten: float = 0.15,
+    shorten: float = 0.05,
     on_epoch: Callable[[int, float], None] | None = None,
 ) -> tuple[PreferenceRaw, Fit]:
     """Train on labelled pairs.
@@ -170,7 +170,10 @@ def fit(
     labels = torch.from_numpy(pairs.labels).float()
     count = len(pairs)
     steps = epochs * math.ceil(len(train) / batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate * 2, total_steps=steps, pct_start=0.1)
+    warm_up = max(1, steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm_up, max(0.02, (steps - step) / (steps - warm_up + 1)))
+    )
 
     def scores(chosen: NDArray[np.int64], mask: torch.Tensor) -> torch.Tensor:
         both = np.concatenate([chosen, chosen + count])

@@ -2,8 +2,8 @@
 
 One token for each past transition (s_i, a_i, s_{i+1}) and one for the current observation; positions count back from
 the window's end; tokens before the episode's start are masked.  One self-attention block, then a value and a weight
-for each token: score = Σ softmax(w)_i v_i.  Views are embedded once each and gathered into windows, because that is
-where nearly all of the work would be.
+for each token: score = n Σ softmax(w)_i v_i over the n valid ones.  Views are embedded once each and gathered into
+windows, because that is where nearly all of the work would be.
 
 Raw integers are categories, not magnitudes: every value of every channel has an embedding of its own.
 """
@@ -54,23 +54,80 @@ class NetConfig:
 
 
 class CellEncoder(nn.Module):
-    """Views (M, columns, rows, channels) of small integers: one vector a cell, shared by all places, then an MLP."""
+    """Views (M, columns, rows, channels) of small integers, as a set of cells.
 
-    def __init__(self, shape: Sequence[int], hidden: int, cell: int = 16) -> None:
+    A cell's vector comes from its values and its place by a network shared by all cells; the view is the cells' maximum
+    and sum.  So "the nearest thing" is easy to say and needs few examples, wherever in the view it was seen.
+    """
+
+    def __init__(self, shape: Sequence[int], hidden: int, cell: int = 32) -> None:
         super().__init__()
         *places, self.channels = shape
+        self.places = math.prod(places)
         self.tables = nn.Parameter(torch.zeros(self.channels, _LEVELS, cell))
-        nn.init.normal_(self.tables, std=0.5 / math.sqrt(self.channels))
-        self.bias = nn.Parameter(torch.zeros(cell))
-        self.mix = nn.Linear(math.prod(places) * cell, hidden)
+        self.position = nn.Parameter(torch.zeros(self.places, cell))
+        for table in (self.tables, self.position):
+            nn.init.normal_(table, std=0.5)
+        self.cell = nn.Linear(cell, cell)
+        self.mix = nn.Linear(2 * cell, hidden)
+        self._known: dict[int, int] = {}
+        self._frozen = torch.zeros(0, self.places, cell)
 
     def forward(self, views: Tensor) -> Tensor:
-        """(M, *shape) uint8 → (M, hidden)."""
-        cells: Tensor = self.bias
-        index = views.reshape(len(views), -1, self.channels).clamp(max=_LEVELS - 1).long()
-        for channel in range(self.channels):
-            cells = cells + nn.functional.embedding(index[:, :, channel], self.tables[channel])
-        return nn.functional.relu(self.mix(nn.functional.relu(cells).flatten(1)))
+        """(M, *shape) uint8 → (M, hidden).
+
+        There are few kinds of cells, so each is worked out once for every place and then looked up.
+        """
+        values = views.reshape(len(views), self.places, self.channels).clamp(max=_LEVELS - 1).long()
+        codes = values[..., 0]
+        for channel in range(1, self.channels):
+            codes = codes * _LEVELS + values[..., channel]
+        if self.training:
+            highest, total = self._pool_training(codes)
+        else:
+            highest, total = self._pool_frozen(codes)
+        return nn.functional.relu(self.mix(torch.cat([highest, total / math.sqrt(self.places)], 1)))
+
+    def _pool_training(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        present, local = _numbered(codes)
+        kinds = len(present)
+        vectors = self._vectors(present).transpose(0, 1).reshape(self.places * kinds, -1)
+        index = torch.arange(self.places) * kinds + local
+        bag = nn.functional.embedding_bag
+        return bag(index, vectors, mode="max"), bag(index, vectors, mode="sum")
+
+    def _pool_frozen(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """As in training, from a table that grows: each kind in a computation of its own, so no other can change it."""
+        present, local = _numbered(codes)
+        new = [int(code) for code in present if int(code) not in self._known]
+        if new:
+            self._known.update(zip(new, range(len(self._known), len(self._known) + len(new)), strict=True))
+            self._frozen = torch.cat([self._frozen, *(self._vectors(torch.tensor([code])) for code in new)])
+        rows = torch.tensor([self._known[int(code)] for code in present])[local]
+        cells = self._frozen.flatten(0, 1)[rows * self.places + torch.arange(self.places)]
+        return cells.amax(1), cells.sum(1)
+
+    def _vectors(self, codes: Tensor) -> Tensor:
+        """(K,) kinds of cells → (K, places, cell)."""
+        cells: Tensor = self.position
+        for channel in reversed(range(self.channels)):
+            cells = cells + self.tables[channel, codes % _LEVELS][:, None]
+            codes = codes // _LEVELS
+        return nn.functional.relu(self.cell(nn.functional.relu(cells)))
+
+    def train(self, mode: bool = True) -> CellEncoder:
+        """Training changes the weights, so what was worked out with the old ones is forgotten."""
+        self._known = {}
+        self._frozen = torch.zeros(0, self.places, self.cell.out_features)
+        return super().train(mode)
+
+
+def _numbered(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """The codes that occur, in increasing order, and for every code its number among them."""
+    present = torch.bincount(codes.flatten()).nonzero().flatten()
+    lookup = torch.zeros(int(present[-1]) + 1, dtype=torch.long)
+    lookup[present] = torch.arange(len(present))
+    return present, lookup[codes]
 
 
 def bucket(values: Tensor) -> Tensor:
@@ -157,7 +214,7 @@ class PreferenceNet(nn.Module):
         x = x + self.mlp_out(nn.functional.relu(self.mlp_in(self.norm_mlp(x))))
         value, weight = self.value_and_weight(self.norm_out(x)).unbind(-1)
         weight = weight.masked_fill(~valid, -math.inf).softmax(-1)
-        return (weight * value).sum(-1)
+        return (weight * value).sum(-1) * valid.sum(-1)
 
     def _attend(self, x: Tensor, valid: Tensor) -> Tensor:
         batch, length, width = x.shape

@@ -1,0 +1,163 @@
+"""Goal potentials: retrieval, graded similarity, exactness, encoders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bkrl.errors import InputError, UsageError
+from bkrl.potentials.encoders import HashEncoder, check_encoder, fit_encoder, open_encoder, words
+from bkrl.potentials.goal import GoalRaw, Texts, action_clause, build_index, calibrate, clauses, on_grid
+from bkrl.windows import Windows
+
+COLOURS = ("red", "green", "blue", "purple")
+THINGS = ("ball", "box", "key")
+ACTIONS = ("left", "right", "forward")
+
+
+def caption(views: np.ndarray) -> list[str]:
+    """One thing in each view (colour, thing, distance); colour 9: nothing."""
+    return [
+        "You see nothing." if c > 3 else f"You see a {COLOURS[c]} {THINGS[t]} {d} steps forward. You see a wall."
+        for c, t, d in views
+    ]
+
+
+def windows(views: np.ndarray, seed: int = 0) -> Windows:
+    views = np.asarray(views, np.uint8)
+    rng = np.random.default_rng(seed)
+    count, rows = views.shape[:2]
+    return Windows(views, rng.integers(0, 3, (count, rows - 1)), np.ones((count, rows), bool))
+
+
+def some_windows(count: int, seed: int = 0, horizon: int = 2) -> Windows:
+    rng = np.random.default_rng(seed)
+    views = np.stack([rng.integers(low, high, (count, horizon + 1)) for low, high in ((0, 4), (0, 3), (1, 7))], axis=-1)
+    views[rng.random((count, horizon + 1)) < 0.3] = 9, 0, 0
+    return windows(views, seed)
+
+
+@pytest.fixture(scope="module")
+def raw() -> GoalRaw:
+    moments = some_windows(60, seed=1)
+    goals, suggested = [], []
+    for view in moments.observations[:, -1]:
+        c, t, _ = (int(value) for value in view)
+        goal = "look around" if c > 3 else f"go to the {COLOURS[c]} {THINGS[t]}"
+        if goal not in goals:
+            goals.append(goal)
+        suggested.append([goals.index(goal)])
+    said = {clause for text in caption(moments.observations.reshape(-1, 3)) for clause in clauses(text)}
+    encoder = fit_encoder("hash", said, goals)
+    index = build_index(Texts(encoder, caption, ACTIONS), moments, suggested, goals)
+    return GoalRaw(index, encoder, caption, ACTIONS, 0.1, horizon=2)
+
+
+def test_captions_fall_into_clauses():
+    assert clauses("You see a wall. Health 9/9, food 7/9.") == ["you see a wall", "health 9/9", "food 7/9"]
+    assert action_clause("place_table") == "you place table"
+
+
+def test_a_view_with_the_suggested_thing_is_worth_more_than_an_empty_one(raw):
+    seen = windows([[[9, 0, 0], [0, 0, 4], [0, 0, 3]]])
+    empty = windows([[[9, 0, 0], [9, 0, 0], [9, 0, 0]]])
+    assert raw(seen)[0] > raw(empty)[0] + 0.1
+
+
+def test_values_are_graded_and_between_0_and_1(raw):
+    values = raw(some_windows(400, seed=2))
+    assert values.min() >= 0
+    assert values.max() <= 1
+    assert len(np.unique(values)) > 5
+
+
+def test_values_are_the_same_for_any_batch_bit_for_bit(raw):
+    many = some_windows(300, seed=3)
+    whole = raw(many)
+    fresh = GoalRaw(raw.index, raw.texts.encoder, caption, ACTIONS, 0.1, horizon=2)
+    order = np.random.default_rng(0).permutation(300)
+    np.testing.assert_array_equal(fresh(many[order]), whole[order])
+    np.testing.assert_array_equal(np.concatenate([fresh(many[i : i + 1]) for i in range(0, 300, 17)]), whole[::17])
+
+
+def test_every_distinct_clause_is_embedded_once(raw):
+    asked: list[str] = []
+
+    class Counting(HashEncoder):
+        def __call__(self, texts):
+            asked.extend(texts)
+            return super().__call__(texts)
+
+    counting = Counting(raw.texts.encoder.rarity)  # type: ignore[attr-defined]
+    fresh = GoalRaw(raw.index, counting, caption, ACTIONS, 0.1, horizon=2)
+    fresh(some_windows(200, seed=4))
+    fresh(some_windows(200, seed=5))
+    assert len(asked) == len(set(asked))
+
+
+def test_forgetting_views_changes_nothing(raw, monkeypatch):
+    monkeypatch.setattr("bkrl.potentials.goal._MEMORY", 30)
+    many = some_windows(200, seed=6)
+    small = GoalRaw(raw.index, raw.texts.encoder, caption, ACTIONS, 0.1, horizon=2)
+    parts = np.concatenate([small(many[i : i + 20]) for i in range(0, 200, 20)])
+    np.testing.assert_array_equal(parts, raw(many))
+
+
+def test_retrieval_finds_the_moment_itself(raw):
+    moments = some_windows(60, seed=1)
+    vectors, _, _ = raw.texts.window_vectors(moments)
+    nearest = raw.retrieve(vectors)[:, 0]
+    np.testing.assert_array_equal(raw.index.keys[nearest], np.stack([on_grid(v) for v in vectors]))
+
+
+def test_whole_numbers_stay_below_what_float32_holds_exactly(raw):
+    vectors, _, _ = raw.texts.window_vectors(some_windows(200, seed=7))
+    np.testing.assert_array_equal(vectors, np.rint(vectors))
+    exact = vectors.astype(np.int64) @ raw.index.keys.T.astype(np.int64)
+    assert np.abs(exact).max() < 2**24
+    np.testing.assert_array_equal(vectors @ raw.index.keys.T, exact)
+
+
+def test_the_threshold_is_measured(raw):
+    threshold, figures = calibrate(raw, some_windows(500, seed=8), np.random.default_rng(0))
+    assert 0 <= threshold < 1
+    assert 0.2 <= figures["above"] <= 1.0
+
+
+def test_hash_encoder_is_stable_unit_and_tells_texts_apart():
+    encoder = HashEncoder.fit(["you see a red ball", "you see a green key"], ["go to the red ball"])
+    vectors = encoder(["you see a red ball", "You see a red ball!", "you see a green key", "go to the red ball", ""])
+    np.testing.assert_allclose(np.linalg.norm(vectors[:4], axis=1), 1, atol=1e-5)
+    assert not vectors[4].any()
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert vectors[0] @ vectors[3] > vectors[2] @ vectors[3] + 0.2
+    again = open_encoder(encoder.settings())(["you see a red ball"])
+    np.testing.assert_array_equal(again[0], vectors[0])
+    # the same number in every process and on every machine
+    assert int(np.abs(HashEncoder()(["ball"])[0]).argmax()) == 200
+
+
+def test_plurals_are_one_word():
+    assert words("1 step, 2 Steps; grass") == ["1", "step", "2", "step", "grass"]
+
+
+def test_an_unknown_encoder_is_a_usage_error_and_a_missing_one_an_input_error(tmp_path):
+    with pytest.raises(UsageError, match="hash or hf"):
+        check_encoder("bert")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        fit_encoder(f"hf:{tmp_path / 'nothing'}", [])
+
+
+def test_a_transformers_encoder_by_path(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "ball"]))
+    config = transformers.BertConfig(
+        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(tmp_path)
+    encoder = fit_encoder(f"hf:{tmp_path}")
+    vectors = encoder(["red ball", "green ball"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_array_equal(open_encoder(encoder.settings())(["green ball"])[0], vectors[1])

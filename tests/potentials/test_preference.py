@@ -1,0 +1,155 @@
+"""The preference network: learns labels it can know, splits by episode, gives the same bits for any batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.errors import InputError
+from bkrl.potentials.preference import (
+    TEST,
+    TRAIN,
+    Pairs,
+    PreferenceRaw,
+    calibration_error,
+    fit,
+    partition,
+    split_pairs,
+    wilson,
+)
+from bkrl.potentials.preference_net import NetConfig, PreferenceNet
+from bkrl.windows import Windows
+
+H = 5
+
+
+def segments(count: int, rng: np.random.Generator) -> tuple[Windows, np.ndarray]:
+    """BabyAI-like views with one thing in them, and how good each segment is: nearness gained, actions not wasted."""
+    observations = np.zeros((count, H + 1, 7, 7, 3), np.uint8)
+    observations[..., 0] = 1
+    x, y = rng.integers(0, 7, (count, H + 1)), rng.integers(0, 6, (count, H + 1))
+    row, step = np.arange(count)[:, None], np.arange(H + 1)[None]
+    observations[row, step, x, y, 0] = rng.integers(5, 8, (count, 1))
+    observations[row, step, x, y, 1] = rng.integers(0, 6, (count, 1))
+    actions = rng.integers(0, 7, (count, H))
+    distance = np.abs(x - 3) + 6 - y
+    value = -distance[:, -1] - 0.7 * (actions == 6).sum(1)
+    return Windows(observations, actions, np.ones((count, H + 1), bool)), value
+
+
+def pairs(count: int, seed: int = 0, episodes: int = 60) -> Pairs:
+    rng = np.random.default_rng(seed)
+    (a, value_a), (b, value_b) = segments(count, rng), segments(count, rng)
+    labels = np.where(np.abs(value_a - value_b) < 0.5, 0.5, (value_a > value_b).astype(float))
+    return Pairs(a, b, labels, rng.integers(0, episodes, (count, 2)))
+
+
+CONFIG = NetConfig((7, 7, 3), 7, H, width=32, hidden=64)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    torch.set_num_threads(1)
+    return fit(pairs(2500), CONFIG, seed=1, epochs=12)
+
+
+def test_it_learns_synthetic_labels_and_says_how_well(trained):
+    _, found = trained
+    assert found.accuracy >= 0.9
+    assert found.accuracy_low < found.accuracy < found.accuracy_high
+    assert found.calibration_error < 0.15
+    assert found.pairs_train + found.pairs_validation + found.pairs_test <= 2500
+    assert found.ties > 0
+
+
+def test_it_sees_the_present_observation(trained):
+    raw, _ = trained
+    windows, _ = segments(100, np.random.default_rng(5))
+    other = windows.observations.copy()
+    other[:, -1] = windows.observations[::-1, -1]
+    assert (raw(windows) != raw(Windows(other, windows.actions, windows.valid))).mean() > 0.9
+
+
+def test_what_is_masked_does_not_matter(trained):
+    raw, _ = trained
+    windows, _ = segments(50, np.random.default_rng(6))
+    valid = windows.valid.copy()
+    valid[:, :3] = False
+    noise = windows.observations.copy()
+    noise[:, :3] = 9
+    cut = Windows(windows.observations, windows.actions, valid)
+    hidden = np.where(valid[:, :-1], windows.actions, (windows.actions + 1) % 7)
+    other = raw(Windows(noise, hidden, valid))
+    # the third transition starts in a masked view, so only what follows it may count
+    np.testing.assert_allclose(raw(cut), other, atol=1e-5)
+    assert np.isfinite(raw(cut)).all()
+
+
+def test_scores_are_the_same_for_any_batch_bit_for_bit(trained):
+    raw, _ = trained
+    windows, _ = segments(700, np.random.default_rng(7))
+    whole = raw(windows)
+    order = np.random.default_rng(8).permutation(700)
+    np.testing.assert_array_equal(raw(windows[order]), whole[order])
+    np.testing.assert_array_equal(np.concatenate([raw(windows[i : i + 1]) for i in range(0, 700, 61)]), whole[::61])
+
+
+def test_training_is_repeatable():
+    small = pairs(400, episodes=30)
+    first, _ = fit(small, CONFIG, seed=3, epochs=2)
+    second, _ = fit(small, CONFIG, seed=3, epochs=2)
+    windows, _ = segments(20, np.random.default_rng(0))
+    np.testing.assert_array_equal(first(windows), second(windows))
+
+
+def test_no_training_pair_shares_an_episode_with_a_test_pair():
+    data = pairs(3000, episodes=100)
+    train, validation, test = split_pairs(data)
+    assert not set(data.episodes[train].ravel()) & set(data.episodes[test].ravel())
+    assert not (set(train) & set(validation)) | (set(train) & set(test)) | (set(validation) & set(test))
+    assert len(train) > 1500
+    assert len(test) > 40
+
+
+def test_pairs_drawn_within_partitions_are_all_used():
+    rng = np.random.default_rng(0)
+    parts = partition(np.arange(200))
+    chosen = np.array([rng.choice(np.flatnonzero(parts == part), 2) for part in rng.choice(3, 600)])
+    data = pairs(600)
+    train, validation, test = split_pairs(Pairs(data.a, data.b, data.labels, chosen))
+    assert len(train) + len(validation) + len(test) == 600
+    assert (partition(chosen[test]) == TEST).all()
+    assert (partition(chosen[train]) == TRAIN).all()
+
+
+def test_too_few_pairs_are_an_input_error():
+    with pytest.raises(InputError, match="label more pairs"):
+        fit(pairs(12, episodes=3), CONFIG, seed=0)
+
+
+def test_ties_alone_do_not_break_training():
+    data = pairs(200, episodes=30)
+    raw, found = fit(Pairs(data.a, data.b, np.full(200, 0.5), data.episodes), CONFIG, seed=0, epochs=1)
+    assert np.isfinite(raw(data.a)).all()
+    assert np.isnan(found.accuracy)
+
+
+@pytest.mark.parametrize(("shape", "grid"), [((82,), (9, 7)), ((5,), (0, 0)), ((4, 4, 3), (0, 0))])
+def test_observations_of_every_family_can_be_scored(shape, grid):
+    torch.manual_seed(0)
+    raw = PreferenceRaw(PreferenceNet(NetConfig(shape, 6, 3, grid=grid)))
+    rng = np.random.default_rng(0)
+    windows = Windows(
+        rng.integers(0, 256, (20, 4, *shape)).astype(np.uint8), rng.integers(0, 6, (20, 3)), np.ones((20, 4), bool)
+    )
+    assert len(np.unique(raw(windows))) == 20
+
+
+def test_statistics_by_hand():
+    low, high = wilson(0.5, 100)
+    assert low == pytest.approx(0.4038, abs=1e-3)
+    assert high == pytest.approx(0.5962, abs=1e-3)
+    certain = np.array([50.0, 50.0, -50.0, -50.0])
+    assert calibration_error(certain, np.array([1.0, 1.0, 0.0, 0.0])) == pytest.approx(0.0, abs=1e-6)
+    assert calibration_error(certain, np.array([0.0, 0.0, 1.0, 1.0])) == pytest.approx(1.0, abs=1e-6)
