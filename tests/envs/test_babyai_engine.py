@@ -211,6 +211,10 @@ def test_a_foreign_snapshot_is_refused() -> None:
     ):
         with pytest.raises(InputError, match="restore it into the worlds it was taken from"):
             env.restore(wrong)
+    damaged = {**state, "worlds": state["worlds"].copy()}
+    damaged["worlds"].view(WORLD)["agent"][0] = 10**6
+    with pytest.raises(InputError, match="damaged"):
+        env.restore(damaged)
     for name, array in env.snapshot().items():
         np.testing.assert_array_equal(array, state[name])
 

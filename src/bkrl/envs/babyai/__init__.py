@@ -37,7 +37,7 @@ def worlds() -> list[World]:
             obs_shape=OBS_SHAPE,
             action_names=ACTION_NAMES,
             max_steps=level.max_steps,
-            rules=MINIGRID_RULES,
+            rules=f"{MINIGRID_RULES} {level.deviation}".strip(),
             solved=_solved(level.task),
         )
         for level in LEVELS.values()

@@ -126,7 +126,7 @@ class Engine:
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go back to a snapshot. Raises InputError, and changes nothing, for one of another world or size."""
+        """Go back to a snapshot. Raises InputError, and changes nothing, for a damaged one or one of other worlds."""
         for name, mine in self.snapshot().items():
             theirs = state.get(name)
             same = theirs is not None and theirs.shape == mine.shape and theirs.dtype == mine.dtype
@@ -135,6 +135,13 @@ class Engine:
                     f"The snapshot's '{name}' is not that of {self.num_envs} worlds of '{self.env_id}'; "
                     "restore it into the worlds it was taken from."
                 )
+        records = np.ascontiguousarray(state["worlds"]).view(WORLD)[:, 0]
+        inside = np.zeros((self._layouts.height + 2 * MARGIN, self._stride), np.bool_)
+        inside[MARGIN:-MARGIN, MARGIN:-MARGIN] = True
+        # Kernels do not check their indices, so nobody may stand outside the map.
+        on_map = (records["agent"] >= 0) & (records["agent"] < inside.size)
+        if not (on_map.all() and inside.ravel()[records["agent"]].all() and (records["heading"] < 4).all()):
+            raise InputError("The snapshot is damaged: an agent stands outside its map; take an earlier one.")
         self._grids[:] = state["grids"]
         self.worlds.view(np.uint8).reshape(self.num_envs, -1)[:] = state["worlds"]
         self.observations[:] = state["observations"]

@@ -9,7 +9,7 @@ The published code drew the target of its pretraining level from NumPy's global 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.envs.babyai.constants import BALL, BLUE, BOX, GREEN, KEY, PURPLE, RED
@@ -34,6 +34,7 @@ class Level:
     targets: tuple[Target, ...]
     room_size: int = 20
     distractors: int = 7
+    deviation: str = ""  # from the published code, as one sentence
 
     @property
     def max_steps(self) -> int:
@@ -57,7 +58,8 @@ def _go_to(name: str, target: Target, size: int = 20) -> Level:
 
 
 def _all_levels() -> list[Level]:
-    levels = [_go_to("Pretraining", PRETRAINING)]
+    drawn = "The target is drawn from the world's own stream of random numbers, not from NumPy's global one."
+    levels = [replace(_go_to("Pretraining", PRETRAINING), deviation=drawn)]
     levels += [
         _go_to(name, target)
         for name, target in (
@@ -74,7 +76,12 @@ def _all_levels() -> list[Level]:
     ]
     levels += [
         Level("BabyAI-Text-GoTo-RedBallBlueBox-S20", "go to, then go to", (RED_BALL, BLUE_BOX)),
-        Level("BabyAI-Text-GoTo-PurpleBallGreenKey-S20", "go to, then go to", (PURPLE_BALL, GREEN_KEY)),
+        Level(
+            "BabyAI-Text-GoTo-PurpleBallGreenKey-S20",
+            "go to, then go to",
+            (PURPLE_BALL, GREEN_KEY),
+            deviation="It asks for the green key of its name, where the published code asks for a purple box.",
+        ),
         Level("BabyAI-Text-PickUp-RedBall-S20", "pick up", (RED_BALL,), distractors=8),
         Level("BabyAI-Text-PickUp-PurpleKey-S20", "pick up", (PURPLE_KEY,), distractors=8),
     ]
