@@ -382,6 +382,12 @@ def test_kernels_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.M
     assert found.parent == writable
     assert folder_among(blocked / "__pycache__", blocked / "x") is None
 
+    shared = tmp_path / "shared"
+    assert jit._private(shared)
+    shared.chmod(0o777)
+    assert not jit._private(shared)
+    assert not jit._private(blocked)
+
     def add_one(x: int) -> int:
         return x + 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -26,9 +27,22 @@ def _candidates(source_folder: Path) -> Iterator[Path]:
     if numba.config.CACHE_DIR:
         yield Path(numba.config.CACHE_DIR)
     yield source_folder / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bkrl"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bkrl"
     user = os.getuid() if hasattr(os, "getuid") else 0
-    yield Path(tempfile.gettempdir()) / f"bkrl-{user}"
+    shared = Path(tempfile.gettempdir()) / f"bkrl-{user}"
+    if _private(shared):
+        yield shared
+
+
+def _private(folder: Path) -> bool:
+    """Whether a folder in a place open to all is ours alone: what is kept there is loaded as code."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return False
+    ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _writable(folder: Path) -> bool:
