@@ -52,6 +52,8 @@ class HashPotential:
 
     def __call__(self, windows: Windows) -> np.ndarray:
         self.evaluated += len(windows)
+        if len(windows) == 0:
+            return np.zeros(0, np.float32)
         flat = windows.observations.reshape(len(windows), -1).astype(np.int64)
         weights = np.arange(1, flat.shape[1] + 1) ** 2
         total = (flat * weights).sum(1) + (windows.actions * 31 + 7).sum(1) + windows.valid.sum(1) * 101
