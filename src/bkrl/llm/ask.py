@@ -15,15 +15,14 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bkrl.errors import RunFailed
 from bkrl.llm.gate import Gate
+from bkrl.llm.interrupts import deferred
 from bkrl.llm.protocol import MAX_REPLY_CHARS, Backend, Fault, Reply, Request, Usage, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
@@ -81,7 +80,7 @@ class Exchange:
 
 
 class _Stop(Exception):
-    """Nothing further is sent; carries the sentence for the user, or "" when the user asked for it."""
+    """Nothing further is sent; carries the sentence for the user."""
 
 
 class Asker:
@@ -98,6 +97,7 @@ class Asker:
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
         self._answered = 0
         self._stop: str | None = None
+        self._interrupted_by: signal.Signals | None = None
 
     def run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
         """Run every job and return their results in order.
@@ -105,7 +105,11 @@ class Asker:
         Raises RunFailed when a final fault ends the run, KeyboardInterrupt after Ctrl-C; in both cases every reply that
         arrived is in the store, so the same command goes on from there.
         """
-        return asyncio.run(self._run(jobs, title))
+        results = asyncio.run(self._run(jobs, title))
+        if self._interrupted_by is not None:
+            signal.raise_signal(self._interrupted_by)
+            raise KeyboardInterrupt
+        return results
 
     async def ask(self, request: Request) -> Exchange:
         """One answer: from the store if it is there, otherwise sent, retried and kept. A question being asked is not
@@ -271,22 +275,27 @@ class Asker:
 
             workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), 2 * self._policy.max_concurrency))]
             watcher = asyncio.create_task(stopping.wait())
-            restore = self._catch_interrupt(stopping)
+
+            def interrupt(number: signal.Signals) -> None:
+                self._interrupted_by = number
+                self._halt("interrupted")
+                stopping.set()
+
             try:
-                everyone = asyncio.gather(*workers)
-                await asyncio.wait((asyncio.ensure_future(everyone), watcher), return_when=asyncio.FIRST_COMPLETED)
-                if stopping.is_set():
-                    await asyncio.wait(workers, timeout=self._policy.grace)
-                else:
-                    await everyone
+                with deferred(interrupt):
+                    everyone = asyncio.ensure_future(asyncio.gather(*workers))
+                    await asyncio.wait((everyone, watcher), return_when=asyncio.FIRST_COMPLETED)
+                    if stopping.is_set():
+                        await asyncio.wait(workers, timeout=self._policy.grace)
+                    else:
+                        await everyone
             finally:
-                restore()
                 for task in (*workers, watcher):
                     task.cancel()
                 await asyncio.gather(*workers, watcher, return_exceptions=True)
                 await self.backend.close()
-        if self._stop == "":
-            raise KeyboardInterrupt
+        if self._interrupted_by is not None:
+            return []
         if self._stop is not None:
             kept = "answers so far are kept, and the same command goes on from there"
             raise RunFailed(f"{self._stop.rstrip('.')} ({len(results)} of {len(jobs)} done; {kept}).")
@@ -295,29 +304,6 @@ class Asker:
     def _note(self) -> str:
         failed = f", {self.usage.failed} failed" if self.usage.failed else ""
         return "" if self.backend.identity is None else f"{self._gate.active} in flight{failed}"
-
-    def _catch_interrupt(self, stopping: asyncio.Event) -> Callable[[], None]:
-        """First Ctrl-C: send nothing more, give what is in flight `grace` seconds. Second: at once."""
-        if threading.current_thread() is not threading.main_thread():
-            return lambda: None
-        loop = asyncio.get_running_loop()
-        before = signal.getsignal(signal.SIGINT)
-
-        def interrupt() -> None:
-            self._halt("")
-            stopping.set()
-            loop.remove_signal_handler(signal.SIGINT)
-            signal.signal(signal.SIGINT, before)
-
-        with suppress(NotImplementedError):
-            loop.add_signal_handler(signal.SIGINT, interrupt)
-
-        def restore() -> None:
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(signal.SIGINT)
-            signal.signal(signal.SIGINT, before)
-
-        return restore
 
 
 def _cleaned(reply: Reply) -> Reply:
