@@ -116,11 +116,11 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
     # The value most runs have needs no mention; ties go to the first in the alphabet, so that labels are stable.
     common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
-    annotators = {run.annotator for run in runs if run.annotator}
+    annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
     labels = []
     for run in runs:
         parts = [] if run.control == "none" else [run.control]
-        if len(annotators) > 1 and run.annotator:
+        if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
             parts.append(run.annotator)
         parts += [
             f"{key}={run.settings.get(key, '')}" for key in keys if run.settings.get(key, "") != common.get(key, "")
