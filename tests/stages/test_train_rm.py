@@ -1,0 +1,212 @@
+"""train-rm end to end on a toy world: labels of every variant and every control become a potential."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bkrl.config import CollectConfig, LabelConfig, TrainRmConfig
+from bkrl.dataset import Dataset, DatasetWriter
+from bkrl.envs import captioner, make, world
+from bkrl.errors import BkrlError, InputError, RunFailed, UsageError
+from bkrl.potentials import load_potential
+from bkrl.reporter import Reporter
+from bkrl.run import Run, write_table
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
+from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
+
+ENV = "Toy-Grid"
+HEAD = "def potential(observations, actions, valid):\n"
+GOOD = HEAD + "    place = observations[:, -1, 0]\n    return place // 5 + place % 5\n"
+
+
+class Said(Reporter):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def warn(self, text: str) -> None:
+        self.lines.append("warning: " + text)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("toy") / "data"
+    facts, describe, env = world(ENV), captioner(ENV), make(ENV)
+    result = Run.create(path, stage="collect", config=CollectConfig(env=ENV))
+    writer = DatasetWriter(result, env_id=ENV, obs_shape=facts.obs_shape, action_names=facts.action_names)
+    rng = np.random.default_rng(0)
+    observation, _ = env.reset(seed=0)
+    for episode in range(80):
+        views, actions, rewards = [observation], [], []
+        while True:
+            actions.append(int(rng.integers(4)))
+            observation, reward, terminated, truncated, info = env.step(actions[-1])
+            views.append(observation)
+            rewards.append(reward)
+            if terminated or truncated:
+                break
+        array = np.stack(views)
+        writer.add_episode(
+            array, np.array(actions), np.array(rewards, np.float32), describe(array), mission="", terminated=terminated,
+            truncated=truncated, success=bool(info["success"]), seed=0, checkpoint_step=episode % 2,
+        )  # fmt: skip
+        observation, _ = env.reset()
+    writer.close()
+    result.finish(writer.outputs)
+    return path
+
+
+def worth(dataset: Dataset, row: int) -> int:
+    place = int(dataset.observations[row, 0])
+    return place // 5 + place % 5
+
+
+def labels(path: Path, data: Path, variant: str, table: list[dict], name: str, schema: pa.Schema) -> Path:
+    result = Run.create(
+        path,
+        stage="label",
+        config=LabelConfig(dataset=data, variant=variant),
+        inputs={"dataset": data},  # type: ignore[arg-type]
+    )
+    write_table(result.file(name), pa.Table.from_pylist(table, schema=schema))
+    result.finish([name], variant=variant, llm="rules")
+    return path
+
+
+def program_labels(path: Path, data: Path, source: str) -> Path:
+    row = dict.fromkeys(PROGRAMS.names) | {"candidate_id": 0, "round": 0, "program": source, "chosen": True}
+    return labels(path, data, "code", [row], "programs.parquet", PROGRAMS)
+
+
+@pytest.fixture(scope="module")
+def labelled(data, tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("labels")
+    dataset = Dataset.open(data)
+    rng = np.random.default_rng(1)
+    long = np.flatnonzero(dataset.lengths >= 3)
+    pairs, goals, ids = [], [], {}
+    for number in range(1200):
+        (a, b) = rng.choice(long, 2)
+        starts = [int(rng.integers(dataset.lengths[e] - 2)) for e in (a, b)]
+        first, second = (worth(dataset, dataset.first_row[e] + s + 3) for e, s in zip((a, b), starts, strict=True))
+        label = 0.5 if first == second else float(first > second)
+        pairs.append(
+            dict.fromkeys(PREFERENCES.names)
+            | {"pair_id": number, "a_episode_id": a, "a_start": starts[0], "b_episode_id": b, "b_start": starts[1]}
+            | {"length": 3, "label": None if number % 50 == 0 else label, "status": "labelled", "request_ids": []}
+        )
+        if number < 100:
+            goal = f"be in place {dataset.observations[dataset.first_row[a] + starts[0] + 3, 0]}"
+            goals.append(
+                dict.fromkeys(GOALS.names)
+                | {"query_id": number, "episode_id": a, "start": starts[0], "length": 3, "status": "ok"}
+                | {"goal": goal, "goal_id": ids.setdefault(goal, len(ids))}
+            )
+    return {
+        "code": program_labels(root / "code", data, GOOD),
+        "pref": labels(root / "pref", data, "pref", pairs, "preferences.parquet", PREFERENCES),
+        "goal": labels(root / "goal", data, "goal", goals, "goals.parquet", GOALS),
+    }
+
+
+@pytest.mark.parametrize(
+    ("variant", "control"),
+    [
+        ("code", "none"), ("pref", "none"), ("goal", "none"), ("pref", "shuffled"), ("goal", "shuffled"),
+        ("code", "random"), ("goal", "zero"),
+    ],
+)  # fmt: skip
+def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path, variant, control):
+    said = Said()
+    config = TrainRmConfig(labels=labelled[variant], out=tmp_path / "rm", control=control, epochs=8)
+    result = run(config, said)
+    assert result.complete
+    assert result.facts["control"] == control
+    report = json.loads(result.file(REPORT).read_text())
+    certificate = json.loads(result.file(CERTIFICATE).read_text())
+    potential = load_potential(result.path)
+    dataset = Dataset.open(data)
+    rows = np.arange(0, 400)
+    phi = potential(dataset.windows(rows, potential.horizon))
+    assert phi.dtype == np.float32
+    assert phi.min() >= -1
+    assert phi.max() <= 0
+    if control == "zero":
+        assert not phi.any()
+        assert report["coverage"] == 0
+    else:
+        assert report["coverage"] > 0.2
+        assert potential.artefact.scale.lo < potential.artefact.scale.hi
+    failed = [check["name"] for check in certificate["checks"] if not check["passed"]]
+    assert not failed
+    if (variant, control) == ("pref", "none"):
+        assert report["training"]["accuracy"] >= 0.9
+        assert report["ordering"] > 0.8
+        assert any("Test accuracy" in line for line in said.lines)
+    if (variant, control) == ("pref", "shuffled"):
+        assert report["training"]["accuracy"] < 0.75
+    if (variant, control) == ("code", "none"):
+        assert report["ordering"] > 0.99
+        np.testing.assert_allclose(phi, np.array([worth(dataset, row) for row in rows]) / 8 - 1, atol=0.15)
+    assert {example["success"] for example in report["examples"]} == {True, False}
+    for example in report["examples"]:
+        assert len(example["phi"]) == len(example["captions"]) == len(example["actions"]) + 1
+    potential.close()
+    assert run(config, said).complete
+    assert "already complete" in said.lines[-1]
+
+
+def test_the_same_command_gives_the_same_potential(labelled, tmp_path):
+    files = []
+    for name in ("a", "b"):
+        run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / name, epochs=2), Reporter())
+        files.append((tmp_path / name / "potential.json").read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "words"),
+    [
+        ("import os\n" + GOOD, InputError, "line 1"),
+        (HEAD + "    return 1 / 0 * actions[:, 0]\n", RunFailed, "line 2"),
+        (HEAD + "    return np.full(len(actions), 2.0)\n", InputError, "cannot shape"),
+        (HEAD + "    return np.arange(len(actions))\n", RunFailed, "order or the company"),
+    ],
+)  # fmt: skip
+def test_a_program_that_cannot_be_used_ends_the_run_with_its_line_and_reason(data, tmp_path, source, error, words):
+    path = program_labels(tmp_path / "labels", data, source)
+    with pytest.raises(error, match=words) as caught:
+        run(TrainRmConfig(labels=path, out=tmp_path / "rm"), Reporter())
+    assert str(caught.value).endswith(".")
+    assert not (tmp_path / "rm" / "manifest.json").exists()
+
+
+def test_shuffling_a_program_and_an_unknown_encoder_are_usage_errors(labelled, tmp_path):
+    with pytest.raises(UsageError, match="no labels to shuffle"):
+        run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "a", control="shuffled"), Reporter())
+    with pytest.raises(UsageError, match="no encoder 'bert'"):
+        run(TrainRmConfig(labels=labelled["goal"], out=tmp_path / "b", encoder="bert"), Reporter())
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_of_another_dataset_are_refused(labelled, data, tmp_path):
+    moved = tmp_path / "other"
+    Run.create(moved, stage="collect", config=CollectConfig(env=ENV, seed=2)).finish([])
+    with pytest.raises(BkrlError):
+        run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "rm", dataset=moved), Reporter())
+    with pytest.raises(InputError):
+        run(TrainRmConfig(labels=tmp_path / "nothing", out=tmp_path / "rm"), Reporter())
+
+
+def test_labels_without_a_single_answer_are_refused(data, tmp_path):
+    row = dict.fromkeys(PREFERENCES.names) | {"pair_id": 0, "length": 3, "status": "invalid", "request_ids": []}
+    path = labels(tmp_path / "labels", data, "pref", [row], "preferences.parquet", PREFERENCES)
+    with pytest.raises(InputError, match="no usable label"):
+        run(TrainRmConfig(labels=path, out=tmp_path / "rm"), Reporter())
