@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ HOMES = {
 }
 
 
+@cache
 def modules() -> dict[str, Path]:
     return {
         ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -39,7 +41,8 @@ def modules() -> dict[str, Path]:
     }
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -49,7 +52,7 @@ def imports(path: Path) -> set[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 found.add(inner if inner.removeprefix("bkrl.") in modules() else node.module)
-    return found
+    return frozenset(found)
 
 
 def floor_of(module: str) -> int | None:
