@@ -21,6 +21,7 @@ from bkrl.rl.policy import Policy
 from bkrl.run import Run, atomic_write, to_json
 
 MOST_AT_ONCE = 64
+GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
 _Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 
@@ -141,8 +142,19 @@ def wilson_interval(successes: int, n: int) -> tuple[float, float]:
 
 
 def write_gif(frames: Sequence[np.ndarray]) -> bytes:
-    """A looping GIF of (H, W, 3) uint8 frames, its last one held for a second."""
-    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
+    """A looping GIF of (H, W, 3) uint8 frames, no side longer than GIF_SIDE, its last frame held for a second.
+
+    All frames share one palette, made from a few of them: a frame then costs what has changed in it, in time and bytes.
+    """
+    factor = -(-max(frames[0].shape[:2]) // GIF_SIDE)
+    pictures = [Image.fromarray(frame).reduce(factor) if factor > 1 else Image.fromarray(frame) for frame in frames]
+    width, height = pictures[0].size
+    some = pictures[:: max(1, len(pictures) // 8)][:8]
+    mosaic = Image.new("RGB", (width, height * len(some)))
+    for row, picture in enumerate(some):
+        mosaic.paste(picture, (0, row * height))
+    palette = mosaic.quantize(128)
+    pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     buffer = BytesIO()
     pictures[0].save(
         buffer,
