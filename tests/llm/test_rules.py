@@ -45,6 +45,9 @@ GRAB_NOTHING = walk("a wall 5 steps forward", "pickup", "a wall 5 steps forward"
 FIND = walk(
     "a wall 5 steps forward", "left", "a blue key 2 steps left and 4 steps forward", "left", "a blue key 4 steps right"
 )
+TAKE = SegmentText(
+    ("You see a red ball 1 step forward.", "You carry a red ball. You see a wall 3 steps forward."), ("pickup",)
+)
 OPEN = walk("a closed red door 1 step forward", "toggle", "an open red door 1 step forward", "forward", "")
 LAVA = walk("lava 1 step forward", "forward", "lava 1 step forward", "forward", "lava 1 step forward")
 
@@ -60,11 +63,12 @@ LAVA = walk("lava 1 step forward", "forward", "lava 1 step forward", "forward", 
         (EMPTY, GRAB_NOTHING),
         (FIND, EMPTY),
         (FIND, DITHER),
+        (TAKE, GRAB_NOTHING),
         (OPEN, BUMP),
         (OPEN, EMPTY),
         (BUMP, LAVA),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_babyai_pairs_a_person_decided(better: SegmentText, worse: SegmentText) -> None:
     assert prefer(BABYAI, better, worse) == "A"
@@ -112,6 +116,8 @@ def crafter_walk(*steps: str) -> SegmentText:
 
 
 CHOP = crafter_walk(state("a tree 1 step up", "a tree"), "do", state("a tree 1 step up", "a tree", "1 wood"))
+CLEAR = crafter_walk(state("a tree 1 step up", "a tree"), "do", state(carry="1 wood"))
+STAND = crafter_walk(state("a tree 1 step up", "a tree"), "noop", state("a tree 1 step up", "a tree"))
 WAIT = crafter_walk(state(), "noop", state())
 DRINK = crafter_walk(
     state("water 1 step up", "water", vitals="9939"), "do", state("water 1 step up", "water", vitals="9949")
@@ -139,6 +145,7 @@ DEAD = crafter_walk(state(), "move_up", "You are dead. You face up, towards lava
     [
         (CHOP, WAIT),
         (CHOP, FUTILE),
+        (CLEAR, STAND),
         (DRINK, THIRST),
         (PICKAXE, CHOP),
         (PICKAXE, WAIT),
@@ -149,7 +156,7 @@ DEAD = crafter_walk(state(), "move_up", "You are dead. You face up, towards lava
         (TABLE, WAIT),
         (WAIT, DEAD),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_crafter_pairs_a_person_decided(better: SegmentText, worse: SegmentText) -> None:
     assert prefer(CRAFTER, better, worse) == "A"

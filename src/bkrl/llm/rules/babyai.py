@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from bkrl.llm.rules.segment import Segment
 
@@ -107,7 +108,11 @@ def judge(segment: Segment) -> tuple[float, str]:
     moved = sum(action == "forward" and not view.front for view, action in zip(views, segment.actions))
     gain = end.closeness - start.closeness
     opened = sum(_opens(view, action) for view, action in zip(views, segment.actions))
-    score = 2.0 * gain + end.closeness + 0.3 * min(len(found), 3) + 0.1 * moved + 3.0 * opened - 0.6 * waste
+    # A thing in hand is no longer in view; without this, taking it would look like turning away from it.
+    taken = sum(bool(after.carries) and not before.carries for before, after in pairwise(views))
+    score = (
+        2.0 * gain + end.closeness + 0.3 * min(len(found), 3) + 0.1 * moved + 3.0 * opened + 2.0 * taken - 0.6 * waste
+    )
     if end.nearest is not None and end.nearest.cost == 0:
         reasons.insert(0, f"ends facing the {end.nearest.name}")
     elif gain > 0.05 and end.nearest is not None:

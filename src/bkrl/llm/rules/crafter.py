@@ -159,14 +159,16 @@ def judge(segment: Segment) -> tuple[float, str]:
 
 def _outcome(before: State, action: str, after: State) -> tuple[float, float, str]:
     """Waste (in actions), gain beyond the inventory's worth, and the reason in words."""
+    if before.asleep:
+        return (0.2, 0.0, "sleeps on") if before.vitals.get("energy", 9) > 7 else (0.0, 0.1, "sleeps")
     changed = before.owns != after.owns
     if action in ACTING:
         gained = [item for item in after.owns if after.has(item) > before.has(item)]
         fed = [name for name in ("food", "drink") if after.vitals.get(name, 9) > before.vitals.get(name, 9)]
         if gained:
-            return 0.0, 0.0, f"collects {gained[0]}"
+            return 0.0, _collected(gained[0], before), f"collects {gained[0]}"
         if fed:
-            return 0.0, 1.2, "eats" if fed[0] == "food" else "drinks"
+            return (0.0, 2.2, "eats") if fed[0] == "food" else (0.0, 1.2, "drinks")
         if before.faced in ("zombie", "skeleton"):
             return 0.0, 0.8, f"fights the {before.faced}"
         if before.faced in ("cow", "ripe plant"):
@@ -184,6 +186,13 @@ def _outcome(before: State, action: str, after: State) -> tuple[float, float, st
         tired = before.vitals.get("energy", 9) < 4 or before.asleep
         return (0.0, 0.3, "sleeps") if tired else (0.8, 0.0, "sleeps without need")
     return 0.5, 0.0, "waits"
+
+
+def _collected(item: str, before: State) -> float:
+    """What collecting is worth beyond owning: more than being near the source, which may be gone after it."""
+    if item == "sapling":
+        return 0.8
+    return 2.5 if before.has(item) < ENOUGH else 0.5
 
 
 def goals(segment: Segment) -> list[str]:

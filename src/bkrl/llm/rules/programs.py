@@ -117,30 +117,33 @@ VIEW = {view}  # cells in sight, {columns} in a row
 FAR = 8
 
 
-def owned(now, name, most):
-    """How many of an item the agent has, at most `most`, as a share of it."""
-    return np.minimum(now[:, ITEM[name]], most) / most
+def count(now, name, most):
+    """How many of an item the agent has, at most `most`."""
+    return np.minimum(now[:, ITEM[name]], most)
 
 
-def tools(now):
-    """Share of the tech tree that has been climbed, 0 to 1: the tools owned and the raw materials for the next."""
-    level = 0.30 * owned(now, "wood_pickaxe", 1) + 0.20 * owned(now, "wood_sword", 1)
-    level = level + 0.45 * owned(now, "stone_pickaxe", 1) + 0.30 * owned(now, "stone_sword", 1)
-    level = level + 0.70 * owned(now, "iron_pickaxe", 1) + 0.55 * owned(now, "iron_sword", 1)
-    stock = 0.20 * owned(now, "wood", 5) + 0.15 * owned(now, "stone", 5) + 0.05 * owned(now, "sapling", 1)
-    stock = stock + 0.20 * owned(now, "coal", 2) + 0.30 * owned(now, "iron", 2) + 0.60 * owned(now, "diamond", 1)
-    table = (now[:, :VIEW] == CELL["table"]).any(axis=1)
-    furnace = (now[:, :VIEW] == CELL["furnace"]).any(axis=1)
-    return (level + stock + 0.15 * table + 0.15 * furnace) / 4.3
+def sight(now, name):
+    return (now[:, :VIEW] == CELL[name]).any(axis=1)
+
+
+def progress(now):
+    """How far the tech tree has been climbed; the materials a step costs are always worth less than it gives."""
+    stock = 0.08 * count(now, "wood", 5) + 0.08 * count(now, "stone", 5) + 0.03 * count(now, "sapling", 1)
+    stock = stock + 0.12 * count(now, "coal", 2) + 0.20 * count(now, "iron", 2) + 0.60 * count(now, "diamond", 1)
+    wooden = 0.25 * count(now, "wood_pickaxe", 1) + 0.20 * count(now, "wood_sword", 1)
+    stony = 0.35 * count(now, "stone_pickaxe", 1) + 0.30 * count(now, "stone_sword", 1)
+    iron = 0.70 * count(now, "iron_pickaxe", 1) + 0.60 * count(now, "iron_sword", 1)
+    table = sight(now, "table") | (wooden + stony + iron > 0)
+    furnace = sight(now, "furnace") | (iron > 0)
+    return stock + wooden + stony + iron + 0.30 * table + 0.40 * furnace
 
 
 def comfort(now):
-    """0 when nothing is low, down to -1 near death."""
-    lack = 0.0
+    """0 when nothing is lacking; the lower something is, the more a little of it is worth."""
+    lack = -0.02 * (9 - now[:, ITEM["health"]]) - 0.03 * np.maximum(0, 5 - now[:, ITEM["health"]])
     for name in ("food", "drink", "energy"):
-        lack = lack + np.maximum(0, 6 - now[:, ITEM[name]]) / 6.0
-    hurt = np.maximum(0, 9 - now[:, ITEM["health"]]) / 9.0
-    return -0.5 * hurt - 0.5 * lack / 3.0
+        lack = lack - 0.01 * (9 - now[:, ITEM[name]]) - 0.02 * np.maximum(0, 6 - now[:, ITEM[name]])
+    return lack
 '''
 
 _CRAFTER_NEAR = '''
@@ -190,8 +193,8 @@ _CRAFTER_FIRST = """
 
 def potential(observations, actions, valid):
     now = observations[:, -1]
-    parts = {{"tools": tools(now), "comfort": 0.3 * comfort(now)}}
-    return parts["tools"] + parts["comfort"], parts
+    parts = {{"progress": progress(now), "comfort": comfort(now)}}
+    return parts["progress"] + parts["comfort"], parts
 """
 
 _CRAFTER_SECOND = """
@@ -199,9 +202,9 @@ _CRAFTER_SECOND = """
 def potential(observations, actions, valid):
     now = observations[:, -1]
     parts = {{
-        "tools": tools(now),
-        "comfort": 0.3 * comfort(now),
-        "useful": 0.10 * useful(now),
+        "progress": progress(now),
+        "comfort": comfort(now),
+        "useful": 0.06 * useful(now),
         "danger": -0.05 * danger(now),
     }}
     return sum(parts.values()), parts
@@ -231,12 +234,12 @@ def idle(observations, actions, valid):
 def potential(observations, actions, valid):
     now = observations[:, -1]
     parts = {{
-        "tools": tools(now),
-        "comfort": 0.3 * comfort(now),
-        "useful": 0.10 * useful(now),
-        "facing": 0.03 * faces(now),
+        "progress": progress(now),
+        "comfort": comfort(now),
+        "useful": 0.06 * useful(now),
+        "facing": 0.02 * faces(now),
         "danger": -0.05 * danger(now),
-        "idle": -0.05 * idle(observations, actions, valid),
+        "idle": -0.02 * idle(observations, actions, valid),
     }}
     return sum(parts.values()), parts
 '''
