@@ -78,19 +78,21 @@ def _extra_points(where: int, axes: int, others: int) -> tuple[list[int], list[i
         return [1, 1, 1], [2 * value for value in _unit(_first(axes) if axes else 4)]
     if where == _NEAR_ORIGIN:
         return [0, 0, 0], [1 - 2 * value for value in _unit(_first(missing) if missing else 4)]
-    missing = 7 & ~axes
     return [1 - 2 * value for value in _unit(_first(missing) if missing else 4)], [
         2 * value for value in _unit(_first(others) if others else 4)
     ]
 
 
 _EXTRA: Final = np.zeros((7, 8, 8, 6), np.int64)
+"""Two lattice points at [where, axes, others]."""
 for _where in range(7):
     for _axes in range(8):
         for _others in range(8):
             if _where in (_AT_ORIGIN, _AT_CORNER) and bin(_axes).count("1") != (1 if _where == _AT_ORIGIN else 2):
                 continue
             _EXTRA[_where, _axes, _others] = np.concatenate(_extra_points(_where, _axes, _others))
+_EXTRA_REAL: Final = np.concatenate([_EXTRA, _EXTRA.reshape(7, 8, 8, 2, 3).sum(-1) * _SQUISH], axis=-1)
+"""The same as doubles, and for each of the two what `_point` calls its squish."""
 
 _MULTIPLIER: Final = np.uint64(6364136223846793005)
 _INCREMENT: Final = np.uint64(1442695040888963407)
@@ -115,11 +117,14 @@ def seed_noise(world: Any, seed: Int) -> None:
 def _point(world: Any, xb: Int, yb: Int, zb: Int, dx: float, dy: float, dz: float, i: Int, j: Int, k: Int) -> float:
     """Contribution of lattice point (i, j, k) of the cell at (xb, yb, zb)."""
     squish = (i + j + k) * _SQUISH
-    ddx = dx - i - squish
-    ddy = dy - j - squish
-    ddz = dz - k - squish
+    return _pull(world, xb + i, yb + j, zb + k, dx - i - squish, dy - j - squish, dz - k - squish)
+
+
+@kernel
+def _pull(world: Any, x: Int, y: Int, z: Int, ddx: float, ddy: float, ddz: float) -> float:
+    """Contribution of the lattice point (x, y, z), of which the place lies at (ddx, ddy, ddz)."""
     attn = max(2 - ddx * ddx - ddy * ddy - ddz * ddz, 0.0)
-    g = world.gradient[(world.permutation[(world.permutation[(xb + i) & 255] + yb + j) & 255] + zb + k) & 255]
+    g = world.gradient[(world.permutation[(world.permutation[x & 255] + y) & 255] + z) & 255]
     attn *= attn
     return attn * attn * (_GRADIENTS[g, 0] * ddx + _GRADIENTS[g, 1] * ddy + _GRADIENTS[g, 2] * ddz)
 
@@ -182,7 +187,7 @@ def noise3(world: Any, x: float, y: float, z: float) -> float:
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
-    e = _EXTRA[where, axes, others]
-    value += _point(world, xb, yb, zb, dx, dy, dz, e[0], e[1], e[2])
-    value += _point(world, xb, yb, zb, dx, dy, dz, e[3], e[4], e[5])
+    e, r = _EXTRA[where, axes, others], _EXTRA_REAL[where, axes, others]
+    value += _pull(world, xb + e[0], yb + e[1], zb + e[2], dx - r[0] - r[6], dy - r[1] - r[6], dz - r[2] - r[6])
+    value += _pull(world, xb + e[3], yb + e[4], zb + e[5], dx - r[3] - r[7], dy - r[4] - r[7], dz - r[5] - r[7])
     return value / _NORM

@@ -77,17 +77,14 @@ def _wetness(water: float, spread: float) -> Int:
 
 
 @kernel
-def _material(world: Any, x: Int, y: Int) -> Int:
+def _material(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
     """`_set_material`: the terrain at (x, y)."""
-    dx, dy = x - CENTER, y - CENTER
-    distance = np.sqrt(float(dx * dx + dy * dy))
-    water_coarse = _plane(world, x, y, 3.0, 15)
-    mountain_coarse = _plane(world, x, y, 0.0, 15)
+    squared = (x - CENTER) ** 2 + (y - CENTER) ** 2
     height, wetness = _UNKNOWN, _UNKNOWN
-    if distance > _CLEARING:
+    if squared > _CLEARING**2:
         height, wetness = _estimate(world, x, y, water_coarse, mountain_coarse)
     if height == _UNKNOWN or (height == 0 and wetness == _UNKNOWN):
-        start = 4 - distance
+        start = 4 - np.sqrt(float(squared))
         start += 2 * _plane(world, x, y, 8.0, 3)
         start = 1 / (1 + np.exp(-start))
         water = water_coarse + 0.15 * _plane(world, x, y, 3.0, 5) + 0.1
@@ -169,9 +166,14 @@ def generate_world(world: Any, objects: Any) -> None:
     """Terrain, then creatures, column by column; the player is there already."""
     seed_noise(world, randint(world, 2**31 - 1))
     world.tunnels[:] = 0
+    water_coarse, mountain_coarse = np.empty(AREA), np.empty(AREA)
     for x in range(AREA):
         for y in range(AREA):
-            set_material(world, x, y, _material(world, x, y))
+            water_coarse[y] = _plane(world, x, y, 3.0, 15)
+        for y in range(AREA):
+            mountain_coarse[y] = _plane(world, x, y, 0.0, 15)
+        for y in range(AREA):
+            set_material(world, x, y, _material(world, x, y, water_coarse[y], mountain_coarse[y]))
     for x in range(AREA):
         for y in range(AREA):
             _populate(world, objects, x, y)
