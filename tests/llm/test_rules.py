@@ -207,6 +207,13 @@ def test_it_is_honest_and_knows_its_limits() -> None:
         asyncio.run(backend.complete(unknown))
 
 
+def test_captions_it_cannot_read_are_refused_not_judged() -> None:
+    for world, caption in ((BABYAI, "Tu vois une balle rouge 2 pas devant."), (CRAFTER, "Une prairie.")):
+        french = SegmentText((caption,) * 2, ("left",))
+        with pytest.raises(Fault, match="English captions only"):
+            answer([text for _, text in pair_prompt(world, french, french)])
+
+
 def test_it_never_sees_a_task() -> None:
     """Nothing but captions and actions reaches the prompt, so the same segments give the same answer under any
     mission.

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from bkrl.llm.rules.segment import Segment
+from bkrl.llm.rules.segment import Segment, unknown_caption
 
 FAR = 14
 """Actions to face the farthest visible thing, and a little more."""
 FACING = 0.3
 """Share of the closeness that is only given for standing in front of a thing and facing it."""
 PORTABLE = ("key", "ball", "box")
+NOTHING = ("", "You see nothing.")
 PASSABLE = ("floor", "goal")
 
 _WHERE = r"(?:(\d+) steps? (left|right))?(?: and )?(?:(\d+) steps? forward)?"
@@ -83,7 +84,7 @@ class View:
 
 @lru_cache(maxsize=65_536)
 def understand(caption: str) -> View:
-    """Read a caption; sentences of another form are passed over."""
+    """Read a caption; sentences of another form are passed over. Raises Fault when there is no other."""
     things, walls, carries = [], [], ""
     for sentence in caption.rstrip(".").split(". "):
         if found := _CARRY.fullmatch(sentence):
@@ -95,6 +96,8 @@ def understand(caption: str) -> View:
             state, colour, kind, aside, side, ahead = found.groups()
             right = int(aside or 0) * (1 if side == "right" else -1)
             things.append(Thing(kind, colour or "", state or "", right, int(ahead or 0)))
+    if not (things or walls or carries) and caption not in NOTHING:
+        raise unknown_caption(caption)
     return View(tuple(things), tuple(walls), carries)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from bkrl.llm.protocol import Fault
-from bkrl.llm.rules.segment import Segment
+from bkrl.llm.rules.segment import Segment, unknown_caption
 
 WORTH = {
     **{"sapling": 0.3, "wood": 0.5, "stone": 0.4, "coal": 1.0, "iron": 1.5, "diamond": 4.0},
@@ -71,8 +71,10 @@ class State:
 
 @lru_cache(maxsize=65_536)
 def understand(caption: str) -> State:
-    """Read a caption; sentences of another form are passed over."""
+    """Read a caption; sentences of another form are passed over. Raises Fault when there is no other."""
     face, see, carry = _FACE.search(caption), _SEE.search(caption), _CARRY.search(caption)
+    if not (face or see or carry):
+        raise unknown_caption(caption)
     distance: dict[str, int] = {}
     for phrase in see[1].split(", ") if see else []:
         if found := _SEEN.fullmatch(phrase):

@@ -36,3 +36,11 @@ def read_segment(text: str, name: str = "") -> Segment:
             "The rules annotator found a segment with captions and actions that do not alternate.",
         )
     return Segment(tuple(captions), tuple(actions))
+
+
+def unknown_caption(caption: str) -> Fault:
+    """What to raise for a caption of which nothing is understood."""
+    text = (
+        f"The rules annotator does not understand the caption {caption[:60]!r}; it reads bkrl's English captions only."
+    )
+    return Fault("stop", "unknown caption", text)
