@@ -11,10 +11,12 @@ import safetensors.torch
 from gymnasium import spaces
 from safetensors import SafetensorError
 
+from bkrl.envs.crafter import layout
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.envs.world import World
 from bkrl.errors import InputError
-from bkrl.rl.networks import ActorCritic, build_network, entry_sizes, rebuild_network
+from bkrl.rl.networks import ActorCritic, build_network, is_image, rebuild_network, symbols_for
+from bkrl.rl.networks.symbols import Symbols
 from bkrl.run import atomic_write, read_json, sha256, to_json
 
 FORMAT = 1
@@ -99,6 +101,26 @@ def network_for(name: str, envs: WorldVectorEnv, view: str, num_values: int, see
         obs_shape=shape,
         num_actions=int(envs.single_action_space.n),  # type: ignore[attr-defined]
         num_values=num_values,
-        sizes=None if name == "paper" else entry_sizes(shape, getattr(space, "high", None)),
+        symbols=_symbols(envs.world, shape, getattr(space, "high", None)),
         seed=seed,
     )
+
+
+def _symbols(world: World, shape: Sequence[int], high: Any) -> Symbols | None:
+    if is_image(shape):
+        return None
+    if world.family == "crafter":
+        return _crafter_symbols()
+    return symbols_for(shape, high)
+
+
+def _crafter_symbols() -> Symbols:
+    """Crafter's 82 bytes: grass, and having none of an item, are the ordinary case; what is faced is read too."""
+    sizes, reference = [0] * layout.SIZE, [-1] * layout.SIZE
+    for entry in range(layout.VIEW.start or 0, layout.VIEW.stop):
+        sizes[entry], reference[entry] = len(layout.CELL_NAMES), layout.CELL["grass"]
+    sizes[layout.FACING] = len(layout.FACINGS)
+    for entry in range(layout.INVENTORY.start, layout.INVENTORY.stop):
+        sizes[entry], reference[entry] = 10, 0
+    sizes[layout.SLEEPING], reference[layout.SLEEPING] = 2, 0
+    return Symbols(tuple(sizes), tuple(reference), (-1,) * layout.SIZE, (layout.FACING, tuple(layout.FACED_CELL)))

@@ -1,7 +1,7 @@
 """Actor-critic networks: uint8 observations in, action logits and one value per reward stream out.
 
-`compact` (the default) is a small network made for symbolic worlds: every entry of the observation is a category, so it
-is one-hot encoded and met by two layers of 128. `paper` is the published convolutional actor-critic with 512 features,
+`compact` (the default) is a small network made for symbolic worlds: every entry of the observation is a category with
+weights of its own, met by two layers of 128. `paper` is the published convolutional actor-critic with 512 features,
 for comparison on equal work. Both keep observations in uint8 until they are inside the encoder.
 
 Axes: B observations, A actions, K reward streams.
@@ -18,30 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.errors import InputError, UsageError
+from bkrl.rl.networks.symbols import SymbolLayer, Symbols
 
 NetworkName = Literal["compact", "paper"]
-
-MINIGRID_SIZES = (11, 6, 4)
-"""Categories of a MiniGrid cell's channels: object type, colour, state (door state, or where the agent looks)."""
-LARGEST_CATEGORY = 31
-"""An entry whose highest value is above this is a quantity, not a category."""
-
-
-def entry_sizes(obs_shape: Sequence[int], high: np.ndarray | None = None) -> list[int]:
-    """How many categories each entry of a flattened observation has; 0 marks a quantity in 0..255.
-
-    A (W, H, 3) view of small side is a MiniGrid view. Otherwise the highest value that the observation space allows
-    decides: small ones count categories, large ones bound a quantity.
-
-    Args:
-        obs_shape: shape of one observation.
-        high: upper bounds of the observation space, of that shape.
-    """
-    shape = tuple(obs_shape)
-    if len(shape) == 3 and shape[-1] == 3:
-        return list(MINIGRID_SIZES) * (shape[0] * shape[1])
-    bounds = np.full(shape, 255) if high is None else np.asarray(high)
-    return [int(top) + 1 if top <= LARGEST_CATEGORY else 0 for top in bounds.reshape(-1)]
 
 
 def is_image(obs_shape: Sequence[int]) -> bool:
@@ -49,39 +28,17 @@ def is_image(obs_shape: Sequence[int]) -> bool:
     return len(obs_shape) == 3 and min(obs_shape[0], obs_shape[1]) >= 16
 
 
-class OneHot(nn.Module):
-    """(B, *obs_shape) uint8 → (B, features) float32: categories one-hot, quantities as v / 255.
+def symbols_for(obs_shape: Sequence[int], high: np.ndarray | None = None) -> Symbols:
+    """What the entries of an observation mean: a small (W, H, 3) view is MiniGrid's, otherwise the bounds decide.
 
-    A value beyond its entry's last category counts as the last one.
+    Args:
+        obs_shape: shape of one observation.
+        high: upper bounds of the observation space, of that shape; without them every entry is a quantity.
     """
-
-    categories: Tensor
-    quantities: Tensor
-    last: Tensor
-    offset: Tensor
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        table = torch.tensor(list(sizes), dtype=torch.int64)
-        categories, quantities = (table > 0).nonzero().flatten(), (table == 0).nonzero().flatten()
-        counts = table[categories]
-        self.num_categorical = int(counts.sum())
-        self.num_features = self.num_categorical + len(quantities)
-        self.all_categorical = len(quantities) == 0
-        self.register_buffer("categories", categories, persistent=False)
-        self.register_buffer("quantities", quantities, persistent=False)
-        self.register_buffer("last", (counts - 1).to(torch.uint8), persistent=False)
-        self.register_buffer("offset", torch.cumsum(counts, 0) - counts, persistent=False)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        flat = observations.flatten(1)
-        values = flat if self.all_categorical else flat[:, self.categories]
-        index = torch.minimum(values, self.last).long() + self.offset
-        features = torch.zeros(len(flat), self.num_features, device=flat.device)
-        features.scatter_(1, index, 1.0)
-        if not self.all_categorical:
-            features[:, self.num_categorical :] = flat[:, self.quantities].float() / 255.0
-        return features
+    shape = tuple(obs_shape)
+    if len(shape) == 3 and shape[-1] == 3:
+        return Symbols.of_minigrid(shape[0] * shape[1])
+    return Symbols.of_bounds(np.full(shape, 255) if high is None else high)
 
 
 class Pixels(nn.Module):
@@ -111,18 +68,18 @@ class ActorCritic(nn.Module):
 
 
 class Compact(ActorCritic):
-    """One-hot entries (or a small convolution for pictures), two shared layers, one fused head for logits and values.
+    """Two shared layers on symbols (a small convolution before them for pictures), one fused head for all outputs.
 
-    Sharing the trunk and fusing the heads keeps an acting step at three matrix products, which is what bounds the
-    speed of training when the worlds are fast.
+    Sharing the trunk and fusing the heads keeps an acting step at a sum of rows and two matrix products, which is what
+    bounds the speed of training when the worlds are fast.
     """
 
     def __init__(
-        self, obs_shape: Sequence[int], num_actions: int, num_values: int, sizes: Sequence[int] | None, hidden: int
+        self, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
     ) -> None:
         super().__init__()
         self.num_actions = num_actions
-        if is_image(obs_shape):
+        if symbols is None:
             convolutions = nn.Sequential(
                 Pixels([255.0] * obs_shape[2]),
                 _conv(obs_shape[2], 16, 8, 4),
@@ -131,18 +88,19 @@ class Compact(ActorCritic):
                 nn.ReLU(),
                 nn.Flatten(),
             )
-            self.encoder: nn.Module = convolutions
-            features = _num_features(convolutions, obs_shape)
+            first = _linear(_num_features(convolutions, obs_shape), hidden)
+            self.encoder: nn.Module = nn.Sequential(*convolutions, first)
         else:
-            one_hot = OneHot(sizes if sizes is not None else entry_sizes(obs_shape))
-            self.encoder, features = one_hot, one_hot.num_features
-        self.trunk = nn.Sequential(_linear(features, hidden), nn.ReLU(), _linear(hidden, hidden), nn.ReLU())
+            self.encoder = SymbolLayer(symbols, hidden)
+        self.trunk = nn.Sequential(nn.ReLU(), _linear(hidden, hidden), nn.ReLU())
         self.head = _linear(hidden, num_actions + num_values)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Orthogonal weights: gain √2 inside, 0.01 for the logits (a near-uniform first policy), 1 for the values."""
         for module in [*self.encoder.modules(), *self.trunk.modules()]:
-            if isinstance(module, nn.Linear | nn.Conv2d):
+            if isinstance(module, SymbolLayer):
+                module.initialise(generator)
+            elif isinstance(module, nn.Linear | nn.Conv2d):
                 _orthogonal(module.weight, math.sqrt(2), generator)
         with torch.no_grad():
             _orthogonal(self.head.weight[: self.num_actions], 0.01, generator)
@@ -210,7 +168,7 @@ def build_network(
     obs_shape: Sequence[int],
     num_actions: int,
     num_values: int,
-    sizes: Sequence[int] | None = None,
+    symbols: Symbols | None = None,
     hidden: int = 128,
     seed: int = 0,
 ) -> ActorCritic:
@@ -221,7 +179,7 @@ def build_network(
         obs_shape: shape of one uint8 observation.
         num_actions: A.
         num_values: K, one value head for each reward stream.
-        sizes: categories of each entry of a flattened symbolic observation (`entry_sizes`); read by `compact`.
+        symbols: what the entries of a symbolic observation mean (default: `symbols_for(obs_shape)`), for `compact`.
         hidden: width of `compact`'s layers.
         seed: of the initial weights.
 
@@ -237,8 +195,8 @@ def build_network(
     }
     network: Compact | Paper
     if name == "compact":
-        symbols = None if is_image(obs_shape) else list(sizes if sizes is not None else entry_sizes(obs_shape))
-        spec |= {"sizes": symbols, "hidden": int(hidden)}
+        symbols = None if is_image(obs_shape) else symbols or symbols_for(obs_shape)
+        spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
         network = Compact(obs_shape, num_actions, num_values, symbols, hidden)
     elif name == "paper":
         network = Paper(obs_shape, num_actions, num_values)
@@ -256,7 +214,7 @@ def rebuild_network(spec: dict[str, Any], tensors: dict[str, Tensor]) -> ActorCr
         obs_shape=spec["obs_shape"],
         num_actions=spec["num_actions"],
         num_values=spec["num_values"],
-        sizes=spec.get("sizes"),
+        symbols=Symbols.from_json(spec["symbols"]) if spec.get("symbols") else None,
         hidden=spec.get("hidden") or 128,
     )
     try:
