@@ -22,6 +22,17 @@ def test_every_shipped_study_is_well_formed(tmp_path):
             assert (cell.config.potential is None) == (cell.config.alg in ("ppo", "rnd"))
 
 
+def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
+    world = {"name": "w", "variants": ["pref"], "algs": ["ppo", "bk-pref", "bk-pref:shuffled"], "seeds": [1]}
+    study = plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    made = {c.config.run_dir: c.config.control for c in study.preparation if c.stage == "train_rm"}
+    assert made == {tmp_path / "w" / "rm-pref": "none", tmp_path / "w" / "rm-pref-shuffled": "shuffled"}
+    plain, pref, shuffled = (cell.config for cell in study.training)
+    assert (plain.potential, pref.potential) == (None, tmp_path / "w" / "rm-pref")
+    assert (shuffled.alg, shuffled.potential) == ("bk-pref", tmp_path / "w" / "rm-pref-shuffled")
+    assert shuffled.run_dir == tmp_path / "w" / "bk-pref-shuffled-s1"
+
+
 def test_a_misspelt_setting_is_named(tmp_path):
     world = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
     with pytest.raises(UsageError, match="'stepz' in TrainRsConfig. Did you mean 'steps'"):

@@ -64,7 +64,10 @@ def load_study(preset: str, out: Path) -> Study:
 
 
 def plan(document: Mapping[str, Any], out: Path) -> Study:
-    """The cells of a study document: `title`, `minutes`, and a `[[world]]` for each world."""
+    """The cells of a study document: `title`, `minutes`, and a `[[world]]` for each world.
+
+    An algorithm may name a control of its potential, as in "bk-pref:shuffled" (see `train-rm --control`).
+    """
     preparation: list[Cell] = []
     training: list[Cell] = []
     evaluation: list[Cell] = []
@@ -75,19 +78,20 @@ def plan(document: Mapping[str, Any], out: Path) -> Study:
         root = out / world["name"]
         collect = _cell("collect", world, out=root / "data")
         preparation.append(collect)
-        potentials = {}
+        potentials: dict[str, Path] = {}
         for variant in world["variants"]:
-            label = _cell(
-                "label", world, variant, dataset=root / "data", variant=variant, out=root / f"label-{variant}"
-            )
-            rm = _cell("train_rm", world, variant, labels=label.config.run_dir, out=root / f"rm-{variant}")
-            preparation += [label, rm]
-            potentials[f"bk-{variant}"] = rm.config.run_dir
+            labels = root / f"label-{variant}"
+            preparation.append(_cell("label", world, variant, dataset=root / "data", variant=variant, out=labels))
+            for control in ("none", *sorted(c for a, c in map(_split, world["algs"]) if a == f"bk-{variant}" and c)):
+                name = f"bk-{variant}" if control == "none" else f"bk-{variant}:{control}"
+                potentials[name] = root / f"rm-{name.removeprefix('bk-').replace(':', '-')}"
+                rm = _cell("train_rm", world, variant, labels=labels, control=control, out=potentials[name])
+                preparation.append(rm)
         for seed in world["seeds"]:
             for alg in world["algs"]:
-                name = f"{alg}-s{seed}"
-                train = _cell("train_rs", world, out=root / name, alg=alg, seed=seed, potential=potentials.get(alg))
-                training.append(train)
+                name = f"{alg.replace(':', '-')}-s{seed}"
+                cell = {"alg": _split(alg)[0], "seed": seed, "potential": potentials.get(alg)}
+                training.append(_cell("train_rs", world, out=root / name, **cell))
                 evaluation.append(_cell("evaluate", world, policy=root / name, out=root / f"eval-{name}"))
     runs = tuple(cell.config.run_dir for cell in (*training, *evaluation))
     report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=document["title"]))
@@ -203,6 +207,12 @@ def _last_step(path: Path) -> int:
         if line.startswith('{"step": '):
             return int(line[9:].split(",")[0].rstrip("}"))
     return 0
+
+
+def _split(alg: str) -> tuple[str, str]:
+    """("bk-pref", "shuffled") of "bk-pref:shuffled", and ("bk-pref", "") of "bk-pref"."""
+    name, _, control = alg.partition(":")
+    return name, control
 
 
 def _cell(stage: str, world: Mapping[str, Any], own_of: str | None = None, /, **fixed: Any) -> Cell:
