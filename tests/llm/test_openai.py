@@ -166,6 +166,17 @@ def test_a_truncated_answer_is_asked_once_more_with_room(server: FaultServer, tm
     assert asker.usage.sent == 0, "the short attempt is known to be hopeless and is not bought again"
 
 
+def test_an_answer_that_stays_too_long_is_bought_twice_and_then_never_again(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    server.plan = lambda prompt, attempt: "length"
+    (first,), _ = ask(tmp_path)
+    assert [body["max_tokens"] for body in server.requests] == [1024, 4096]
+    (again,), asker = ask(tmp_path)
+    assert (first.reply, first.reason) == (again.reply, again.reason)
+    assert asker.usage.sent == 0
+
+
 def test_the_deadline_covers_the_whole_answer(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "trickle" if attempt == 0 else "ok"
     started = time.monotonic()

@@ -33,11 +33,19 @@ def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict
             label, status = 0.5 if gain == 0 else float(gain > 0), "labelled"
         table.append(
             {
-                **{"pair_id": number, "a_episode_id": pair.a.episode_id, "a_start": pair.a.start},
-                **{"b_episode_id": pair.b.episode_id, "b_start": pair.b.start, "length": pair.a.length},
-                **{"label": label, "status": status, "request_ids": []},
-                **{"votes_a": int(label == 1.0), "votes_b": int(label == 0.0)},
-                **{"votes_tie": int(label == 0.5 and status == "labelled"), "votes_invalid": 0},
+                "pair_id": number,
+                "a_episode_id": pair.a.episode_id,
+                "a_start": pair.a.start,
+                "b_episode_id": pair.b.episode_id,
+                "b_start": pair.b.start,
+                "length": pair.a.length,
+                "label": label,
+                "status": status,
+                "votes_a": int(label == 1.0),
+                "votes_b": int(label == 0.0),
+                "votes_tie": int(label == 0.5 and status == "labelled"),
+                "votes_invalid": 0,
+                "request_ids": [],
             }
         )
     return table

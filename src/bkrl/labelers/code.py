@@ -182,8 +182,13 @@ def measure(validation: Validation, values: NDArray[np.float64]) -> dict[str, An
     constant = len(distinct) == 1
     score = -1.0 if constant else (0.5 if ordering is None else ordering) + 0.2 * coverage
     return {
-        **{"score": float(score), "ordering": ordering, "coverage": float(coverage), "levels": len(distinct)},
-        **{"lowest": float(values.min()), "highest": float(values.max()), "constant": constant},
+        "score": float(score),
+        "ordering": ordering,
+        "coverage": float(coverage),
+        "levels": len(distinct),
+        "lowest": float(values.min()),
+        "highest": float(values.max()),
+        "constant": constant,
     }
 
 
@@ -197,8 +202,11 @@ def rows(validation: Validation, candidates: list[Candidate], responses: Respons
         details = None if values is None else measure(validation, values)
         table.append(
             {
-                **{"candidate_id": number, "round": candidate.round, "program": candidate.program},
-                **{"status": candidate.status, "error": candidate.checked.error or None},
+                "candidate_id": number,
+                "round": candidate.round,
+                "program": candidate.program,
+                "status": candidate.status,
+                "error": candidate.checked.error or None,
                 "score": None if details is None else details["score"],
                 "score_details": None if details is None else json.dumps(details, sort_keys=True),
                 "chosen": False,
@@ -221,12 +229,10 @@ def quality(table: list[dict[str, Any]]) -> dict[str, Any]:
         "chosen": chosen[0] if chosen else None,
         "why": [
             {
-                **{
-                    "candidate": row["candidate_id"],
-                    "round": row["round"],
-                    "status": row["status"],
-                    "error": row["error"],
-                },
+                "candidate": row["candidate_id"],
+                "round": row["round"],
+                "status": row["status"],
+                "error": row["error"],
                 **(json.loads(row["score_details"]) if row["score_details"] else {}),
             }
             for row in table

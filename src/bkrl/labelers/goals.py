@@ -77,13 +77,13 @@ def rows(
         for asked in votes:
             ids = responses.add(asked.exchanges)
             common = {
-                **{
-                    "query_id": number,
-                    "episode_id": segment.episode_id,
-                    "start": segment.start,
-                    "length": segment.length,
-                },
-                **{"caption": caption, "status": asked.status, "request_id": ids[-1]},
+                "query_id": number,
+                "episode_id": segment.episode_id,
+                "start": segment.start,
+                "length": segment.length,
+                "caption": caption,
+                "status": asked.status,
+                "request_id": ids[-1],
             }
             if isinstance(asked.value, Unparsed):
                 table.append({**common, "goal": None, "goal_id": None})

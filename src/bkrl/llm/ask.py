@@ -148,14 +148,12 @@ class Asker:
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
         if self._store is not None:
-            kept = self._store.get(key)
-            if kept is None and self._store.was_truncated(key):
-                return Exchange(request, key, Reply("", "truncated"), "truncated", cached=True)
+            kept = self._store.get(key) or self._store.truncated(key)
             if kept is not None:
                 if key not in self.keys:
                     self.usage.cached += 1
                     self._count(key, kept)
-                return Exchange(request, key, kept, cached=True)
+                return Exchange(request, key, kept, "" if kept.status == "ok" else kept.status, cached=True)
         flying = self._flying.get(key)
         if flying is not None:
             return await asyncio.shield(flying)

@@ -12,7 +12,7 @@ interrupted, and may have been billed without an answer, can be counted.
 
 from __future__ import annotations
 
-import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -48,7 +48,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "replies.sqlite"
-        self._process = f"{os.uname().nodename}:{os.getpid()}" if hasattr(os, "uname") else str(os.getpid())
+        # Not the process number: that comes again, in containers as a rule.
+        self._process = secrets.token_hex(8)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -94,11 +95,13 @@ class Store:
         kept = self.get(key)
         return reply if kept is None else kept
 
-    def was_truncated(self, key: str) -> bool:
-        """Whether an earlier answer to `key` was cut off by its token limit, so that asking the same again is waste."""
+    def truncated(self, key: str) -> Reply | None:
+        """An answer that was cut off by its token limit: asking the very same again would be waste."""
         with self._explained():
-            row = self._db.execute("select 1 from rejected where key = ? and status = 'truncated'", (key,)).fetchone()
-        return row is not None
+            row = self._db.execute(
+                f"select {_COLUMNS} from rejected where key = ? and status = 'truncated' order by id", (key,)
+            ).fetchone()
+        return None if row is None else Reply(*row)
 
     def begin(self, key: str) -> int:
         """Note that a request is about to be sent; returns the attempt's number."""

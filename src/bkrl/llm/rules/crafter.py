@@ -13,15 +13,18 @@ from bkrl.llm.protocol import Fault
 from bkrl.llm.rules.segment import Segment, unknown_caption
 
 WORTH = {
-    **{"sapling": 0.3, "wood": 0.5, "stone": 0.4, "coal": 1.0, "iron": 1.5, "diamond": 4.0},
-    **{
-        "wood pickaxe": 3.0,
-        "stone pickaxe": 4.0,
-        "iron pickaxe": 6.0,
-        "wood sword": 2.0,
-        "stone sword": 3.0,
-        "iron sword": 5.0,
-    },
+    "sapling": 0.3,
+    "wood": 0.5,
+    "stone": 0.4,
+    "coal": 1.0,
+    "iron": 1.5,
+    "diamond": 4.0,
+    "wood pickaxe": 3.0,
+    "wood sword": 2.0,
+    "stone pickaxe": 4.0,
+    "stone sword": 3.0,
+    "iron pickaxe": 6.0,
+    "iron sword": 5.0,
 }
 """Value of owning one of each; more than `ENOUGH` of a raw material adds nothing."""
 ENOUGH = 5
