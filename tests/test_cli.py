@@ -110,3 +110,10 @@ def test_completion_is_offered():
         [Path(sys.executable).parent / "bkrl", "--show-completion", "bash"], capture_output=True, text=True
     )
     assert "bkrl" in done.stdout
+
+
+def test_settings_that_cannot_work_leave_nothing_behind(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert run_command(["train-rs", "--num-envs", "3", "--num-steps", "5", "--out", str(out)]) == 2
+    assert "--num-minibatches" in capsys.readouterr().err
+    assert not out.exists()

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from bkrl.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -50,6 +52,14 @@ class PPOConfig:
     max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 0.5
     target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never", least=0)] = 0.0
     anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
+
+    def __post_init__(self) -> None:
+        """UsageError when a rollout does not divide into minibatches, before anything is written."""
+        if (self.num_envs * self.num_steps) % self.num_minibatches:
+            raise UsageError(
+                f"{self.num_envs} worlds × {self.num_steps} steps do not divide into {self.num_minibatches} "
+                "minibatches; change --num-envs, --num-steps or --num-minibatches."
+            )
 
 
 @dataclass(frozen=True)

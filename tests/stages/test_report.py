@@ -29,6 +29,7 @@ from bkrl.reporter import Reporter
 from bkrl.run import Run, atomic_write, to_json, write_table
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.stages import report
+from tests.experience import write_dataset
 
 RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"
 CRAFTER = "Crafter-Text-PlaceCraftingTable"
@@ -386,14 +387,17 @@ def test_few_seeds_are_said_first(tmp_path: Path):
     assert "no interval" in one
 
 
-def test_a_missing_run_is_said(tmp_path: Path):
+def test_a_missing_run_is_refused_with_the_nearest_name(tmp_path: Path):
     runs = small(tmp_path)
-    text, warnings = told([*runs, tmp_path / "ppo-gone"], tmp_path)
-    assert any("There is no run at" in warning for warning in warnings)
-    assert "There is no run at" in text
-    assert "left out of every number" in text
-    with pytest.raises(InputError, match="no run at"):
-        told([tmp_path / "nothing"], tmp_path)
+    near = runs[0].with_name(runs[0].name + "x")
+    with pytest.raises(InputError, match=rf"no run at .*Did you mean '{runs[0].name}'"):
+        told([*runs, near], tmp_path)
+
+
+def test_a_run_that_is_neither_training_nor_evaluation_is_refused(tmp_path: Path):
+    write_dataset(tmp_path / "d")
+    with pytest.raises(InputError, match="is a 'collect' run; name train-rs or evaluate runs"):
+        told([tmp_path / "d"], tmp_path)
 
 
 def test_an_unfinished_run_is_said(tmp_path: Path):

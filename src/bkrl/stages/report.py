@@ -31,11 +31,15 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     """Write report.html and results.json.
 
     Raises:
-        InputError: not one of the runs can be used.
+        InputError: a named run is not there, or not one of them can be used. What is there but unfinished or damaged
+            is said and left out.
         UsageError: no run was named, or a run that is none of training, evaluation and what comes before.
     """
     if not config.runs:
         raise UsageError("Name the runs to report on, for example: bkrl report logs/ppo-* logs/bk-code-*")
+    for path in config.runs:
+        if not (path / "config.json").exists():
+            Run.open(path)  # says what is wrong, with the nearest name
     chain = follow(config.runs)
     named = [
         chain.nodes[key] for key in dict.fromkeys(Path(path).as_posix() for path in config.runs) if key in chain.nodes
@@ -46,6 +50,8 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     usable = [node for node in named if node.sound]
     if not usable:
         raise InputError(chain.problems[0] if chain.problems else "There is nothing to report on.")
+    if not any(node.stage in ("train-rs", "evaluate") for node in usable):
+        raise InputError(f"{usable[0].key} is a '{usable[0].stage}' run; name train-rs or evaluate runs to report on.")
     problems = list(chain.problems)
     problems += [f"{node.key} is therefore left out of every number on this page." for node in named if not node.sound]
     trained, untrained = _trained(chain, [node for node in usable if node.stage == "train-rs"])
