@@ -7,12 +7,12 @@ FAR = 14  # actions to face the farthest visible thing, and a little more
 
 
 def nearest(view):
-    """Actions to face the nearest door, key, ball or box of views (B, 7, 7, 3); FAR where none is in sight."""
+    """Actions to face the nearest door, key, ball, box or goal of views (B, 7, 7, 3); FAR where none is in sight."""
     side = np.abs(np.arange(7) - 3)[:, None]
     ahead = (6 - np.arange(7))[None, :]
     to_face = side + ahead - 1 + (side > 0)
     kind = view[..., 0]
-    thing = (kind >= 4) & (kind <= 7)
+    thing = (kind >= 4) & (kind <= 8)
     thing[:, 3, 6] = False  # carried, not lying in the room
     return np.where(thing, to_face, FAR).min(axis=(1, 2))
 '''
@@ -93,7 +93,7 @@ def potential(observations, actions, valid):
     near = 1.0 - steps / FAR
     facing = (steps == 0).astype(float)
     seen = (kind != 0).mean(axis=(1, 2))
-    things = np.minimum(((kind >= 4) & (kind <= 7)).sum(axis=(1, 2)), 3) / 3.0
+    things = np.minimum(((kind >= 4) & (kind <= 8)).sum(axis=(1, 2)), 3) / 3.0
     bump, useless, back = wasted(observations, actions, valid)
     parts = {
         "near": 0.6 * near,
