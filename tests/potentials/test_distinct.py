@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkrl.potentials import distinct
-from bkrl.potentials.distinct import distinct_rows, distinct_views
+from bkrl.potentials.distinct import distinct_rows, number, number_rollout
 from bkrl.windows import Windows
+from tests.potentials.rollouts import random_rollouts
 
 
 @settings(max_examples=80, deadline=None)
@@ -39,6 +40,23 @@ def test_views_of_windows_are_numbered():
     windows = Windows(
         rng.integers(0, 2, (30, 4, 3)).astype(np.uint8), np.zeros((30, 3), np.int64), np.ones((30, 4), bool)
     )
-    views, index = distinct_views(windows)
-    np.testing.assert_array_equal(views[index], windows.observations)
-    assert len(views) == 8
+    numbered = number(windows)
+    np.testing.assert_array_equal(numbered.windows().observations, windows.observations)
+    assert len(numbered.views) == 8
+    distinct, inverse = numbered.distinct()
+    assert len(distinct) == len(windows.unique()[0])
+    np.testing.assert_array_equal(distinct[inverse].windows().observations, windows.observations)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 2), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9)
+)
+def test_a_numbered_rollout_is_its_windows(seed, horizon, more, steps, worlds, end_rate):
+    for rollout in random_rollouts(seed, horizon + more, steps, worlds, end_rate):
+        for first in {0, 1, steps}:
+            numbered = number_rollout(rollout, horizon, first).windows()
+            rows, final = rollout.windows(horizon, first), rollout.final_windows(horizon)
+            for name in ("observations", "actions", "valid"):
+                expected = np.concatenate([getattr(rows, name), getattr(final, name)])
+                np.testing.assert_array_equal(getattr(numbered, name), expected)

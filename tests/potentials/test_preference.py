@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bkrl.errors import InputError
+from bkrl.potentials.distinct import number
 from bkrl.potentials.preference import (
     TEST,
     TRAIN,
@@ -68,7 +69,7 @@ def test_it_sees_the_present_observation(trained):
     windows, _ = segments(100, np.random.default_rng(5))
     other = windows.observations.copy()
     other[:, -1] = windows.observations[::-1, -1]
-    assert (raw(windows) != raw(Windows(other, windows.actions, windows.valid))).mean() > 0.9
+    assert (raw(number(windows)) != raw(number(Windows(other, windows.actions, windows.valid)))).mean() > 0.9
 
 
 def test_what_is_masked_does_not_matter(trained):
@@ -80,19 +81,21 @@ def test_what_is_masked_does_not_matter(trained):
     noise[:, :3] = 9
     cut = Windows(windows.observations, windows.actions, valid)
     hidden = np.where(valid[:, :-1], windows.actions, (windows.actions + 1) % 7)
-    other = raw(Windows(noise, hidden, valid))
+    other = raw(number(Windows(noise, hidden, valid)))
     # the third transition starts in a masked view, so only what follows it may count
-    np.testing.assert_allclose(raw(cut), other, atol=1e-5)
-    assert np.isfinite(raw(cut)).all()
+    np.testing.assert_allclose(raw(number(cut)), other, atol=1e-5)
+    assert np.isfinite(raw(number(cut))).all()
 
 
 def test_scores_are_the_same_for_any_batch_bit_for_bit(trained):
     raw, _ = trained
     windows, _ = segments(700, np.random.default_rng(7))
-    whole = raw(windows)
+    whole = raw(number(windows))
     order = np.random.default_rng(8).permutation(700)
-    np.testing.assert_array_equal(raw(windows[order]), whole[order])
-    np.testing.assert_array_equal(np.concatenate([raw(windows[i : i + 1]) for i in range(0, 700, 61)]), whole[::61])
+    np.testing.assert_array_equal(raw(number(windows[order])), whole[order])
+    np.testing.assert_array_equal(
+        np.concatenate([raw(number(windows[i : i + 1])) for i in range(0, 700, 61)]), whole[::61]
+    )
 
 
 def test_training_is_repeatable():
@@ -100,7 +103,7 @@ def test_training_is_repeatable():
     first, _ = fit(small, CONFIG, seed=3, epochs=2)
     second, _ = fit(small, CONFIG, seed=3, epochs=2)
     windows, _ = segments(20, np.random.default_rng(0))
-    np.testing.assert_array_equal(first(windows), second(windows))
+    np.testing.assert_array_equal(first(number(windows)), second(number(windows)))
 
 
 def test_no_training_pair_shares_an_episode_with_a_test_pair():
@@ -131,7 +134,7 @@ def test_too_few_pairs_are_an_input_error():
 def test_ties_alone_do_not_break_training():
     data = pairs(200, episodes=30)
     raw, found = fit(Pairs(data.a, data.b, np.full(200, 0.5), data.episodes), CONFIG, seed=0, epochs=1)
-    assert np.isfinite(raw(data.a)).all()
+    assert np.isfinite(raw(number(data.a))).all()
     assert np.isnan(found.accuracy)
 
 
@@ -143,7 +146,7 @@ def test_observations_of_every_family_can_be_scored(shape, grid):
     windows = Windows(
         rng.integers(0, 256, (20, 4, *shape)).astype(np.uint8), rng.integers(0, 6, (20, 3)), np.ones((20, 4), bool)
     )
-    assert len(np.unique(raw(windows))) == 20
+    assert len(np.unique(raw(number(windows)))) == 20
 
 
 def test_statistics_by_hand():

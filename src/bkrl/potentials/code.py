@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.errors import InputError
+from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.protocol import Artefact
 from bkrl.potentials.sandbox import Limits, Sandbox
-from bkrl.windows import Windows
 
 PROGRAM = "program.py"
 
@@ -33,12 +33,12 @@ class CodeRaw:
             self._sandbox = Sandbox(self.source, self.obs_shape, self.horizon, limits=self.limits)
         return self._sandbox
 
-    def __call__(self, windows: Windows) -> NDArray[np.float64]:
-        return self.sandbox(windows)
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        return self.sandbox.evaluate_views(windows.views, windows.index, windows.actions, windows.valid)[0]
 
-    def components(self, windows: Windows) -> dict[str, NDArray[np.float64]]:
+    def components(self, windows: NumberedWindows) -> dict[str, NDArray[np.float64]]:
         """The program's named parts, each (B,)."""
-        return self.sandbox.evaluate(windows)[1]
+        return self.sandbox.evaluate_views(windows.views, windows.index, windows.actions, windows.valid)[1]
 
     def close(self) -> None:
         """End the worker."""

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.preference import PreferenceRaw, save_net
 from bkrl.potentials.preference import load as load_network
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.rng import derive_seed, generator
-from bkrl.windows import Windows
 
 __all__ = ["Zero", "load", "permuted", "random_network", "save_net"]
 
@@ -27,7 +27,7 @@ class Zero:
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
 
-    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         return np.zeros(len(windows))
 
 

@@ -43,13 +43,13 @@ class HashEncoder:
 
     name = "hash"
 
-    def __init__(self, rarity: Mapping[str, float] | None = None, size: int = 384) -> None:
+    def __init__(self, rarity: Mapping[str, float] | None = None, size: int = 192) -> None:
         self.rarity = dict(rarity or {})
         self.size = size
         self._unknown = max(self.rarity.values(), default=1.0)
 
     @classmethod
-    def fit(cls, *corpora: Iterable[str], size: int = 384) -> HashEncoder:
+    def fit(cls, *corpora: Iterable[str], size: int = 192) -> HashEncoder:
         """Weights from how many of the n texts of a corpus hold a word: ln((n + 1) / (count + 1)), at least 0.05.
 
         With several corpora (captions, goals) a word's weight is its smallest: what every caption says tells as little

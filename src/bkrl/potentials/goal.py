@@ -15,18 +15,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from bkrl.errors import InputError
-from bkrl.potentials.distinct import distinct_rows, distinct_views
+from bkrl.potentials.distinct import NumberedWindows, distinct_rows
 from bkrl.potentials.encoders import TextEncoder, open_encoder
 from bkrl.potentials.protocol import Artefact
 from bkrl.run import atomic_write, read_json, read_table, to_json, write_table
-from bkrl.windows import Windows
 
 Captioner = Callable[[NDArray[np.uint8]], list[str]]
 
@@ -34,6 +35,7 @@ INDEX, ENCODER = "goal_index.parquet", "encoder.json"
 HORIZON = 4
 TOP = 3
 _GRID = 1024.0
+_CHUNK = 2048  # windows compared with all moments at once
 _MEMORY = 32_768  # views kept; beyond that all are forgotten and made again as needed, with the same result
 _CLAUSE = re.compile(r"\s*[.,;]\s*")
 _INDEX_SCHEMA = pa.schema(
@@ -68,7 +70,10 @@ class GoalIndex:
 
 
 class Texts:
-    """Vectors and goal similarities of clauses and views, each computed once."""
+    """Vectors and goal similarities of clauses and views, each computed once.
+
+    Row 0 of both tables is zero and stands for what came before the episode.
+    """
 
     def __init__(
         self,
@@ -79,61 +84,90 @@ class Texts:
     ) -> None:
         self.encoder = encoder
         self.captioner = captioner
-        self.goals = goals
-        self._clauses: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        self.goals = np.zeros((0, encoder.size), np.float32) if goals is None else goals
+        self._clauses: dict[str, int] = {}
+        self._clause_vectors: list[NDArray[np.float32]] = []
+        self._clause_similarities: list[NDArray[np.float32]] = []
+        self._forget()
+        numbers = [self._clause(action_clause(name)) for name in action_names]
+        self.action_similarities = np.stack([self._clause_similarities[number] for number in numbers])
+
+    def _forget(self) -> None:
         self._views: dict[bytes, int] = {}
-        width = 0 if goals is None else len(goals)
-        self.vectors = np.zeros((0, encoder.size), np.float32)
-        self.similarities = np.zeros((0, width), np.float32)
-        known = [self._clause(action_clause(name)) for name in action_names]
-        self.action_vectors = np.stack([vector for vector, _ in known])
-        self.action_similarities = np.stack([similarity for _, similarity in known])
+        self._vectors = np.zeros((1024, self.encoder.size), np.float32)
+        self._similarities = np.zeros((1024, len(self.goals)), np.float32)
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """(1 + views known, size) on the grid."""
+        return self._vectors[: 1 + len(self._views)]
+
+    @property
+    def similarities(self) -> NDArray[np.float32]:
+        """(1 + views known, G) highest cosine of any clause of the view with each goal."""
+        return self._similarities[: 1 + len(self._views)]
 
     def look_up(self, views: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """(M,) rows of `vectors` and `similarities` for (M, *obs_shape) views, which should be distinct."""
+        """(M,) rows of `vectors` and `similarities` for (M, *obs_shape) distinct views."""
         if len(self._views) + len(views) > _MEMORY:
-            self._views.clear()
-            self.vectors, self.similarities = self.vectors[:0], self.similarities[:0]
+            self._forget()
         keys = [view.tobytes() for view in views]
         new = [i for i, key in enumerate(keys) if key not in self._views]
         if new:
-            parts = [self._view(caption) for caption in self.captioner(views[new])]
-            self.vectors = np.concatenate([self.vectors, np.stack([vector for vector, _ in parts])])
-            self.similarities = np.concatenate([self.similarities, np.stack([one for _, one in parts])])
-            for i in new:
-                self._views.setdefault(keys[i], len(self._views))
+            self._learn([keys[i] for i in new], self.captioner(views[new]))
         return np.array([self._views[key] for key in keys], np.int64)
 
-    def window_vectors(self, windows: Windows) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-        """(B, size) sums over each window's views and actions, not normalised; and its views' rows and numbers."""
-        views, index = distinct_views(windows)
-        rows = self.look_up(views)[index]
-        total = np.where(windows.valid[:, :1], self.vectors[rows[:, 0]], 0.0)
-        for i in range(1, windows.horizon + 1):
-            total += np.where(windows.valid[:, i : i + 1], self.vectors[rows[:, i]], 0.0)
-        for i in range(windows.horizon):
-            total += np.where(windows.valid[:, i : i + 1], self.action_vectors[windows.actions[:, i]], 0.0)
-        return total, rows, index
+    def rows_of(self, windows: NumberedWindows) -> NDArray[np.int64]:
+        """(B, H+1) rows of the tables for every place of every window."""
+        used = np.zeros(len(windows.views), bool)
+        used[windows.index[windows.valid]] = True
+        rows = np.zeros(len(windows.views), np.int64)
+        rows[used] = self.look_up(windows.views[used])
+        return np.where(windows.valid, rows[windows.index], 0)
 
-    def _view(self, caption: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        known = [self._clause(one) for one in clauses(caption)]
-        if not known:
-            return np.zeros(self.encoder.size, np.float32), np.zeros(self.similarities.shape[1], np.float32)
-        total = np.stack([vector for vector, _ in known]).sum(axis=0, dtype=np.float64)
-        return on_grid(total), np.max([similarity for _, similarity in known], axis=0)
+    def window_vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(B, size) sums over windows given by their rows (B, H+1); whole numbers, so exact, and not normalised."""
+        return _bags(self.vectors, rows, "sum")
 
-    def _clause(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if text not in self._clauses:
-            vector = on_grid(self.encoder([text])[0])
-            none = np.zeros(0, np.float32)
-            self._clauses[text] = vector, none if self.goals is None else _cosine(self.goals, vector)
-        return self._clauses[text]
+    def _learn(self, keys: list[bytes], captions: list[str]) -> None:
+        said = [[self._clause(one) for one in clauses(caption)] or [self._clause("")] for caption in captions]
+        flat = np.array([number for one in said for number in one], np.int64)
+        starts = np.cumsum([0, *(len(one) for one in said[:-1])])
+        start = 1 + len(self._views)
+        stop = start + len(keys)
+        while len(self._vectors) < stop:
+            self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
+            self._similarities = np.concatenate([self._similarities, np.zeros_like(self._similarities)])
+        self._vectors[start:stop] = on_grid(_bags(np.stack(self._clause_vectors), flat, "sum", starts))
+        if len(self.goals):
+            self._similarities[start:stop] = _bags(np.stack(self._clause_similarities), flat, "max", starts)
+        self._views.update(zip(keys, range(start, stop), strict=True))
+
+    def _clause(self, text: str) -> int:
+        number = self._clauses.get(text)
+        if number is None:
+            number = self._clauses[text] = len(self._clauses)
+            vector = on_grid(self.encoder([text]))[0]
+            self._clause_vectors.append(vector)
+            self._clause_similarities.append(_cosine(self.goals, vector))
+        return number
 
 
-def on_grid(vector: NDArray[np.floating]) -> NDArray[np.float32]:
-    """The vector scaled to length 1 and rounded to multiples of 1/1024, kept as whole numbers in float32."""
-    norm = float(np.linalg.norm(vector.astype(np.float64)))
-    return np.zeros(len(vector), np.float32) if norm == 0 else np.rint(vector * (_GRID / norm)).astype(np.float32)
+def _bags(
+    table: NDArray[np.float32], index: NDArray[np.int64], mode: str, starts: NDArray[np.int64] | None = None
+) -> NDArray[np.float32]:
+    """Sum or maximum of table rows over each row of `index`, or over each run of it that begins at `starts`."""
+    offsets = None if starts is None else torch.from_numpy(starts)
+    with torch.no_grad():
+        bag = nn.functional.embedding_bag(torch.from_numpy(index), torch.from_numpy(table), offsets, mode=mode)
+    return cast("NDArray[np.float32]", bag.numpy())
+
+
+def on_grid(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+    """(n, size) vectors scaled to length 1 and rounded to multiples of 1/1024, kept as whole numbers in float32."""
+    exact = vectors.astype(np.float64)
+    norms = np.sqrt((exact * exact).sum(axis=1, keepdims=True))
+    return np.rint(exact * (_GRID / np.where(norms > 0, norms, np.inf))).astype(np.float32)
 
 
 def _cosine(goals: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -159,40 +193,46 @@ class GoalRaw:
         self.threshold = threshold
         self.horizon = horizon
         self.texts = Texts(encoder, captioner, action_names, index.vectors)
-        lengths = np.sqrt((index.keys * index.keys).sum(1).astype(np.float64))
-        self._key_lengths = np.maximum(lengths, 1e-9)
 
-    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         similarity = self.similarity(windows)
         return np.maximum(0.0, (similarity - self.threshold) / (1.0 - self.threshold))
 
-    def similarity(self, windows: Windows, keys: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """(B,) highest cosine between the present and the goals of the retrieved moments (or of `keys`, (B, top))."""
-        vectors, rows, index = self.texts.window_vectors(windows)
-        near = self.retrieve(vectors) if keys is None else keys
-        allowed = self.index.suggested[near].any(axis=1)
+    def similarity(self, windows: NumberedWindows, moments: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """(B,) highest cosine of the present with the goals of the retrieved moments (or of `moments`, (B, top))."""
+        rows = self.texts.rows_of(windows)
+        near = self.retrieve(self.texts.window_vectors(rows)) if moments is None else moments
+        allowed = self.index.suggested[near[:, 0]]
+        for place in range(1, near.shape[1]):
+            allowed |= self.index.suggested[near[:, place]]
         present = self.texts.similarities[rows[:, -1]]
-        if windows.horizon:
-            changed = windows.valid[:, -2] & (index[:, -1] != index[:, -2])
+        if windows.index.shape[1] > 1:
+            changed = windows.valid[:, -2] & (windows.index[:, -1] != windows.index[:, -2])
             acted = self.texts.action_similarities[windows.actions[:, -1]]
-            present = np.where(changed[:, None], np.maximum(present, acted), present)
-        return np.where(allowed, present, 0.0).max(axis=1).astype(np.float64)
+            np.maximum(present, acted, out=present, where=changed[:, None])
+        return (present * allowed).max(axis=1).astype(np.float64)
 
     def retrieve(self, vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-        """(B, top) most similar moments; of equals the first."""
-        # whole numbers below 2**24: exact in float32, whatever the order of summation
-        scores = (vectors @ self.index.keys.T) / self._key_lengths
+        """(B, top) the moments whose vectors point most nearly the same way.
+
+        All moments' vectors have one length but for rounding, so the products' order is the cosines' order; they are
+        whole numbers below 2**24, exact in float32 whatever the order of summation.
+        """
         top = min(TOP, len(self.index.keys))
         found = np.empty((len(vectors), top), np.int64)
-        everyone = np.arange(len(vectors))
-        for place in range(top):
-            found[:, place] = scores.argmax(axis=1)
-            scores[everyone, found[:, place]] = -np.inf
+        keys = torch.from_numpy(self.index.keys).T
+        with torch.no_grad():
+            for start in range(0, len(vectors), _CHUNK):
+                scores = torch.from_numpy(vectors[start : start + _CHUNK]) @ keys
+                for place in range(top):
+                    best = scores.argmax(dim=1, keepdim=True)
+                    found[start : start + _CHUNK, place] = best[:, 0].numpy()
+                    scores.scatter_(1, best, -torch.inf)
         return found
 
 
 def calibrate(
-    raw: GoalRaw, windows: Windows, rng: np.random.Generator, quantile: float = 0.9
+    raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, quantile: float = 0.9
 ) -> tuple[float, dict[str, float]]:
     """The threshold for this encoder and world, and the figures behind it.
 
@@ -215,14 +255,15 @@ def calibrate(
     }
 
 
-def build_index(texts: Texts, moments: Windows, suggested: Sequence[Sequence[int]], goals: list[str]) -> GoalIndex:
+def build_index(
+    texts: Texts, moments: NumberedWindows, suggested: Sequence[Sequence[int]], goals: list[str]
+) -> GoalIndex:
     """Keys from the windows that end each asked segment; `suggested[k]` numbers the goals of moment k."""
-    totals, _, _ = texts.window_vectors(moments)
     matrix = np.zeros((len(moments), len(goals)), bool)
     for row, numbers in zip(matrix, suggested, strict=True):
         row[list(numbers)] = True
-    vectors = np.stack([on_grid(texts.encoder([goal])[0]) for goal in goals])
-    keys = np.stack([on_grid(total) for total in totals])
+    vectors = on_grid(np.concatenate([texts.encoder([goal]) for goal in goals]))
+    keys = on_grid(texts.window_vectors(texts.rows_of(moments)))
     # moments that read the same are one key with the goals of all of them
     first, inverse = distinct_rows(keys)
     order = np.argsort(first)

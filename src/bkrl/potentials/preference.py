@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from bkrl.errors import InputError
-from bkrl.potentials.distinct import distinct_rows, distinct_views
+from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
 from bkrl.rng import derive_seed, generator
@@ -77,19 +77,28 @@ class PreferenceRaw:
         self.horizon = net.config.horizon
 
     @torch.no_grad()
-    def __call__(self, windows: Windows) -> NDArray[np.float64]:
-        views, index = distinct_views(windows)
-        embedded = _in_chunks(self.net.embed, torch.from_numpy(np.ascontiguousarray(views)))
-        # after the views, a window is a few small numbers, and equal ones are evaluated once
-        key = np.concatenate([index, windows.actions, windows.valid], axis=1, dtype=np.int64)
-        first, inverse = distinct_rows(key)
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        index = windows.index
+        embedded = _in_chunks(self.net.embed, torch.from_numpy(np.ascontiguousarray(windows.views)))
+        present = _in_chunks(self.net.present, embedded)
+        place = index[:, -1:]
+        tokens = present
+        if self.horizon:
+            steps = np.stack([index[:, :-1], windows.actions, index[:, 1:]], axis=-1).reshape(-1, 3)
+            # a transition is one number: views and actions are few
+            code = (steps[:, 0] * self.net.config.num_actions + steps[:, 1]) * len(windows.views) + steps[:, 2]
+            _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+            before, action, after = (torch.from_numpy(np.ascontiguousarray(column)) for column in steps[first].T)
+            past = _in_chunks(lambda b, a, c: self.net.transitions(embedded, b, a, c), before, action, after)
+            tokens = torch.cat([past, present])
+            place = np.concatenate([inverse.reshape(len(index), -1), place + len(past)], axis=1)
+        size = place.shape[1], tokens.shape[1]
         scores = _in_chunks(
-            lambda i, a, v: self.net(embedded, i, a, v),
-            torch.from_numpy(index[first]),
-            torch.from_numpy(windows.actions[first]),
-            torch.from_numpy(windows.valid[first]),
+            lambda rows, mask: self.net.score(tokens.index_select(0, rows.flatten()).view(-1, *size), mask),
+            torch.from_numpy(place),
+            torch.from_numpy(windows.valid),
         )
-        return scores.numpy().astype(np.float64)[inverse]
+        return scores.numpy().astype(np.float64)
 
 
 def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
@@ -178,8 +187,7 @@ def fit(
     def scores(chosen: NDArray[np.int64], mask: torch.Tensor) -> torch.Tensor:
         both = np.concatenate([chosen, chosen + count])
         used, place = np.unique(index[both], return_inverse=True)
-        embedded = net.embed(views[torch.from_numpy(used)])
-        score = net(embedded, torch.from_numpy(place.reshape(len(both), -1)), actions[both], mask)
+        score = net(views[torch.from_numpy(used)], torch.from_numpy(place.reshape(len(both), -1)), actions[both], mask)
         return score[: len(chosen)] - score[len(chosen) :]
 
     @torch.no_grad()
@@ -225,8 +233,8 @@ def _views_of(pairs: Pairs) -> tuple[torch.Tensor, NDArray[np.int64]]:
     both = Windows(
         *(np.concatenate([getattr(pairs.a, n), getattr(pairs.b, n)]) for n in ("observations", "actions", "valid"))
     )
-    views, index = distinct_views(both)
-    return torch.from_numpy(views), index
+    numbered = number(both)
+    return torch.from_numpy(numbered.views), numbered.index
 
 
 def _shortened(valid: torch.Tensor, share: float, rng: np.random.Generator) -> torch.Tensor:

@@ -35,9 +35,9 @@ class NetConfig:
     obs_shape: tuple[int, ...]
     num_actions: int
     horizon: int
-    width: int = 64
+    width: int = 32
     heads: int = 2
-    hidden: int = 128
+    hidden: int = 64
     grid: tuple[int, int] = (0, 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -166,8 +166,16 @@ def view_encoder(config: NetConfig) -> nn.Module:
     return FlatEncoder(math.prod(config.obs_shape), config.grid, config.hidden)
 
 
+def _bounded_exp(x: Tensor) -> Tensor:
+    return x.clamp(-40.0, 40.0).exp()
+
+
 class PreferenceNet(nn.Module):
-    """Scores B windows; see the module's docstring."""
+    """Scores B windows; see the module's docstring.
+
+    The work is ordered by how often it has to be done: once a view (`embed`), once a transition (`transitions`), and
+    only what relates the tokens of a window to each other once a window (`score`).
+    """
 
     def __init__(self, config: NetConfig) -> None:
         super().__init__()
@@ -178,10 +186,9 @@ class PreferenceNet(nn.Module):
         self.reads = nn.Linear(config.hidden, 3 * width)
         self.action = nn.Embedding(config.num_actions, width)
         self.changed = nn.Embedding(2, width)
+        self.norm_token, self.norm_mlp, self.norm_out = (nn.LayerNorm(width) for _ in range(3))
         self.position = nn.Parameter(torch.zeros(config.horizon + 1, width))
-        nn.init.normal_(self.position, std=0.1)
-        self.norm_in = nn.LayerNorm(width)
-        self.norm_attention, self.norm_mlp, self.norm_out = (nn.LayerNorm(width) for _ in range(3))
+        nn.init.normal_(self.position, std=0.3)
         self.qkv = nn.Linear(width, 3 * width)
         self.attended = nn.Linear(width, width)
         self.mlp_in, self.mlp_out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
@@ -191,36 +198,54 @@ class PreferenceNet(nn.Module):
         """(M, *obs_shape) uint8 → (M, 3 * width), once for each distinct view."""
         return self.reads(self.view(views))
 
-    def forward(self, embedded: Tensor, index: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Scores (B,).
+    def transitions(self, embedded: Tensor, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+        """(T, 4 * width) tokens with their queries, keys and values, once for each distinct transition.
 
         Args:
             embedded: (M, 3 * width) from `embed`.
-            index: (B, H+1) which embedded view stands where.
-            actions: (B, H); valid: (B, H+1).
+            before, after: (T,) rows of it; action: (T,).
         """
-        width, horizon = self.config.width, self.config.horizon
-        now = embedded[index[:, -1], 2 * width :]
-        if horizon:
-            before = embedded[index[:, :-1], :width]
-            after = embedded[index[:, 1:], width : 2 * width]
-            moved = self.changed((index[:, :-1] != index[:, 1:]).long())
-            past = before + after + self.action(actions) + moved
-            tokens = torch.cat([past, now[:, None]], 1)
-        else:
-            tokens = now[:, None]
-        x = self.norm_in(nn.functional.relu(tokens + self.position))
-        x = x + self._attend(self.norm_attention(x), valid)
+        width = self.config.width
+        moved = self.changed((before != after).long())
+        return self._token(embedded[before, :width] + embedded[after, width : 2 * width] + self.action(action) + moved)
+
+    def present(self, embedded: Tensor) -> Tensor:
+        """(M, 4 * width) tokens of views as the present."""
+        return self._token(embedded[:, 2 * self.config.width :])
+
+    def _token(self, x: Tensor) -> Tensor:
+        token = self.norm_token(nn.functional.relu(x))
+        return torch.cat([token, nn.functional.linear(token, self.qkv.weight)], 1)
+
+    def score(self, tokens: Tensor, valid: Tensor) -> Tensor:
+        """Scores (B,).
+
+        Args:
+            tokens: (B, H+1, 4 * width), the transitions' and, last, the present's.
+            valid: (B, H+1).
+        """
+        width, heads = self.config.width, self.config.heads
+        batch, length, _ = tokens.shape
+        # attention is linear in its inputs, so what a place adds to them is added afterwards
+        tokens = tokens + torch.cat([self.position, self.qkv(self.position)], 1)
+        x = tokens[..., :width]
+        q, k, v = tokens[..., width:].reshape(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+        # softmax by hand: over six entries torch's own costs more than everything else in this block
+        weights = _bounded_exp(q @ k.transpose(-1, -2) / math.sqrt(width // heads)) * valid[:, None, None, :]
+        mixed = (weights @ v) / weights.sum(-1, keepdim=True)
+        x = x + self.attended(mixed.transpose(1, 2).reshape(batch, length, width))
         x = x + self.mlp_out(nn.functional.relu(self.mlp_in(self.norm_mlp(x))))
         value, weight = self.value_and_weight(self.norm_out(x)).unbind(-1)
-        weight = weight.masked_fill(~valid, -math.inf).softmax(-1)
-        return (weight * value).sum(-1) * valid.sum(-1)
+        weight = _bounded_exp(weight) * valid
+        return (weight * value).sum(-1) / weight.sum(-1) * valid.sum(-1)
 
-    def _attend(self, x: Tensor, valid: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = self.config.heads
-        q, k, v = self.qkv(x).reshape(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)
-        scores = scores.masked_fill(~valid[:, None, None, :], -math.inf)
-        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width)
-        return self.attended(mixed)
+    def forward(self, views: Tensor, index: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+        """Scores (B,) of windows whose views are numbered.
+
+        Args:
+            views: (M, *obs_shape) uint8; index: (B, H+1) which of them stands where; actions: (B, H); valid: (B, H+1).
+        """
+        embedded = self.embed(views)
+        past = self.transitions(embedded, index[:, :-1].flatten(), actions.flatten(), index[:, 1:].flatten())
+        present = self.present(embedded)[index[:, -1:]]
+        return self.score(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1), valid)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.errors import InputError
+from bkrl.potentials.distinct import NumberedWindows, number, number_rollout
 from bkrl.run import atomic_write, read_json, sha256, to_json
-from bkrl.windows import Windows
+from bkrl.windows import Rollout, Windows
 
 FORMAT = 1
 FILE = "potential.json"
@@ -40,7 +41,7 @@ class Raw(Protocol):
 
     horizon: int
 
-    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         """(B,) float64, finite, on a scale of its own."""
         ...
 
@@ -152,16 +153,29 @@ class Scaled:
         self.horizon = artefact.horizon
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
-        if windows.observations.shape[2:] != tuple(self.artefact.obs_shape):
-            raise InputError(
-                f"This potential was built for observations of shape {tuple(self.artefact.obs_shape)} "
-                f"({self.artefact.env_family}); it got {windows.observations.shape[2:]}."
-            )
+        self._check_shape(windows.observations.shape[2:])
         if windows.horizon != self.horizon:
             windows = windows.last(self.horizon)
+        return self.of_numbered(number(windows))
+
+    def of_rollout(self, rollout: Rollout, first: int = 0) -> NDArray[np.float32]:
+        """Φ of the windows at rows `first`..T of every world and then of the final windows, in one flat array."""
+        self._check_shape(rollout.observations.shape[2:])
+        return self.of_numbered(number_rollout(rollout, self.horizon, first))
+
+    def of_numbered(self, windows: NumberedWindows) -> NDArray[np.float32]:
+        """(B,) Φ of windows whose views are numbered already."""
         if len(windows) == 0:
             return np.zeros(0, np.float32)
-        return self.artefact.scale(self.raw(windows))
+        distinct, inverse = windows.distinct()
+        return self.artefact.scale(self.raw(distinct))[inverse]
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if tuple(shape) != tuple(self.artefact.obs_shape):
+            raise InputError(
+                f"This potential was built for observations of shape {tuple(self.artefact.obs_shape)} "
+                f"({self.artefact.env_family}); it got {tuple(shape)}."
+            )
 
     def close(self) -> None:
         """End what the potential runs beside this process (a program's sandbox)."""

@@ -161,36 +161,49 @@ class Sandbox:
                 f"horizon {windows.horizon} and {windows.observations.shape[2:]}."
             )
         distinct, inverse = windows.unique()
-        count = len(distinct)
+        everyone = np.arange(len(distinct) * (self.horizon + 1)).reshape(len(distinct), self.horizon + 1)
+        views = distinct.observations.reshape(-1, *self.obs_shape)
+        values, components = self.evaluate_views(views, everyone, distinct.actions, distinct.valid)
+        return values[inverse], {name: column[inverse] for name, column in components.items()}
+
+    def evaluate_views(
+        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """The same for B windows given as numbers (B, H+1) of views (M, *obs_shape), repetitions included."""
+        count = len(index)
         values = np.empty(count)
         components: dict[str, NDArray[np.float64]] = {}
         capacity = self._alive().capacity
         for start in range(0, count, capacity):
-            stop = min(start + capacity, count)
-            part, names = self._evaluate_part(distinct[start:stop])
-            values[start:stop] = part[0]
+            part = slice(start, min(start + capacity, count))
+            results, names = self._evaluate_part(views, index[part], actions[part], valid[part])
+            values[part] = results[0]
             for row, name in enumerate(names, start=1):
-                components.setdefault(name, np.full(count, np.nan))[start:stop] = part[row]
-        return values[inverse], {name: column[inverse] for name, column in components.items()}
+                components.setdefault(name, np.full(count, np.nan))[part] = results[row]
+        return values, components
 
-    def _evaluate_part(self, windows: Windows) -> tuple[NDArray[np.float64], list[str]]:
+    def _evaluate_part(
+        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], list[str]]:
         if self._busy_seconds > self.limits.cpu_seconds / 2:  # well before the CPU limit would end an honest program
             self.restart()
         began = time.monotonic()
         try:
-            return self._request(windows)
+            return self._request(views, index, actions, valid)
         except ProgramFailed as error:
             if error.kind != "killed":
                 raise
             self.restart()  # a kill can come from outside (the machine ran out of memory): one second chance
-            return self._request(windows)
+            return self._request(views, index, actions, valid)
         finally:
             self._busy_seconds += time.monotonic() - began
 
-    def _request(self, windows: Windows) -> tuple[NDArray[np.float64], list[str]]:
+    def _request(
+        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], list[str]]:
         worker = self._alive()
         try:
-            return worker.evaluate(windows, self.limits.call)
+            return worker.evaluate(views, index, actions, valid, self.limits.call)
         except ProgramFailed:
             if not worker.alive:
                 worker.close()
@@ -276,7 +289,11 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
         raise InputError("Probation needs at least one window.")
 
     def values(part: Windows) -> NDArray[np.float64]:
-        return program._evaluate_part(part)[0][0].copy()  # past the removal of duplicates, which would hide much
+        # past the removal of duplicates, which would hide much
+        index = np.arange(len(part) * (program.horizon + 1)).reshape(len(part), -1)
+        return program.evaluate_views(
+            part.observations.reshape(-1, *program.obs_shape), index, part.actions, part.valid
+        )[0]
 
     def require(fine: bool, reason: str) -> None:
         if not fine:
@@ -449,11 +466,18 @@ class _Worker:
             raise ProgramRejected([(int(line), str(reason)) for line, reason in message["problems"]])
         self._check(status, message)
 
-    def evaluate(self, windows: Windows, seconds: float) -> tuple[NDArray[np.float64], list[str]]:
-        count = len(windows)
-        self._observations[:count] = windows.observations
-        self._actions[:count] = windows.actions
-        self._valid[:count] = windows.valid
+    def evaluate(
+        self,
+        views: NDArray[np.uint8],
+        index: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        valid: NDArray[np.bool_],
+        seconds: float,
+    ) -> tuple[NDArray[np.float64], list[str]]:
+        count = len(index)
+        np.take(views, index, axis=0, out=self._observations[:count], mode="clip")  # "raise" would copy once more
+        self._actions[:count] = actions
+        self._valid[:count] = valid
         status, message = self._ask(_EVALUATE, count, b"", seconds)
         self._check(status, message)
         names = [str(name) for name in message.get("components", [])][:MAX_COMPONENTS]

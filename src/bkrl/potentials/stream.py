@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.potentials.protocol import Potential
+from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.potentials.shaping import shaping_rewards
 from bkrl.windows import Rollout, Windows
 
@@ -65,15 +65,21 @@ class ShapedReward:
         steps, envs = rollout.rewards.shape
         kept = self._kept(rollout)
         first = 0 if kept is None else 1
-        rows = rollout.windows(self.horizon, first)
-        final = rollout.final_windows(self.horizon)
-        values = self.potential(_join(rows, final))
+        values = self._evaluate(rollout, first)
+        rows = (steps + 1 - first) * envs
         phi = np.empty((steps + 1, envs), np.float32)
         if kept is not None:
             phi[0] = kept
-        phi[first:] = values[: len(rows)].reshape(-1, envs)
-        self._bootstrap = (rows[len(rows) - envs :], phi[-1].copy())
-        return phi, values[len(rows) :]
+        phi[first:] = values[:rows].reshape(-1, envs)
+        self._bootstrap = (rollout.windows(self.horizon, steps, steps), phi[-1].copy())
+        return phi, values[rows:]
+
+    def _evaluate(self, rollout: Rollout, first: int) -> NDArray[np.float32]:
+        """Φ at rows `first`..T and of the final windows, in one batch."""
+        if isinstance(self.potential, Scaled):
+            return self.potential.of_rollout(rollout, first)
+        parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
+        return np.concatenate([self.potential(part) for part in parts if len(part)])
 
     def metrics(self) -> dict[str, float]:
         """Mean and spread of Φ and of F in the last rollout."""
@@ -91,13 +97,3 @@ class ShapedReward:
             and np.array_equal(then.valid, now.valid)
         )
         return values if same else None
-
-
-def _join(first: Windows, second: Windows) -> Windows:
-    if len(second) == 0:
-        return first
-    return Windows(
-        np.concatenate([first.observations, second.observations]),
-        np.concatenate([first.actions, second.actions]),
-        np.concatenate([first.valid, second.valid]),
-    )

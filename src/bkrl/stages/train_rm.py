@@ -20,6 +20,7 @@ from bkrl.errors import InputError, UsageError
 from bkrl.potentials import read_potential
 from bkrl.potentials.certificate import certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
+from bkrl.potentials.distinct import number
 from bkrl.potentials.encoders import check_encoder, fit_encoder
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
 from bkrl.potentials.quality import describe
@@ -239,12 +240,12 @@ def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: 
     reporter.say(f"Embedding {len(said):,} distinct clauses and {len(goals):,} goals with {encoder.name}.")
     index = goal.build_index(
         goal.Texts(encoder, describe_views, dataset.action_names),
-        dataset.windows(rows, goal.HORIZON),
+        number(dataset.windows(rows, goal.HORIZON)),
         suggested,
         goals,
     )
     raw = goal.GoalRaw(index, encoder, describe_views, dataset.action_names, 0.0)
-    sample = _windows(dataset, _rows(dataset, _BATCH), goal.HORIZON)
+    sample = number(_windows(dataset, _rows(dataset, _BATCH), goal.HORIZON))
     raw.threshold, figures = goal.calibrate(raw, sample, generator(config.seed, "goal", "threshold"))
     facts = {"encoder": encoder.name, "goals": len(goals), "moments": len(index.keys), **figures}
 
@@ -264,7 +265,7 @@ def _store(
     with reporter.progress("measure the potential", len(rows), "windows") as update:
         for start in range(0, len(rows), _BATCH):
             part = rows[start : start + _BATCH]
-            values[start : start + len(part)] = built.raw(_windows(dataset, part, built.raw.horizon))
+            values[start : start + len(part)] = built.raw(number(_windows(dataset, part, built.raw.horizon)))
             update(start + len(part))
     scale = Scale(-1.0, 0.0) if built.kind == "zero" else Scale.measure(values, "The potential")
     files, settings = built.save(result.path)
