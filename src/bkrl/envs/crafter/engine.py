@@ -197,7 +197,7 @@ class Engine:
         return {
             "fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(),
             "worlds": self.worlds.view(np.uint8).reshape(self.num_envs, -1).copy(),
-            "objects": np.ascontiguousarray(self.objects[:, :used]).view(np.uint8).reshape(self.num_envs, -1),
+            "objects": self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : used * OBJECT.itemsize].copy(),
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -216,10 +216,12 @@ class Engine:
             or objects.dtype != np.uint8
         ):
             raise InputError(f"The snapshot is of {len(worlds)} worlds, not {self.num_envs}.")
-        self.worlds = np.ascontiguousarray(worlds).view(WORLD).reshape(self.num_envs).copy()
-        saved = np.ascontiguousarray(objects).view(OBJECT).reshape(self.num_envs, -1)
-        self.objects = np.zeros((self.num_envs, max(FIRST_ROWS, saved.shape[1])), OBJECT)
-        self.objects[:, : saved.shape[1]] = saved
+        if objects.ndim != 2 or objects.shape[1] % OBJECT.itemsize:
+            raise InputError("The snapshot's table of objects is damaged; take it again with snapshot().")
+        self.worlds = worlds.copy().view(WORLD).reshape(self.num_envs)
+        rows = max(FIRST_ROWS, objects.shape[1] // OBJECT.itemsize)
+        self.objects = np.zeros((self.num_envs, rows), OBJECT)
+        self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects
         for index in range(self.num_envs):
             seen = self.look(index)
             self.out.symbolic[index] = seen.symbolic

@@ -103,18 +103,18 @@ class ReferenceGame(crafter.Env):
         return self._obs()
 
     def semantic(self) -> NDArray[np.uint8]:
-        """(64, 64) ids indexed [x, y], ripe plants told apart."""
-        canvas = np.asarray(self._sem_view(), np.uint8)
+        """(64, 64) crafter's own ids, indexed [x, y]."""
+        return np.asarray(self._sem_view(), np.uint8)
+
+    def symbolic(self, semantic: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """(82,) the observation of `layout`, given the semantic map."""
+        player = self._player
+        canvas = semantic.copy()
         for obj in self._world.objects:
             if isinstance(obj, objects.Plant) and obj.ripe:
                 canvas[tuple(obj.pos)] = CELL["ripe_plant"]
-        return canvas
-
-    def symbolic(self) -> NDArray[np.uint8]:
-        """(82,) the observation of `layout`."""
-        player = self._player
         row = np.zeros(layout.SIZE, np.uint8)
-        row[layout.VIEW] = layout.local_view(self.semantic(), int(player.pos[0]), int(player.pos[1]))
+        row[layout.VIEW] = layout.local_view(canvas, int(player.pos[0]), int(player.pos[1]))
         row[layout.FACING] = FACING_STEPS.index((int(player.facing[0]), int(player.facing[1])))
         row[layout.INVENTORY] = list(player.inventory.values())
         row[layout.SLEEPING] = player.sleeping
@@ -164,6 +164,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
             self.game.reseed(int(self.np_random.integers(2**31 - 1)))
         self._seeded = True
         self._image = self.game.reset()
+        self._semantic = self.game.semantic()
         self._health = self.game._player.health
         self._unlocked = 0
         self._over = False
@@ -178,7 +179,8 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
         action = int(checked_actions([action], 1, len(self.world.action_names))[0])
         rules = self._rules
         verb = rules.rules.verbs[action]
-        self._image = self.game.step(crafter.constants.actions.index(VERBS[verb]))[0]
+        self._image, _, _, theirs = self.game.step(crafter.constants.actions.index(VERBS[verb]))
+        self._semantic = theirs["semantic"]
         player = self.game._player
         unlocked = sum(player.achievements[name] > 0 for name in rules.tasks)
         reward = 1.0 if unlocked > self._unlocked else 0.0
@@ -202,7 +204,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
     def _obs(self) -> Any:
         if self._observation == "image":
             return self._image
-        symbolic = self.game.symbolic()
+        symbolic = self.game.symbolic(self._semantic)
         return symbolic if self._observation == "symbolic" else {"symbolic": symbolic, "image": self._image}
 
     def _info(self, success: bool, dead: bool) -> dict[str, Any]:
@@ -212,6 +214,6 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
             "inventory": player.inventory.copy(),
             "achievements": {name: player.achievements[name] for name in ACHIEVEMENTS},
             "player_pos": np.array(player.pos),
-            "semantic": np.asarray(self.game._sem_view(), np.uint8),
+            "semantic": self._semantic,
             "discount": 0.0 if dead else 1.0,
         }

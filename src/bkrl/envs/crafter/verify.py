@@ -12,6 +12,7 @@ worlds (tools, ripe plants, a dungeon, lava, nightfall, …) and a bot that acts
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -142,10 +143,11 @@ class Pair:
 
     def _same(self, what: str, ours: Any, theirs: Any) -> None:
         if not np.array_equal(ours, theirs):
+            game = self.reference.game
             raise Mismatch(
                 f"{self.history}, step {self.steps}: {what} differs\nengine:    {ours}\nreference: {theirs}\n"
                 f"engine:    {captions.caption_batch(self.native.engine.out.symbolic)[0]}\n"
-                f"reference: {captions.caption_batch(self.reference.game.symbolic()[None])[0]}"
+                f"reference: {captions.caption_batch(game.symbolic(game.semantic())[None])[0]}"
             )
 
     # What can be put into both worlds
@@ -367,6 +369,7 @@ def play(
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare many steps over many seeds; 0 when nothing differs."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="python -m bkrl.envs.crafter.verify", description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=20_000, help="steps in all (default 20000)")
     parser.add_argument("--steps-per-seed", type=int, default=1_000, help="steps of each seed (default 1000)")
@@ -384,6 +387,9 @@ def main(arguments: list[str] | None = None) -> int:
         except Mismatch as mismatch:
             sys.stdout.write(f"{mismatch}\n")
             return 1
+        except KeyboardInterrupt:
+            seeds = i
+            break
         if (i + 1) % 10 == 0:
             sys.stderr.write(f"{met['steps']} steps over {i + 1} seeds agree\n")
     sys.stdout.write(f"{met.pop('steps')} steps over {seeds} seeds agree in everything. Met on the way:\n")

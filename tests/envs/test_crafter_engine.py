@@ -1,0 +1,343 @@
+"""The Crafter engine: equal to the reference, and a well-behaved vector environment."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import opensimplex
+import pytest
+from gymnasium.utils.env_checker import check_env
+from PIL import Image, ImageEnhance
+
+import bkrl.envs
+from bkrl.envs.crafter import engine as engine_module
+from bkrl.envs.crafter import verify
+from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_words, uniform, uniforms
+from bkrl.envs.crafter.noise import noise3, seed_noise
+from bkrl.envs.crafter.render import _grey, _pale
+from bkrl.envs.crafter.rules import GAMES
+from bkrl.envs.crafter.state import OBJECT, WORLD
+from bkrl.envs.jit import kernel
+from bkrl.errors import InputError, UsageError
+
+STAGED = [(env_id, stage) for env_id, stage in zip(list(GAMES) * 2, list(verify.STAGES)[1:], strict=False)]
+
+
+def worlds(num=1):
+    return np.zeros(num, WORLD)
+
+
+@kernel
+def _drawn(records, seed, words, doubles, bulk, integers, stops):
+    world = records[0]
+    seed_stream(world, seed)
+    for i in range(len(words)):
+        words[i] = next_word(world)
+    for i in range(len(doubles)):
+        doubles[i] = uniform(world)
+    uniforms(world, bulk)
+    for i in range(len(integers)):
+        integers[i] = randint(world, stops[i])
+
+
+@kernel
+def _skipped(records, seed, before, count):
+    world = records[0]
+    seed_stream(world, seed)
+    for _ in range(before):
+        next_word(world)
+    skip_words(world, count)
+
+
+@kernel
+def _noise(records, seed, places, values):
+    world = records[0]
+    seed_noise(world, seed)
+    for i in range(len(places)):
+        values[i] = noise3(world, places[i, 0], places[i, 1], places[i, 2])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 2, 2**32 - 1])
+def test_the_stream_is_numpys(seed):
+    theirs = np.random.RandomState(seed)
+    words, doubles, bulk = np.zeros(1000, np.uint32), np.zeros(1001), np.zeros(5001)
+    stops = np.array([1, 2, 3, 4, 5, 17, 100, 144, 2**31 - 1, 2**32 - 1] * 50)
+    integers = np.zeros(len(stops), np.int64)
+    records = worlds()
+    _drawn(records, seed, words, doubles, bulk, integers, stops)
+    np.testing.assert_array_equal(words, theirs.randint(0, 2**32, 1000, np.uint32))
+    np.testing.assert_array_equal(doubles, [theirs.uniform() for _ in doubles])
+    np.testing.assert_array_equal(bulk, theirs.uniform(size=len(bulk)))
+    np.testing.assert_array_equal(integers, [theirs.randint(0, stop) for stop in stops])
+    np.testing.assert_array_equal(records["mt"][0], theirs.get_state()[1])
+    assert records["mt_pos"][0] == theirs.get_state()[2]
+
+
+@pytest.mark.parametrize(("before", "count"), [(0, 6174), (623, 1), (624, 624), (5, 0), (1000, 6174)])
+def test_skipping_is_drawing_and_discarding(before, count):
+    records, theirs = worlds(), np.random.RandomState(7)
+    _skipped(records, 7, before, count)
+    theirs.randint(0, 2**32, before + count, np.uint32)
+    np.testing.assert_array_equal(records["mt"][0], theirs.get_state()[1])
+    assert records["mt_pos"][0] == theirs.get_state()[2]
+
+
+def test_noise_is_opensimplex_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    for seed in (0, 5, 2**31 - 2):
+        planes = ((3, 8), (15, 3))
+        grid = [(x / size, y / size, z) for x in range(0, 64, 9) for y in range(0, 64, 7) for size, z in planes]
+        places = np.concatenate([rng.uniform(-3, 70, (3000, 3)), np.array(grid), np.array([[0, 0, 0], [1, 1, 1]])])
+        values = np.zeros(len(places))
+        _noise(worlds(), seed, places, values)
+        simplex = opensimplex.OpenSimplex(seed)
+        np.testing.assert_array_equal(values, [simplex.noise3(*place) for place in places])
+
+
+def test_colours_fade_as_in_pillow():
+    grey, channel = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8), indexing="ij")
+    theirs = np.asarray(Image.blend(Image.fromarray(grey), Image.fromarray(channel), 0.4))
+    ours = np.array([[_pale(np.int64(g), np.int64(c)) for c in range(0, 256, 3)] for g in range(256)])
+    np.testing.assert_array_equal(ours, theirs[:, ::3])
+    colours = np.random.default_rng(0).integers(0, 256, (1, 3000, 3)).astype(np.uint8)
+    pale = np.asarray(ImageEnhance.Color(Image.fromarray(colours)).enhance(0.0))[0, :, 0]
+    np.testing.assert_array_equal([_grey(*map(np.int64, colour)) for colour in colours[0]], pale)
+
+
+def test_random_play_agrees_with_the_reference():
+    met = verify.play("CrafterReward-v1", 3, 330, guided=False)
+    assert met["dark steps"] > 0
+    assert met["episodes"] > 0
+
+
+@pytest.mark.parametrize(("env_id", "stage"), STAGED)
+def test_staged_play_agrees_with_the_reference(env_id, stage):
+    verify.play(env_id, len(stage), 120, stage, length=260)
+
+
+def test_every_way_to_die_and_every_tool_agree_with_the_reference():
+    pair = verify.Pair("CrafterReward-v1", 1)
+    for item, amount in (("wood", 9), ("stone", 9), ("coal", 2), ("iron", 2), ("sapling", 1)):
+        pair.set_item(item, amount)
+    verbs = pair.reference.world.action_names
+    x, y = pair.position
+    pair.clear(x, y + 1, "grass")
+    for name in ("place_table", "make_wood_pickaxe", "make_stone_pickaxe", "make_wood_sword", "make_stone_sword"):
+        pair.step(verbs.index(name))
+        assert pair.info["achievements"][name] == 1
+    pair.clear(x + 1, y, "tree")
+    pair.set_item("wood", 5)
+    pair.set_item("stone", 9)
+    pair.step(verbs.index("move_right"))
+    pair.clear(x + 1, y, "grass")
+    for name in ("place_furnace", "make_iron_pickaxe", "make_iron_sword"):
+        pair.step(verbs.index(name))
+        assert pair.info["achievements"][name] == 1
+    pair.clear(x, y - 1, "diamond")
+    pair.step(verbs.index("move_up"))
+    pair.step(verbs.index("do"))
+    assert pair.info["achievements"]["collect_diamond"] == 1
+    pair.put("plant", x, y - 1, age=400)
+    pair.step(verbs.index("do"))
+    assert pair.info["achievements"]["eat_plant"] == 1
+    pair.put("skeleton", x - 3, y, "path")
+    for step in (1, 2):
+        pair.clear(x - step, y, "path")
+    hit = pair.info["inventory"]["health"]
+    while pair.info["inventory"]["health"] >= hit and pair.steps < 200:
+        hit = pair.info["inventory"]["health"]
+        pair.step(0)
+    assert pair.steps < 200
+    pair.set_item("health", 1)
+    pair.set_item("food", 0)
+    while not pair.step(0):
+        pair.set_item("food", 0)
+    pair.begin()
+    pair.fall_asleep()
+    pair.set_item("energy", 2)
+    pair.set_item("health", 6)
+    pair.put("zombie", pair.position[0] + 1, pair.position[1])
+    while not pair.step(0):
+        pair.set_item("energy", 2)
+    assert pair.info["inventory"]["health"] == 0
+    pair.begin()
+    pair.clear(pair.position[0], pair.position[1] + 1, "lava")
+    assert pair.step(verbs.index("move_down"))
+
+
+def test_a_difference_is_reported_with_seed_step_and_both_states():
+    pair = verify.Pair("CrafterReward-v1", 5)
+    pair.native.engine.worlds["inventory"][0, 5] = 3
+    with pytest.raises(verify.Mismatch, match=r"(?s)seed 5.*step 1: symbolic differs\nengine: .*\nreference: "):
+        pair.step(0)
+
+
+def test_vector_and_reference_vector_agree():
+    native = bkrl.envs.make_vec("Crafter-Text-CollectDrink", 3, observation="both", length=9)
+    reference = bkrl.envs.make_vec("Crafter-Text-CollectDrink", 3, backend="reference", observation="both", length=9)
+    rng = np.random.default_rng(0)
+    for ours, theirs in zip(native.reset(seed=4)[0].items(), reference.reset(seed=4)[0].items(), strict=True):
+        np.testing.assert_array_equal(ours[1], theirs[1])
+    for step in range(24):
+        if step == 13:
+            mask = np.array([True, False, True])
+            seeds = [70, None, None]
+            ours = native.reset(seed=seeds, options={"reset_mask": mask})[0]
+            theirs = reference.reset(seed=seeds, options={"reset_mask": mask})[0]
+            np.testing.assert_array_equal(ours["symbolic"], theirs["symbolic"])
+        actions = rng.integers(0, 20, 3)
+        obs, rewards, terminated, truncated, infos = native.step(actions)
+        other = reference.step(actions)
+        for key in obs:
+            np.testing.assert_array_equal(obs[key], other[0][key])
+        for mine, other_one in zip((rewards, terminated, truncated), other[1:4], strict=True):
+            np.testing.assert_array_equal(mine, other_one)
+            assert mine.dtype == other_one.dtype
+        assert set(other[4]) <= set(infos)
+        np.testing.assert_array_equal(infos["success"], other[4]["success"])
+        if "final_obs" in other[4]:
+            np.testing.assert_array_equal(infos["_final_obs"], other[4]["_final_obs"])
+            for key in obs:
+                np.testing.assert_array_equal(infos["final_obs"][key], other[4]["final_obs"][key])
+            for key in ("r", "l"):
+                np.testing.assert_array_equal(infos["episode"][key], other[4]["episode"][key])
+        np.testing.assert_array_equal(native.frame(1), reference.frame(1))
+    assert native.missions() == ["", "", ""]
+
+
+def test_restore_then_step_is_step():
+    env = bkrl.envs.make_vec("CrafterReward-v1", 4, observation="both", length=120)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        env.step(rng.integers(0, 17, 4))
+    state = env.snapshot()
+    assert all(array.dtype == np.uint8 for array in state.values())
+    actions = rng.integers(0, 17, (60, 4))
+    first = [env.step(a) for a in actions]
+    other = bkrl.envs.make_vec("CrafterReward-v1", 4, observation="both", length=120)
+    frames: list[np.ndarray] = []
+    for target in (env, other):
+        target.restore(state)
+        assert all(np.array_equal(state[key], target.snapshot()[key]) for key in state)
+        frames.append(target.frame(2))
+        for before, after in zip(first, (target.step(a) for a in actions), strict=True):
+            for key in ("symbolic", "image"):
+                np.testing.assert_array_equal(before[0][key], after[0][key])
+            np.testing.assert_array_equal(before[1], after[1])
+            assert before[4].keys() == after[4].keys()
+    np.testing.assert_array_equal(*frames)
+
+
+def test_a_foreign_snapshot_is_refused_and_changes_nothing():
+    env = bkrl.envs.make_vec("CrafterReward-v1", 2)
+    env.reset(seed=0)
+    before = env.snapshot()
+    other = bkrl.envs.make_vec("Crafter-Text-Reward", 2)
+    other.reset(seed=1)
+    three = bkrl.envs.make_vec("CrafterReward-v1", 3)
+    three.reset(seed=1)
+    for wrong, words in ((other.snapshot(), "another"), (three.snapshot(), "3 worlds"), ({}, "lacks")):
+        with pytest.raises(InputError, match=words):
+            env.restore(wrong)
+    after = env.snapshot()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_threads_change_nothing():
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 17, (50, 5))
+    runs = []
+    for threads in (1, 3):
+        env = bkrl.envs.make_vec("CrafterReward-v1", 5, threads=threads)
+        env.reset(seed=9)
+        runs.append(np.stack([env.step(a)[0] for a in actions]))
+        env.close()
+    np.testing.assert_array_equal(*runs)
+
+
+def test_what_was_handed_out_stays():
+    env = bkrl.envs.make_vec("CrafterReward-v1", 2)
+    obs, _ = env.reset(seed=0)
+    kept = obs.copy()
+    rewards = env.step(np.zeros(2, int))[1]
+    rewards[:] = 7
+    env.step(np.ones(2, int))
+    np.testing.assert_array_equal(obs, kept)
+
+
+def test_tables_of_objects_grow_and_close_their_gaps(monkeypatch):
+    monkeypatch.setattr(engine_module, "FIRST_ROWS", 300)
+    pair = verify.Pair("CrafterReward-v1", 2)
+    x, y = pair.position
+    for i in range(-9, 10):
+        for j in range(-9, 10):
+            if abs(i) + abs(j) > 1 and (i + j) % 2:
+                pair.put("plant", x + i, y + j)
+    for step in range(60):
+        if step % 3 == 0:
+            for i in range(-9, 10, 2):
+                pair.clear(x + i, y + 3, "sand")
+                pair.put("plant", x + i, y + 3)
+        if pair.step(0):
+            break
+        pair.compare_closely()
+    assert pair.native.engine.objects.shape[1] > 300
+
+
+def test_bad_input_is_refused_and_changes_nothing():
+    env = bkrl.envs.make_vec("CrafterReward-v1", 2)
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step(np.zeros(2, int))
+    with pytest.raises(ValueError, match="all worlds"):
+        env.reset(options={"reset_mask": np.array([True, False])})
+    env.reset(seed=0)
+    before = env.snapshot()
+    for actions, words in (
+        (np.array([0, 17]), r"0\.\.16"),
+        (np.array([0, -1]), r"0\.\.16"),
+        (np.zeros(3, int), "shape"),
+        (np.zeros(2), "integers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            env.step(actions)
+    with pytest.raises(ValueError, match="negative"):
+        env.reset(seed=[-1, 0])
+    with pytest.raises(ValueError, match="seeds"):
+        env.reset(seed=[1, 2, 3])
+    with pytest.raises(ValueError, match="unknown reset option"):
+        env.reset(options={"mask": None})
+    after = env.snapshot()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+    with pytest.raises(IndexError):
+        env.frame(2)
+    for option, value in (("observation", "pixels"), ("threads", 0), ("length", 0)):
+        with pytest.raises(UsageError, match=option):
+            bkrl.envs.make_vec("CrafterReward-v1", 2, **{option: value})
+    with pytest.raises(ValueError, match="num_envs"):
+        bkrl.envs.make_vec("CrafterReward-v1", 0)
+
+
+def test_gymnasium_makes_and_accepts_it():
+    env = gymnasium.make_vec("Crafter-Text-EatCow", 2, vectorization_mode="vector_entry_point", length=5)
+    obs, _ = env.reset(seed=1)
+    assert env.observation_space.contains(obs)
+    for _ in range(5):
+        *_, truncated, infos = env.step(np.zeros(2, int))
+    assert truncated.all()
+    assert infos["episode"]["l"].tolist() == [5, 5]
+    assert infos["achievements"].shape == (2, 22)
+    check_env(bkrl.envs.make("Crafter-Text-EatCow", observation="both"), skip_render_check=False)
+
+
+def test_a_single_world_stops_at_its_end():
+    env = bkrl.envs.make("Crafter-Text-EatCow", length=2)
+    env.reset(seed=1)
+    env.step(0)
+    assert env.step(0)[2:4] == (False, True)
+    with pytest.raises(RuntimeError, match="over"):
+        env.step(0)
+
+
+def test_256_worlds_fit_in_200_megabytes():
+    assert 256 * (WORLD.itemsize + 1024 * OBJECT.itemsize) < 200e6 / 10
