@@ -31,6 +31,7 @@ from bkrl.errors import UsageError
 Cell = tuple[int, int]
 
 NUM_ENVS = 4
+PATIENCE = 300  # subgoals the bot may think of for one action
 HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 STREAMS = ("random", "bot", "meddler", "errands")
 # minigrid's bot cannot do these: it gives up, or searches without end.
@@ -53,6 +54,19 @@ def native_ids() -> list[str]:
     return ids
 
 
+class Plans(list[Any]):
+    """The bot's stack of subgoals, which in some layouts it would push to for ever."""
+
+    patience = PATIENCE
+
+    def append(self, subgoal: Any) -> None:
+        """Push a subgoal, or lose patience."""
+        self.patience -= 1
+        if self.patience < 0:
+            raise RuntimeError("the bot goes round in circles")
+        super().append(subgoal)
+
+
 class Driver:
     """Chooses actions for one reference world."""
 
@@ -67,6 +81,7 @@ class Driver:
         self.bot, self.taken, self.place = None, None, None
         if self.stream == "bot" and not any(word in self.env.env_id for word in NOT_FOR_THE_BOT):
             self.bot = BabyAIBot(self.env.inner)
+            self.bot.stack = Plans(self.bot.stack)
 
     def action(self) -> int:
         """The next action."""
@@ -83,6 +98,7 @@ class Driver:
 
     def advice(self) -> int:
         try:
+            self.bot.stack.patience = PATIENCE
             return int(self.bot.replan(self.taken))
         except Exception:  # noqa: BLE001 - the bot gives up in many ways; the worlds go on without it
             self.bot = None
@@ -260,13 +276,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200_000, help="steps to compare, all worlds together")
     parser.add_argument("--seeds", type=int, default=500, help="least number of different seeds")
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0, help="begin after so many pairs of id and stream")
     parser.add_argument("--only", default="", help="only ids that contain this text")
     args = parser.parse_args()
     ids = [env_id for env_id in native_ids() if args.only in env_id]
     seen: Counter[str] = Counter()
     started = time.time()
     seeds = blocks(args.first_seed)
-    for env_id, stream in itertools.cycle(itertools.product(ids, STREAMS)):
+    pairs = itertools.cycle(itertools.product(ids, STREAMS))
+    for env_id, stream in itertools.islice(pairs, args.skip, None):
         if seen["steps"] >= args.steps and seen["seeds"] >= args.seeds:
             break
         published = env_id in LEVELS
