@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import signal
 import time
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -155,8 +156,9 @@ def _side_by_side(cells: list[Cell], jobs: int, reporter: Reporter, title: str) 
     failed: list[str] = []
     started = time.monotonic()
     # Spawned, not forked: torch and numba own threads that do not survive a fork.
+    context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(max_workers=min(jobs, len(todo)), mp_context=multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context, initializer=_start_worker) as pool,
         reporter.progress(title, total, unit) as update,
     ):
         pending = {pool.submit(_work, cell): cell for cell in todo}
@@ -168,6 +170,8 @@ def _side_by_side(cells: list[Cell], jobs: int, reporter: Reporter, title: str) 
                 finished = len(todo) - len(futures)
                 update(_progress(todo, unit), f"{finished}/{len(todo)} runs")
         except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     reporter.say(f"{title} {len(todo)} runs: {time.monotonic() - started:.1f} s")
@@ -175,13 +179,36 @@ def _side_by_side(cells: list[Cell], jobs: int, reporter: Reporter, title: str) 
         raise RunFailed(f"{len(failed)} of {len(todo)} runs failed: {' '.join(failed)} Run the same command to retry.")
 
 
+_stopping = False  # in a worker: it was told to stop
+
+
+def _start_worker() -> None:
+    """A terminal sends Ctrl-C to every process; workers leave it to their parent, which then terminates them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+
+
 def _work(cell: Cell) -> str:
     """Run a cell in a worker; the sentence of its failure, or an empty string."""
+    if _stopping:
+        return ""
+    idle = signal.signal(signal.SIGTERM, _interrupt)
     try:
         run_cell(cell.stage, cell.config, Reporter())
     except BkrlError as problem:
         return f"{cell.config.run_dir}: {problem}"
+    finally:
+        signal.signal(signal.SIGTERM, idle)
     return ""
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Stop a stage as Ctrl-C would, so that it keeps what it has; the next cell may be on its way already."""
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    global _stopping
+    _stopping = True
+    raise KeyboardInterrupt
 
 
 def _progress(cells: Iterable[Cell], unit: str) -> float:
