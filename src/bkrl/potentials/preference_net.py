@@ -137,13 +137,17 @@ def bucket(values: Tensor) -> Tensor:
 
 
 class FlatEncoder(nn.Module):
-    """Flat observations (M, size): a map of categories that may stand first, and numbers with a table each."""
+    """Flat observations (M, size): a map of categories that may stand first, and numbers with a table each.
+
+    The numbers are also handed on as they are: what an action changed is a difference, which needs no hidden layer.
+    """
 
     def __init__(self, size: int, grid: tuple[int, int], hidden: int) -> None:
         super().__init__()
         self.cells = grid[0] * grid[1]
-        self.map = CellEncoder((*grid, 1), hidden) if self.cells else None
         self.rest = size - self.cells
+        self.size = hidden + self.rest
+        self.map = CellEncoder((*grid, 1), hidden) if self.cells else None
         self.tables = nn.Parameter(torch.zeros(max(self.rest, 1) * _LEVELS, hidden))
         nn.init.normal_(self.tables, std=1.0 / math.sqrt(max(self.rest, 1)))
         self.join = nn.Linear(2 * hidden if self.cells else hidden, hidden)
@@ -151,19 +155,22 @@ class FlatEncoder(nn.Module):
         self.offsets: Tensor
 
     def forward(self, views: Tensor) -> Tensor:
-        """(M, size) uint8 → (M, hidden)."""
+        """(M, size) uint8 → (M, hidden + numbers)."""
         flat = views.reshape(len(views), -1)
-        index = bucket(flat[:, self.cells :]) + self.offsets
-        numbers = nn.functional.relu(nn.functional.embedding_bag(index, self.tables, mode="sum"))
-        parts = numbers if self.map is None else torch.cat([self.map(flat[:, : self.cells, None]), numbers], 1)
-        return nn.functional.relu(self.join(parts))
+        numbers = bucket(flat[:, self.cells :])
+        known = nn.functional.relu(nn.functional.embedding_bag(numbers + self.offsets, self.tables, mode="sum"))
+        parts = [known]
+        if self.map is not None:
+            parts.insert(0, self.map(flat[:, : self.cells, None]))
+        return torch.cat([nn.functional.relu(self.join(torch.cat(parts, 1))), numbers / 10.0], 1)
 
 
-def view_encoder(config: NetConfig) -> nn.Module:
-    """The encoder that suits an observation's shape: a grid of cells, or a flat vector."""
+def view_encoder(config: NetConfig) -> tuple[nn.Module, int]:
+    """The encoder that suits an observation's shape (a grid of cells or a flat vector), and the size of its output."""
     if len(config.obs_shape) == 3:
-        return CellEncoder(config.obs_shape, config.hidden)
-    return FlatEncoder(math.prod(config.obs_shape), config.grid, config.hidden)
+        return CellEncoder(config.obs_shape, config.hidden), config.hidden
+    flat = FlatEncoder(math.prod(config.obs_shape), config.grid, config.hidden)
+    return flat, flat.size
 
 
 def _bounded_exp(x: Tensor) -> Tensor:
@@ -181,9 +188,9 @@ class PreferenceNet(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.view = view_encoder(config)
+        self.view, size = view_encoder(config)
         # three readings of a view: as a transition's start, as its end, and as the present
-        self.reads = nn.Linear(config.hidden, 3 * width)
+        self.reads = nn.Linear(size, 3 * width)
         self.action = nn.Embedding(config.num_actions, width)
         self.changed = nn.Embedding(2, width)
         self.norm_token, self.norm_mlp, self.norm_out = (nn.LayerNorm(width) for _ in range(3))

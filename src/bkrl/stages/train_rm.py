@@ -315,12 +315,14 @@ def _windows(dataset: Dataset, rows: NDArray[np.int64], horizon: int) -> Any:
 def _net_config(dataset: Dataset, horizon: int) -> Any:
     from bkrl.potentials.preference_net import NetConfig
 
-    grid = (0, 0)
+    shape, actions = tuple(dataset.obs_shape), len(dataset.action_names)
     if world(dataset.env_id).family == "crafter":
         from bkrl.envs.crafter import layout
 
+        # twice the size: 20 actions and 19 numbers have more to say than a grid of cells
         grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
-    return NetConfig(tuple(dataset.obs_shape), len(dataset.action_names), horizon, grid=grid)
+        return NetConfig(shape, actions, horizon, width=64, hidden=128, grid=grid)
+    return NetConfig(shape, actions, horizon)
 
 
 def _language(dataset: Dataset) -> str:
