@@ -107,6 +107,19 @@ def test_adding_rows_is_the_product_with_the_encoding(env_id: str) -> None:
     assert gradient.abs().sum() > 0
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_looking_changes_nothing(count: int) -> None:
+    """Rows are added in place: into new memory, and never into the bias, also when there is one observation."""
+    network = build_network("compact", obs_shape=(7, 7, 3), num_actions=7, num_values=1)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    views = torch.full((count, 7, 7, 3), 2, dtype=torch.uint8)
+    with torch.no_grad():
+        first = network(views)[0]
+        assert torch.equal(network(views)[0], first)
+    network(views)[0].sum().backward()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
 def test_bounds_tell_categories_from_quantities() -> None:
     assert Symbols.of_bounds(np.array([1, 31, 32])).sizes == (2, 32, 0)
     assert symbols_for((7, 7, 3)).sizes[:3] == (11, 6, 4)

@@ -16,6 +16,8 @@ from bkrl.envs.vector import WorldVectorEnv
 from bkrl.rl.networks import ActorCritic
 from bkrl.rng import derive_seed
 
+_NOISE_STEPS = 32
+
 
 @dataclass
 class Episode:
@@ -58,9 +60,12 @@ def play(
 ) -> Iterator[Episode]:
     """Play `episodes` episodes, seeded `seed`, `seed` + 1, …, and yield them in that order.
 
+    A world whose episode ends takes the next seed. The noise of sampled actions belongs to the episode, so how many
+    worlds there are changes nothing (but the rounding of batches of another size).
+
     Args:
         network: the policy; left as it is.
-        envs: N worlds; episodes are played N at a time.
+        envs: N worlds.
         greedy: take the likeliest action instead of sampling. A policy without memory often walks in circles then.
         keep: keep observations, actions and rewards.
         frames: keep pictures of the first so many episodes.
@@ -69,48 +74,94 @@ def play(
     """
     N = envs.num_envs
     device = next(network.parameters()).device
-    for wave in range(0, episodes, N):
-        size = min(N, episodes - wave)
-        seeds = [seed + wave + i for i in range(N)]
-        noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions", wave))
-        raw, _ = envs.reset(seed=seed + wave)
-        running = [Episode(seed=s, mission=m) for s, m in zip(seeds[:size], envs.missions(), strict=False)]
-        active = np.zeros(N, bool)
-        active[:size] = True
-        observations: list[NDArray[np.uint8]] = []
-        actions: list[NDArray[np.int64]] = []
-        rewards: list[NDArray[np.float32]] = []
-        while active.any():
-            seen = raw[view] if isinstance(raw, dict) else raw
-            logits = network(torch.from_numpy(np.ascontiguousarray(seen)).to(device))[0]
-            if not greedy:
-                logits = logits - torch.empty_like(logits).exponential_(generator=noise).log_()
-            action = logits.argmax(1).cpu().numpy()
-            for i in np.flatnonzero(active):
-                if wave + i < frames:
-                    running[i].frames.append(envs.frame(int(i)))
-            if keep:
-                observations.append(_symbols(raw))
-                actions.append(action)
-            raw, reward, terminated, truncated, infos = envs.step(action)
-            if keep:
-                rewards.append(reward)
-            ended = np.flatnonzero((terminated | truncated) & active)
-            for i in ended:
-                episode = running[i]
-                episode.episode_return = float(infos["episode"]["r"][i])
-                episode.length = int(infos["episode"]["l"][i])
-                episode.terminated, episode.truncated = bool(terminated[i]), bool(truncated[i])
-                episode.success = bool(infos["success"][i])
-                if keep:
-                    rows = [step[i] for step in observations]
-                    episode.observations = np.stack([*rows, _symbols(infos["final_obs"])[i]])
-                    episode.actions = np.array([step[i] for step in actions], np.int64)
-                    episode.rewards = np.array([step[i] for step in rewards], np.float32)
-            active[ended] = False
-            if tick is not None and len(ended):
-                tick(wave + size - int(active.sum()))
-        yield from running
+    raw, _ = envs.reset(seed=seed)
+    missions = envs.missions()
+    running: dict[int, _Running] = {
+        i: _Running(Episode(seed=seed + i, mission=missions[i]), keep) for i in range(min(N, episodes))
+    }
+    begun = len(running)
+    waiting: dict[int, Episode] = {}  # ended, but one before them has not
+    told = given = 0
+    while running:
+        worlds = np.fromiter(running, np.int64, len(running))
+        seen = raw[view] if isinstance(raw, dict) else raw
+        logits = network(torch.from_numpy(seen[worlds]).to(device))[0]
+        if not greedy:
+            logits = logits + torch.stack([one.noise(logits.shape[1]) for one in running.values()]).to(device)
+        actions = np.zeros(N, np.int64)
+        actions[worlds] = logits.argmax(1).cpu().numpy()
+        symbols = _symbols(raw)
+        for i, one in running.items():
+            if one.episode.seed - seed < frames:
+                one.episode.frames.append(envs.frame(i))
+            one.before(symbols[i], actions[i])
+        raw, rewards, terminated, truncated, infos = envs.step(actions)
+        next_seeds: dict[int, int] = {}
+        for i in worlds.tolist():
+            one = running[i]
+            one.after(rewards[i])
+            if not (terminated[i] or truncated[i]):
+                continue
+            one.episode.terminated, one.episode.truncated = bool(terminated[i]), bool(truncated[i])
+            one.episode.success = bool(infos["success"][i])
+            one.episode.episode_return = float(infos["episode"]["r"][i])
+            one.episode.length = int(infos["episode"]["l"][i])
+            one.end(_symbols(infos["final_obs"])[i])
+            waiting[one.episode.seed] = running.pop(i).episode
+            if begun < episodes:
+                next_seeds[i] = seed + begun
+                begun += 1
+        if next_seeds:
+            mask = np.zeros(N, bool)
+            mask[list(next_seeds)] = True
+            raw, _ = envs.reset(
+                seed=[next_seeds.get(i) for i in range(N)],  # type: ignore[arg-type]
+                options={"reset_mask": mask},
+            )
+            missions = envs.missions()
+            running |= {i: _Running(Episode(seed=s, mission=missions[i]), keep) for i, s in next_seeds.items()}
+        if tick is not None and begun - len(running) > told:
+            told = begun - len(running)
+            tick(told)
+        while seed + given in waiting:
+            yield waiting.pop(seed + given)
+            given += 1
+
+
+class _Running:
+    """An episode being played, and its own action noise."""
+
+    def __init__(self, episode: Episode, keep: bool) -> None:
+        self.episode, self.keep = episode, keep
+        self.generator = torch.Generator().manual_seed(derive_seed(episode.seed, "actions"))
+        self.chunk = torch.zeros(0, 0)
+        self.used = 0
+        self.observations: list[NDArray[np.uint8]] = []
+        self.actions: list[int] = []
+        self.rewards: list[float] = []
+
+    def noise(self, num_actions: int) -> torch.Tensor:
+        """(A,) Gumbel noise for the next action."""
+        if self.used == len(self.chunk):
+            self.chunk = torch.empty(_NOISE_STEPS, num_actions).exponential_(generator=self.generator).log_().neg_()
+            self.used = 0
+        self.used += 1
+        return self.chunk[self.used - 1]
+
+    def before(self, observation: NDArray[np.uint8], action: int) -> None:
+        if self.keep:
+            self.observations.append(observation.copy())
+            self.actions.append(int(action))
+
+    def after(self, reward: float) -> None:
+        if self.keep:
+            self.rewards.append(float(reward))
+
+    def end(self, observation: NDArray[np.uint8]) -> None:
+        if self.keep:
+            self.episode.observations = np.stack([*self.observations, observation])
+            self.episode.actions = np.array(self.actions, np.int64)
+            self.episode.rewards = np.array(self.rewards, np.float32)
 
 
 def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:

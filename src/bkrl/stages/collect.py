@@ -28,7 +28,7 @@ from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
 
-MOST_RECORDED_AT_ONCE = 64
+MOST_RECORDED_AT_ONCE = 32
 
 
 def run(config: CollectConfig, reporter: Reporter) -> Run:

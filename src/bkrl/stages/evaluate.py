@@ -20,7 +20,7 @@ from bkrl.rl.play import Episode, play
 from bkrl.rl.policy import Policy
 from bkrl.run import Run, atomic_write, to_json
 
-MOST_AT_ONCE = 64
+MOST_AT_ONCE = 32
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
 _Z = 1.959963984540054  # the 97.5 % point of the normal distribution

@@ -28,7 +28,7 @@ from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
 
-MOST_EVALUATED_AT_ONCE = 64
+MOST_EVALUATED_AT_ONCE = 32
 BEST = ("policy-best.safetensors", "policy-best.json")
 
 
