@@ -84,13 +84,15 @@ class CrafterVectorEnv(WorldVectorEnv):
         infos: dict[str, Any] = {"success": out.success.copy()}
         if ended:
             done = out.terminated | out.truncated
-            many = done[:, None]
-            infos["final_obs"] = self._obs(
-                np.where(many, out.final_symbolic, out.symbolic),
-                np.where(many[:, :, None, None], out.final_images, out.images),
-            )
+            infos["final_obs"] = self._obs(out.symbolic, out.images)
+            finals = self._obs(out.final_symbolic, out.final_images, done)
+            if self._observation == "both":
+                for key, final in finals.items():
+                    infos["final_obs"][key][done] = final
+            else:
+                infos["final_obs"][done] = finals
             infos["episode"] = {"r": np.where(done, out.returns, 0.0), "l": np.where(done, out.lengths, 0)}
-            infos["achievements"] = np.where(many, out.achievements, 0)
+            infos["achievements"] = np.where(done[:, None], out.achievements, 0)
             for key in ("final_obs", "episode", "achievements"):
                 infos[f"_{key}"] = done.copy()
         return (
@@ -124,13 +126,13 @@ class CrafterVectorEnv(WorldVectorEnv):
         del kwargs
         self.engine.close()
 
-    def _obs(self, symbolic: NDArray[np.uint8], images: NDArray[np.uint8]) -> Obs:
-        """Copies, so that what was handed out stays as it was."""
+    def _obs(self, symbolic: NDArray[np.uint8], images: NDArray[np.uint8], chosen: Any = ...) -> Obs:
+        """Copies of the chosen worlds' observations, so that what was handed out stays as it was."""
         if self._observation == "symbolic":
-            return symbolic.copy()
+            return symbolic[chosen].copy()
         if self._observation == "image":
-            return images.copy()
-        return {"symbolic": symbolic.copy(), "image": images.copy()}
+            return images[chosen].copy()
+        return {"symbolic": symbolic[chosen].copy(), "image": images[chosen].copy()}
 
 
 class CrafterEnv(gymnasium.Env[Any, Any]):

@@ -42,9 +42,15 @@ SKELETON_HEALTH: Final = 3
 
 CENTER: Final = AREA // 2
 _MARGIN: Final = 1e-6
-_CLEARING: Final = 14  # beyond this distance the clearing around the player lifts nothing by more than _FAINT
-_FAINT: Final = 1 / (1 + np.exp(_CLEARING - 4 - 2 * LARGEST))
+_AXIS: Final = np.arange(AREA) - CENTER
+_DISTANCE: Final = np.hypot(_AXIS[:, None], _AXIS[None, :])
+_START_LEAST: Final[Any] = 1 / (1 + np.exp(_DISTANCE - 4 + 2 * LARGEST))
+_START_MOST: Final[Any] = 1 / (1 + np.exp(_DISTANCE - 4 - 2 * LARGEST))
+"""Bounds of `start`, the clearing around the player, at [x, y]."""
 _UNKNOWN: Final = -1
+# Ground that is not decided yet: grass or a tree; and rock, to which its height of 1 to 3 is added
+_MEADOW: Final = 100
+_ROCK: Final = 200
 
 _QUOTIENTS: Final[Any] = np.arange(2 * AREA) / np.maximum(1, np.arange(16))[:, None]
 """x / size at [size, x]: a look-up is quicker than a division."""
@@ -77,14 +83,13 @@ def _wetness(water: float, spread: float) -> Int:
 
 
 @kernel
-def _material(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
-    """`_set_material`: the terrain at (x, y)."""
-    squared = (x - CENTER) ** 2 + (y - CENTER) ** 2
+def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
+    """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height."""
     height, wetness = _UNKNOWN, _UNKNOWN
-    if squared > _CLEARING**2:
+    if _START_MOST[x, y] < 0.5:
         height, wetness = _estimate(world, x, y, water_coarse, mountain_coarse)
     if height == _UNKNOWN or (height == 0 and wetness == _UNKNOWN):
-        start = 4 - np.sqrt(float(squared))
+        start = 4 - np.sqrt(float((x - CENTER) ** 2 + (y - CENTER) ** 2))
         start += 2 * _plane(world, x, y, 8.0, 3)
         start = 1 / (1 + np.exp(-start))
         water = water_coarse + 0.15 * _plane(world, x, y, 3.0, 5) + 0.1
@@ -96,53 +101,92 @@ def _material(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: 
         height = (mountain > 0.15) + (mountain > 0.18) + (mountain > 0.3)
         wetness = (water > 0.25) + (water > 0.3) + (water > 0.35)
     if height > 0:
-        return _rock(world, x, y, height)
+        return _ROCK + height
     if (wetness == 1 or wetness == 2) and _plane(world, x, y, 4.0, 9) > -0.2:
         return SAND
-    if wetness > 1:
-        return WATER
-    if _plane(world, x, y, 5.0, 7) > 0 and uniform(world) > 0.8:
-        return TREE
-    return GRASS
+    return WATER if wetness > 1 else _MEADOW
 
 
 @kernel
 def _estimate(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> tuple[Int, Int]:
-    """Height and wetness of a cell away from the clearing, as far as bounds tell; fine noise only where needed."""
-    water, water_spread = water_coarse + 0.1, 0.15 * LARGEST + 2 * _FAINT
-    mountain, mountain_spread = mountain_coarse / 1.3, 0.3 * LARGEST / 1.3 + 4 * _FAINT
+    """Height and wetness of a cell outside the clearing, as far as bounds tell; fine noise only where needed."""
+    start = (_START_LEAST[x, y] + _START_MOST[x, y]) / 2
+    start_spread = _START_MOST[x, y] - start
+    water, water_spread = water_coarse + 0.1 - 2 * start, 0.15 * LARGEST + 2 * start_spread
+    mountain, mountain_spread = mountain_coarse / 1.3 - 4 * start, 0.3 * LARGEST / 1.3 + 4 * start_spread
     height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
     if height == _UNKNOWN:
-        mountain, mountain_spread = mountain + 0.3 * _plane(world, x, y, 0.0, 5) / 1.3, 4 * _FAINT
+        mountain, mountain_spread = mountain + 0.3 * _plane(world, x, y, 0.0, 5) / 1.3, 4 * start_spread
         height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
     if height > 0:
         return height, _UNKNOWN
     wetness = _wetness(water, water_spread)
     if height == _UNKNOWN or wetness == _UNKNOWN:
-        water, water_spread = water + 0.15 * _plane(world, x, y, 3.0, 5), 2 * _FAINT
+        water, water_spread = water + 0.15 * _plane(world, x, y, 3.0, 5), 2 * start_spread
         height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
         wetness = _wetness(water, water_spread)
     return height, wetness
 
 
 @kernel
-def _rock(world: Any, x: Int, y: Int, height: Int) -> Int:
-    """What a mountain is made of at (x, y)."""
-    if height == 3 and _plane(world, x, y, 6.0, 7) > 0.15:
-        return PATH  # a cave
-    horizontal = noise3(world, _QUOTIENTS[3, 2 * x], _QUOTIENTS[5, y] / 3, 7.0) > 0.4
-    if horizontal or noise3(world, _QUOTIENTS[5, x] / 3, _QUOTIENTS[3, 2 * y], 7.0) > 0.4:
-        world.tunnels[x, y] = 1
-        return PATH
-    if _plane(world, x, y, 1.0, 8) > 0 and uniform(world) > 0.85:
+def _tunnel(world: Any, x: Int, y: Int) -> bool:
+    """Is rock at (x, y) cut by a horizontal or a vertical tunnel?"""
+    return (
+        noise3(world, _QUOTIENTS[3, 2 * x], _QUOTIENTS[5, y] / 3, 7.0) > 0.4
+        or noise3(world, _QUOTIENTS[5, x] / 3, _QUOTIENTS[3, 2 * y], 7.0) > 0.4
+    )
+
+
+@kernel
+def _rock(world: Any, x: Int, y: Int, height: Int, coal: bool, iron: bool) -> Int:
+    """What solid rock holds, given where coal and iron can be."""
+    if coal and uniform(world) > 0.85:
         return COAL
-    if _plane(world, x, y, 2.0, 6) > 0.4 and uniform(world) > 0.75:
+    if iron and uniform(world) > 0.75:
         return IRON
     if height >= 2 and uniform(world) > 0.994:
         return DIAMOND
     if height == 3 and _plane(world, x, y, 6.0, 5) > 0.35:
         return LAVA
     return STONE
+
+
+@kernel
+def _lay_ground(world: Any) -> None:
+    """`_set_material` for all cells: column by column, first the noise, one plane after the other, then the draws."""
+    water_coarse, mountain_coarse = np.empty(AREA), np.empty(AREA)
+    ground = np.empty(AREA, np.int64)
+    trees, coal, iron = np.empty(AREA, np.bool_), np.empty(AREA, np.bool_), np.empty(AREA, np.bool_)
+    for x in range(AREA):
+        for y in range(AREA):
+            water_coarse[y] = _plane(world, x, y, 3.0, 15)
+        for y in range(AREA):
+            mountain_coarse[y] = _plane(world, x, y, 0.0, 15)
+        for y in range(AREA):
+            ground[y] = _ground(world, x, y, water_coarse[y], mountain_coarse[y])
+        for y in range(AREA):
+            if ground[y] == _MEADOW:
+                trees[y] = _plane(world, x, y, 5.0, 7) > 0
+        for y in range(AREA):
+            if ground[y] == _ROCK + 3 and _plane(world, x, y, 6.0, 7) > 0.15:
+                ground[y] = PATH  # a cave
+        for y in range(AREA):
+            if ground[y] > _ROCK and _tunnel(world, x, y):
+                ground[y] = PATH
+                world.tunnels[x, y] = 1
+        for y in range(AREA):
+            if ground[y] > _ROCK:
+                coal[y] = _plane(world, x, y, 1.0, 8) > 0
+        for y in range(AREA):
+            if ground[y] > _ROCK:
+                iron[y] = _plane(world, x, y, 2.0, 6) > 0.4
+        for y in range(AREA):
+            material = ground[y]
+            if material == _MEADOW:
+                material = TREE if trees[y] and uniform(world) > 0.8 else GRASS
+            elif material > _ROCK:
+                material = _rock(world, x, y, material - _ROCK, coal[y], iron[y])
+            set_material(world, x, y, material)
 
 
 @kernel
@@ -166,14 +210,7 @@ def generate_world(world: Any, objects: Any) -> None:
     """Terrain, then creatures, column by column; the player is there already."""
     seed_noise(world, randint(world, 2**31 - 1))
     world.tunnels[:] = 0
-    water_coarse, mountain_coarse = np.empty(AREA), np.empty(AREA)
-    for x in range(AREA):
-        for y in range(AREA):
-            water_coarse[y] = _plane(world, x, y, 3.0, 15)
-        for y in range(AREA):
-            mountain_coarse[y] = _plane(world, x, y, 0.0, 15)
-        for y in range(AREA):
-            set_material(world, x, y, _material(world, x, y, water_coarse[y], mountain_coarse[y]))
+    _lay_ground(world)
     for x in range(AREA):
         for y in range(AREA):
             _populate(world, objects, x, y)
