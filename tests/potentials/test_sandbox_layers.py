@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +96,46 @@ def self_test_level() -> str:
     if not _level:
         _level.append(self_test().level)
     return _level[0]
+
+
+def test_a_worker_dies_with_its_parent():
+    code = (
+        "import sys, time\nfrom bkrl.potentials.sandbox import Sandbox\nfrom tests.potentials.corpus import FINE\n"
+        "program = Sandbox(FINE, (4,), 2)\nprint(program._worker._process.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline and _runs(worker):
+        time.sleep(0.02)
+    assert not _runs(worker)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and more than a zombie nobody waits for."""
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:
+            return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("layer", ["namespaces", "landlock", "limits", "seccomp"])
+def test_a_layer_taken_away_lowers_the_level_or_is_seen(layer: str):
+    if self_test_level() != "strong":
+        pytest.skip("the kernel layers are not all available here")
+    tested = self_test(skip=frozenset({layer}))
+    assert tested.layers[layer] == "switched off"
+    assert tested.level != "strong"

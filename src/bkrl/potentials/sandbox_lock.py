@@ -102,9 +102,8 @@ def _prctl(libc: ctypes.CDLL, option: int, value: int) -> None:
 
 def _unshare(libc: ctypes.CDLL) -> None:
     flags = _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWUTS
-    if os.geteuid() != 0:
-        flags |= _CLONE_NEWUSER
-    if libc.unshare(flags) != 0:
+    # without CAP_SYS_ADMIN (any user but root, and root in most containers) only inside a user namespace of its own
+    if libc.unshare(flags) != 0 and libc.unshare(flags | _CLONE_NEWUSER) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
