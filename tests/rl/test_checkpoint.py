@@ -16,6 +16,7 @@ import torch
 
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec
+from bkrl.errors import RunFailed
 from bkrl.reporter import Reporter
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.policy import network_for
@@ -90,6 +91,12 @@ def test_half_written_ones_are_not_seen_and_swept(tmp_path: Path) -> None:
     assert len(found.skipped) == 1
     checkpoints.sweep()
     assert not list(tmp_path.glob(".step*"))
+
+
+def test_a_folder_that_is_gone_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="cannot be written"):
+        Checkpoints(tmp_path / "gone" / "checkpoints").save(1, TENSORS, {})
+    assert not (tmp_path / "gone").exists()
 
 
 def make(seed: int = 3) -> PPO:

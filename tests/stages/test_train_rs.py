@@ -92,30 +92,41 @@ def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Pa
     run(replace(config, seed=2, fresh=True), Reporter())
 
 
-def test_shaped_and_interrupted_is_byte_for_byte_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    potential = potential_run(tmp_path / "rm")
-    whole = settings(tmp_path / "whole", alg="bk-code", potential=potential)
+@pytest.mark.parametrize(
+    ("env_id", "alg"),
+    [
+        ("Toy-TwoExits", "bk-code"),
+        ("BabyAI-Text-GoToLocal-RedBall-S20", "ppo"),
+        ("BabyAI-Text-PickUp-RedBall-S20", "rnd"),
+    ],
+)
+def test_interrupted_is_byte_for_byte_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env_id: str, alg: str
+) -> None:
+    potential = potential_run(tmp_path / "rm") if alg == "bk-code" else None
+    whole = settings(tmp_path / "whole", alg=alg, potential=potential, env=env_id, steps=6_000, eval_every=1_500)
     run(whole, Reporter())
 
     evaluate, calls = train_rs.evaluate, iter(range(100))
 
-    def dies_at_the_third(*arguments):
-        if next(calls) == 2:
+    def dies_at_the_fourth(*arguments):
+        if next(calls) == 3:
             raise RuntimeError("killed")
         return evaluate(*arguments)
 
-    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_third)
+    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
     stopped = replace(whole, out=tmp_path / "stopped")
     with pytest.raises(RuntimeError, match="killed"):
         run(stopped, Reporter())
+    assert list((tmp_path / "stopped" / "checkpoints").glob("step-*"))
     run(stopped, Reporter())
     texts = [
         [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
         for path in (tmp_path / "whole", tmp_path / "stopped")
     ]
     assert texts[0] == texts[1]
-    weights = [(tmp_path / name / "policy.safetensors").read_bytes() for name in ("whole", "stopped")]
-    assert weights[0] == weights[1]
+    for name in ("policy.safetensors", "policy-best.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Checkpoints:
         temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
         arrays, text = _as_arrays(tensors)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder has vanished must hear of it
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             files = {
