@@ -51,6 +51,27 @@ def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):
     assert not fresh.file("a.txt").exists()
 
 
+def test_two_processes_cannot_work_in_one_run(tmp_path):
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom bkrl.errors import UsageError\nfrom bkrl.run import Run\n"
+        "from tests.test_run import Config\n"
+        "try:\n    Run.create(Path(sys.argv[1]), stage='label', config=Config(), fresh=sys.argv[2] == '1')\n"
+        "except UsageError as error:\n    print(error)\n"
+    )
+
+    def other(fresh: str) -> str:
+        command = [sys.executable, "-c", code, str(tmp_path / "r"), fresh]
+        return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1]).stdout
+
+    assert "Another process is at work" in other("0")
+    assert "Another process is at work" in other("1")
+    assert run.file("config.json").exists()
+    run.finish([])
+    assert other("0") == ""
+    assert not run.file(".lock").exists()
+
+
 def test_fresh_does_not_remove_what_is_no_run(tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "thesis.tex").write_text("years of work")

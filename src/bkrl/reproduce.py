@@ -10,6 +10,7 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -186,6 +187,14 @@ def _start_worker() -> None:
     """A terminal sends Ctrl-C to every process; workers leave it to their parent, which then terminates them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _stop_with(parent: int) -> None:
+    """A worker whose parent was killed keeps what it has and stops, rather than train on for nobody."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _work(cell: Cell) -> str:

@@ -26,7 +26,13 @@ from bkrl.errors import InputError, RunFailed, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT = 1
+LOCK = ".lock"
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = ("fresh", "cache", "threads", "concurrency", "rpm", "tpm", "max_requests", "dry_run")
@@ -123,6 +129,7 @@ class Run:
         self.config = config
         self._manifest = manifest
         self._metrics: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
 
     @classmethod
     def create(
@@ -140,7 +147,8 @@ class Run:
             fresh: remove what an earlier run left there.
 
         Raises:
-            UsageError: the folder holds a run of another config, or files that are no run.
+            UsageError: the folder holds a run of another config, or files that are no run, or another process is at
+                work in it.
         """
         path = Path(path)
         document = {
@@ -154,6 +162,7 @@ class Run:
             raise UsageError(f"{path} is a file; name a folder with --out.")
         config_file = path / "config.json"
         if fresh and config_file.exists():
+            _lock(path).close()
             shutil.rmtree(path)
         if config_file.exists():
             found = read_json(config_file)
@@ -164,15 +173,21 @@ class Run:
                     "to remove it first."
                 )
             manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
-            return cls(path, found, manifest)
-        if path.exists() and any(path.iterdir()):
+            run = cls(path, found, manifest)
+            if manifest is None:
+                run._lock = _lock(path)
+            return run
+        if path.exists() and any(p.name != LOCK for p in path.iterdir()):
             raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFailed(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
+        lock = _lock(path)
         atomic_write(config_file, to_json(document))
-        return cls(path, _plain(document), None)
+        run = cls(path, _plain(document), None)
+        run._lock = lock
+        return run
 
     @classmethod
     def open(cls, path: Path, stage: str | Sequence[str] | None = None, verify: bool = True) -> Run:
@@ -279,6 +294,10 @@ class Run:
         }
         atomic_write(self.file("manifest.json"), to_json(manifest))
         self._manifest = _plain(manifest)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+            self.file(LOCK).unlink(missing_ok=True)
 
     def verify(self) -> None:
         """Compare every output with the manifest; InputError names the first that differs."""
@@ -302,6 +321,20 @@ class Run:
 
             described["rows"] = pq.read_metadata(path).num_rows
         return described
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the folder for as long as the file is open: two processes in one run would write over each other."""
+    file = (path / LOCK).open("ab")
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UsageError(f"Another process is at work in {path}; wait for it or stop it.") from None
+        except OSError:
+            pass  # a file system without locks: nothing can be promised there
+    return file
 
 
 def _input(path: Path) -> dict[str, str]:
