@@ -35,7 +35,7 @@ test: lint
 	$(BIN)/pytest -n auto --dist loadfile
 
 bench: $(READY)
-	for script in benchmarks/*.py; do $(BIN)/python $$script --json || exit 1; done
+	$(BIN)/python benchmarks/envs.py --json
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -6,19 +6,11 @@ import sys
 import typing
 from pathlib import Path
 
-from bkrl import config, schema
+from bkrl import schema
+from bkrl.config import VERBS
 from bkrl.options import flags_of, option_name
 
 HERE = Path(__file__).parent
-VERBS = {
-    "collect": config.CollectConfig,
-    "label": config.LabelConfig,
-    "train-rm": config.TrainRmConfig,
-    "train-rs": config.TrainRsConfig,
-    "evaluate": config.EvaluateConfig,
-    "report": config.ReportConfig,
-    "reproduce": config.ReproduceConfig,
-}
 
 
 def cli() -> str:

@@ -8,20 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bkrl import config
 from bkrl.cli import run_command
+from bkrl.config import VERBS
 from bkrl.options import flags_of, option_name
 from bkrl.run import Run
-
-VERBS = {
-    "collect": config.CollectConfig,
-    "label": config.LabelConfig,
-    "train-rm": config.TrainRmConfig,
-    "train-rs": config.TrainRsConfig,
-    "evaluate": config.EvaluateConfig,
-    "report": config.ReportConfig,
-    "reproduce": config.ReproduceConfig,
-}
 
 
 def test_help_lists_the_pipeline_in_order(capsys):

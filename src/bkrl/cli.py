@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from bkrl import __version__, config, console
+from bkrl import __version__, console
+from bkrl.config import VERBS
 from bkrl.errors import BkrlError
 from bkrl.options import command
 
@@ -54,16 +55,9 @@ def _reproduce(settings: Any, as_json: bool) -> None:
         _show_run(result, as_json)
 
 
-for _name, _config in (
-    ("collect", config.CollectConfig),
-    ("label", config.LabelConfig),
-    ("train-rm", config.TrainRmConfig),
-    ("train-rs", config.TrainRsConfig),
-    ("evaluate", config.EvaluateConfig),
-    ("report", config.ReportConfig),
-):
-    app.command(_name, rich_help_panel=_PIPELINE)(command(_config, _stage(_name.replace("-", "_"))))
-app.command("reproduce", rich_help_panel=_PIPELINE)(command(config.ReproduceConfig, _reproduce))
+for _verb, _config in VERBS.items():
+    _run = _reproduce if _verb == "reproduce" else _stage(_verb.replace("-", "_"))
+    app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
 
 
 @app.command(rich_help_panel=_LOOK)

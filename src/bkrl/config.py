@@ -230,3 +230,15 @@ class ReproduceConfig:
     out: Annotated[Path, Flag("folder for all runs and report.html")] = Path("logs/reproduce")
     jobs: Annotated[int, Flag("training runs side by side; 0: one for each core", least=0)] = 0
     dry_run: Annotated[bool, Flag("print what would be done")] = False
+
+
+# The command line, docs/cli.md and study files all go through this table.
+VERBS: dict[str, type] = {
+    "collect": CollectConfig,
+    "label": LabelConfig,
+    "train-rm": TrainRmConfig,
+    "train-rs": TrainRsConfig,
+    "evaluate": EvaluateConfig,
+    "report": ReportConfig,
+    "reproduce": ReproduceConfig,
+}

@@ -26,14 +26,7 @@ from bkrl.registry import did_you_mean
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 
-_CONFIGS: dict[str, type] = {
-    "collect": settings.CollectConfig,
-    "label": settings.LabelConfig,
-    "train_rm": settings.TrainRmConfig,
-    "train_rs": settings.TrainRsConfig,
-    "evaluate": settings.EvaluateConfig,
-    "report": settings.ReportConfig,
-}
+_CONFIGS = {verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb != "reproduce"}
 _WORLD_KEYS = {"name", "variants", "algs", "seeds", *_CONFIGS} - {"report"}
 
 
