@@ -23,7 +23,7 @@ def cli() -> str:
         "130 interrupted, 143 terminated.",
         "",
         "Besides the verbs: `bkrl show RUN`, `bkrl list envs|algs|llms|potentials`, `bkrl prompt code|pref|goal ENV`,",
-        "`bkrl data validate|head|export`, `bkrl doctor`, and `bkrl --install-completion` for your shell.",
+        "`bkrl check-potential RM`, `bkrl data validate|head|export`, `bkrl doctor`, and `bkrl --install-completion` for your shell.",
     ]
     for verb, settings in VERBS.items():
         arguments = [path[-1].upper() for path, _, flag, _ in flags_of(settings) if flag.positional]

@@ -134,7 +134,7 @@ class TrainRmConfig:
     """Turn labels into a potential Φ with a fixed scale."""
 
     labels: Annotated[Path, Flag("a label run", positional=True)]
-    out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS]")] = None
+    out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]")] = None
     dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
     encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline) or hf:NAME_OR_PATH")] = "hash"
     epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
@@ -149,7 +149,8 @@ class TrainRmConfig:
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        return self.out or Path("logs") / f"rm-{self.labels.name}"
+        control = "" if self.control == "none" else f"-{self.control}"
+        return self.out or Path("logs") / f"rm-{self.labels.name}{control}"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bkrl.cli import run_command
 from bkrl.config import CollectConfig, LabelConfig, TrainRmConfig
 from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.envs import captioner, make, world
@@ -210,3 +211,12 @@ def test_labels_without_a_single_answer_are_refused(data, tmp_path):
     path = labels(tmp_path / "labels", data, "pref", [row], "preferences.parquet", PREFERENCES)
     with pytest.raises(InputError, match="no usable label"):
         run(TrainRmConfig(labels=path, out=tmp_path / "rm"), Reporter())
+
+
+def test_a_finished_potential_can_be_certified_again(tmp_path, data, capsys):
+    made = program_labels(tmp_path / "labels", data, GOOD)
+    run(TrainRmConfig(labels=made, out=tmp_path / "rm"), Reporter())
+    assert run_command(["check-potential", str(tmp_path / "rm"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again == json.loads((tmp_path / "rm" / CERTIFICATE).read_text())
+    assert run_command(["check-potential", str(tmp_path / "rm"), "--dataset", str(tmp_path / "rm")]) == 3

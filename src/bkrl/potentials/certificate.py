@@ -62,7 +62,8 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for certificate.json."""
-        return {"passed": self.passed, "checks": [asdict(check) for check in self.checks]}
+        checks = [{**asdict(check), "passed": bool(check.passed)} for check in self.checks]
+        return {"passed": self.passed, "checks": checks}
 
 
 def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int = 6, steps: int = 200) -> Certificate:

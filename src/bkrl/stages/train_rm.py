@@ -17,8 +17,8 @@ from bkrl.config import TrainRmConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
-from bkrl.potentials import read_potential
-from bkrl.potentials.certificate import certify
+from bkrl.potentials import load_potential, read_potential
+from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.distinct import number
 from bkrl.potentials.encoders import check_encoder, fit_encoder
@@ -97,6 +97,23 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         **{"training": built.facts} if built.facts else {},
     )
     return result
+
+
+def check(path: Path, dataset: Path | None = None) -> Certificate:
+    """Run the certificate of a finished potential again, on the dataset it was built on or another of its world.
+
+    Raises:
+        InputError: the potential or the dataset is missing, damaged, or of another world.
+    """
+    run = Run.open(path, "train-rm")
+    data = Dataset.open(dataset if dataset is not None else Path(run.manifest["inputs"]["dataset"]["path"]))
+    potential = load_potential(path)
+    try:
+        if potential.artefact.obs_shape != data.obs_shape:
+            raise InputError(f"{path} sees observations of another world than {data.env_id}; name its --dataset.")
+        return certify(potential, data)
+    finally:
+        potential.close()
 
 
 def _dataset_path(config: TrainRmConfig, labels: Run) -> Path:
