@@ -111,7 +111,7 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
     try:
         if potential.artefact.obs_shape != data.obs_shape:
             raise InputError(f"{path} sees observations of another world than {data.env_id}; name its --dataset.")
-        return certify(potential, data)
+        return certify(potential, data, int(run.config["config"]["seed"]))
     finally:
         potential.close()
 
