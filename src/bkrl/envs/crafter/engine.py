@@ -36,7 +36,10 @@ class Switches(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Where the kernels write, N rows each; the last five for episodes that end with autoreset."""
+    """Where the kernels write, N rows each; the last five for episodes that end with autoreset.
+
+    `table_ends` says how far each world's table of objects is filled.
+    """
 
     symbolic: NDArray[np.uint8]
     images: NDArray[np.uint8]
@@ -44,6 +47,7 @@ class Outputs(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     success: NDArray[np.bool_]
+    table_ends: NDArray[np.int64]
     final_symbolic: NDArray[np.uint8]
     final_images: NDArray[np.uint8]
     returns: NDArray[np.float64]
@@ -115,12 +119,14 @@ class Engine:
             np.zeros(num_envs, bool),
             np.zeros(num_envs, bool),
             np.zeros(num_envs, bool),
+            np.zeros(num_envs, np.int64),
             np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
             np.zeros((num_envs, *image), np.uint8),
             np.zeros(num_envs),
             np.zeros(num_envs, np.int64),
             np.zeros((num_envs, len(ACHIEVEMENTS)), np.int32),
         )
+        self.begun = False  # has every world been reset at least once?
         self._verbs = np.array(game.rules.verbs)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
         self._daylight = _daylight(self.length)
@@ -129,11 +135,6 @@ class Engine:
         edges = np.linspace(0, num_envs, min(threads, num_envs) + 1).astype(int).tolist()
         self._parts = list(pairwise(edges))
         self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
-
-    @property
-    def begun(self) -> bool:
-        """Has every world been reset at least once?"""
-        return bool((self.worlds["episode"] > 0).all())
 
     def seed(self, index: int, seed: int) -> None:
         """Count the episodes of world `index` from 1 again, with worlds of `seed`."""
@@ -148,12 +149,13 @@ class Engine:
                 self.worlds, self.objects, chosen, self.switches, self._daylight, self._tiles, self.out, start, stop
             )
         )
+        self.begun = self.begun or bool(chosen.all())
         for index in np.flatnonzero(chosen):
             self._lay_ready(int(index))
 
     def step(self, actions: NDArray[np.int64]) -> bool:
         """One action in each world, checked by the caller. True if an episode ended."""
-        missing = rows_needed(self.worlds) - self.objects.shape[1]
+        missing = rows_needed(self.out.table_ends) - self.objects.shape[1]
         if missing > 0:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
             self.objects = np.concatenate([self.objects, more], axis=1)
@@ -222,6 +224,8 @@ class Engine:
         rows = max(FIRST_ROWS, objects.shape[1] // OBJECT.itemsize)
         self.objects = np.zeros((self.num_envs, rows), OBJECT)
         self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects
+        self.out.table_ends[:] = self.worlds["objects_end"]
+        self.begun = bool((self.worlds["episode"] > 0).all())
         for index in range(self.num_envs):
             seen = self.look(index)
             self.out.symbolic[index] = seen.symbolic

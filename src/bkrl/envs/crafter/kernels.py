@@ -139,6 +139,7 @@ def step_worlds(
             out.achievements[n] = world.achievements
             _begin(world, objects)
             _show(world, objects, daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
+        out.table_ends[n] = world.objects_end
         ended += done
     return ended
 
@@ -151,6 +152,7 @@ def begin_worlds(
     for n in range(start, stop):
         if chosen[n]:
             _begin(worlds[n], tables[n])
+            out.table_ends[n] = worlds[n].objects_end
             _show(worlds[n], tables[n], daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
 
 

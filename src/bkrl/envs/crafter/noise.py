@@ -42,14 +42,10 @@ _GRADIENTS: Final = np.array(
 LARGEST: Final = 1.0
 """The noise stays within ±0.99: the sum over all lattice points with the gradient that fits each best, maximised."""
 
-# A set of axes is three bits: 1 for x, 2 for y, 4 for z. Where a place lies in its cell:
-_AT_ORIGIN: Final = 0  # in the tetrahedron at (0, 0, 0), which is among the two nearest points
-_BY_ORIGIN: Final = 1  # in it, but two others are nearer
-_AT_CORNER: Final = 2  # in the tetrahedron at (1, 1, 1), which is among the two nearest points
-_BY_CORNER: Final = 3
-_NEAR_CORNER: Final = 4  # in the octahedron, both nearest points on the side of (1, 1, 1)
-_NEAR_ORIGIN: Final = 5  # in the octahedron, both nearest points on the side of (0, 0, 0)
-_BETWEEN: Final = 6  # in the octahedron, one on either side
+# A set of axes is three bits: 1 for x, 2 for y, 4 for z. A place lies in one of three parts of its cell:
+_LOW: Final = 0  # the tetrahedron at (0, 0, 0)
+_HIGH: Final = 1  # the tetrahedron at (1, 1, 1)
+_MIDDLE: Final = 2  # the octahedron between them
 
 
 def _unit(axes: int) -> list[int]:
@@ -57,41 +53,43 @@ def _unit(axes: int) -> list[int]:
 
 
 def _first(axes: int) -> int:
-    return next(bit for bit in (1, 2, 4) if axes & bit)
+    """One axis of a set: x before y before z."""
+    return next((bit for bit in (1, 2) if axes & bit), 4)
 
 
-def _extra_points(where: int, axes: int, others: int) -> tuple[list[int], list[int]]:
-    """The two extra lattice points of a place, from its region and the axes that decide."""
-    u, missing = _unit(axes), 7 & ~axes
-    if where in (_AT_ORIGIN, _AT_CORNER):
-        # Beyond the nearest point, turned once to either side: at the origin a step back along the other axes, at
-        # the corner a step on along its own. The first of the two changes gets its own point.
-        change = [bit for bit in (1, 2, 4) if (missing if where == _AT_ORIGIN else axes) & bit]
-        step = -1 if where == _AT_ORIGIN else 1
-        changed = [[value + step * (bit == 1 << axis) for axis, value in enumerate(u)] for bit in change]
-        return changed[0], changed[1]
-    if where == _BY_ORIGIN:
-        return u, [2 * value - 1 for value in u]
-    if where == _BY_CORNER:
-        return u, [2 * value for value in u]
-    if where == _NEAR_CORNER:
-        return [1, 1, 1], [2 * value for value in _unit(_first(axes) if axes else 4)]
-    if where == _NEAR_ORIGIN:
-        return [0, 0, 0], [1 - 2 * value for value in _unit(_first(missing) if missing else 4)]
-    return [1 - 2 * value for value in _unit(_first(missing) if missing else 4)], [
-        2 * value for value in _unit(_first(others) if others else 4)
-    ]
+def _extra_points(part: int, yes: bool, also: bool, a: int, b: int) -> list[list[int]]:
+    """The two extra lattice points of a place, from what `noise3` finds out about it.
+
+    Args:
+        part: of the cell.
+        yes, also: in a tetrahedron, whether its corner is among the two nearest points, and whether b is nearer than a;
+            in the octahedron, whether a and b are on the far side, that of (1, 1, 1).
+        a, b: the two nearest points apart from a tetrahedron's corner.
+    """
+    if part != _MIDDLE:
+        nearest, low = _unit(b if also else a), part == _LOW
+        if not yes:
+            both = _unit(a | b if low else a & b)
+            return [both, [2 * value - 1 if low else 2 * value for value in both]]
+        # Next to the nearest point: a step back along one axis it lacks, or a step on along one it has
+        change = [axis for axis in range(3) if nearest[axis] != low]
+        step = -1 if low else 1
+        return [[value + step * (axis == one) for axis, value in enumerate(nearest)] for one in change][:2]
+    if yes and also:
+        return [[1, 1, 1], [2 * value for value in _unit(_first(a & b))]]
+    if not yes and not also:
+        return [[0, 0, 0], [1 - 2 * value for value in _unit(_first(7 & ~(a | b)))]]
+    far, near = (a, b) if yes else (b, a)
+    return [[1 - 2 * value for value in _unit(_first(7 & ~far))], [2 * value for value in _unit(_first(near))]]
 
 
-_EXTRA: Final = np.zeros((7, 8, 8, 6), np.int64)
-"""Two lattice points at [where, axes, others]."""
-for _where in range(7):
-    for _axes in range(8):
-        for _others in range(8):
-            if _where in (_AT_ORIGIN, _AT_CORNER) and bin(_axes).count("1") != (1 if _where == _AT_ORIGIN else 2):
-                continue
-            _EXTRA[_where, _axes, _others] = np.concatenate(_extra_points(_where, _axes, _others))
-_EXTRA_REAL: Final = np.concatenate([_EXTRA, _EXTRA.reshape(7, 8, 8, 2, 3).sum(-1) * _SQUISH], axis=-1)
+_EXTRA: Final = np.zeros((3, 2, 2, 8, 8, 6), np.int64)
+"""Two lattice points at [part, yes, also, a, b]; rows that cannot come up mean nothing."""
+for _part, _yes, _also, _a, _b in np.ndindex(_EXTRA.shape[:-1]):
+    _corners = [bin(_axes).count("1") for _axes in (_a, _b)]
+    if _part == _MIDDLE or _corners == ([1, 1] if _part == _LOW else [2, 2]):
+        _EXTRA[_part, _yes, _also, _a, _b] = np.ravel(_extra_points(_part, bool(_yes), bool(_also), _a, _b))
+_EXTRA_REAL: Final = np.concatenate([_EXTRA, _EXTRA.reshape(*_EXTRA.shape[:-1], 2, 3).sum(-1) * _SQUISH], axis=-1)
 """The same as doubles, and for each of the two what `_point` calls its squish."""
 
 _MULTIPLIER: Final = np.uint64(6364136223846793005)
@@ -141,53 +139,49 @@ def noise3(world: Any, x: float, y: float, z: float) -> float:
     xin, yin, zin = xs - xf, ys - yf, zs - zf
     inside = xin + yin + zin
     value = 0.0
-    others: Int = 0
-    if inside <= 1:  # the tetrahedron at (0, 0, 0): which two of its other points are nearest?
+    # The conditions below are data, not branches
+    if inside <= 1:  # which two of the other points of this tetrahedron are nearest?
+        part = _LOW
         z_over_x = (xin < yin) & (zin > xin)
         z_over_y = (xin >= yin) & (zin > yin)
         a, a_score = (4, zin) if z_over_x else (1, xin)
         b, b_score = (4, zin) if z_over_y else (2, yin)
-        at_origin = 1 - inside > min(a_score, b_score)
-        nearest = b if b_score > a_score else a
-        where = _AT_ORIGIN if at_origin else _BY_ORIGIN
-        axes = nearest if at_origin else a | b
+        yes = 1 - inside > min(a_score, b_score)
+        also = b_score > a_score
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 1)
-    elif inside >= 2:  # the tetrahedron at (1, 1, 1)
+    elif inside >= 2:
+        part = _HIGH
         z_under_x = (xin > yin) & (zin < xin)
         z_under_y = (xin <= yin) & (zin < yin)
         a, a_score = (3, zin) if z_under_x else (6, xin)
         b, b_score = (3, zin) if z_under_y else (5, yin)
-        at_corner = 3 - inside < max(a_score, b_score)
-        nearest = b if b_score < a_score else a
-        where = _AT_CORNER if at_corner else _BY_CORNER
-        axes = nearest if at_corner else a & b
+        yes = 3 - inside < max(a_score, b_score)
+        also = b_score < a_score
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 1)
-    else:  # the octahedron between them: of three pairs of opposite points, which two are nearest?
+    else:  # of three pairs of opposite points, which two points are nearest?
+        part = _MIDDLE
         a_score, b_score, c_score = xin + yin - 1, xin + zin - 1, yin + zin - 1
-        a_far, b_far, c_far = a_score > 0, b_score > 0, c_score > 0
-        a, b, c = 3 if a_far else 4, 5 if b_far else 2, 6 if c_far else 1
+        yes, also, c_far = a_score > 0, b_score > 0, c_score > 0
+        a, b, c = 3 if yes else 4, 5 if also else 2, 6 if c_far else 1
         a_score, b_score, c_score = abs(a_score), abs(b_score), abs(c_score)
         c_for_a = (a_score <= b_score) & (a_score < c_score)
         c_for_b = (a_score > b_score) & (b_score < c_score)
-        a, a_far = (c, c_far) if c_for_a else (a, a_far)
-        b, b_far = (c, c_far) if c_for_b else (b, b_far)
-        both = a_far == b_far
-        where = (_NEAR_CORNER if a_far else _NEAR_ORIGIN) if both else _BETWEEN
-        axes = (a & b if a_far else a | b) if both else (a if a_far else b)
-        others = b if a_far else a
+        a, yes = (c, c_far) if c_for_a else (a, yes)
+        b, also = (c, c_far) if c_for_b else (b, also)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 1)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
         value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
         value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
-    e, r = _EXTRA[where, axes, others], _EXTRA_REAL[where, axes, others]
+    e = _EXTRA[part, int(yes), int(also), a, b]
+    r = _EXTRA_REAL[part, int(yes), int(also), a, b]
     value += _pull(world, xb + e[0], yb + e[1], zb + e[2], dx - r[0] - r[6], dy - r[1] - r[6], dz - r[2] - r[6])
     value += _pull(world, xb + e[3], yb + e[4], zb + e[5], dx - r[3] - r[7], dy - r[4] - r[7], dz - r[5] - r[7])
     return value / _NORM

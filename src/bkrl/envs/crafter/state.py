@@ -122,9 +122,9 @@ FIRST_ROWS: Final = 512
 """Rows of the object tables to begin with; an episode has about 100 objects."""
 
 
-def rows_needed(worlds: NDArray[Any]) -> int:
+def rows_needed(table_ends: NDArray[np.int64]) -> int:
     """Rows that surely suffice for one more step: every object may add one, and so may each chunk's three balances."""
-    return 2 * int(worlds["objects_end"].max()) + 3 * CHUNKS
+    return 2 * int(table_ends.max()) + 3 * CHUNKS
 
 
 @kernel
