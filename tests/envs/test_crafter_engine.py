@@ -334,6 +334,8 @@ def test_a_single_world_stops_at_its_end():
     env = bkrl.envs.make("Crafter-Text-EatCow", length=2)
     env.reset(seed=1)
     env.step(0)
+    with pytest.raises(ValueError, match="option"):
+        env.reset(options={"mask": 1})
     assert env.step(0)[2:4] == (False, True)
     with pytest.raises(RuntimeError, match="over"):
         env.step(0)

@@ -36,3 +36,9 @@ def checked_length(length: int) -> int:
     if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
         raise UsageError(f"The length of a Crafter episode must be a whole number of at least 1, not {length!r}.")
     return int(length)
+
+
+def refuse_options(options: dict[str, Any] | None) -> None:
+    """ValueError when a single world's `reset` is given options: it knows none."""
+    if options:
+        raise ValueError(f"unknown reset option {sorted(options)[0]!r}; a Crafter world knows none")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
-from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
+from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space, refuse_options
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
 from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
@@ -157,6 +157,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the seed given last."""
+        refuse_options(options)
         super().reset(seed=seed, options=options)
         if seed is not None:
             self.game.reseed(seed)

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from bkrl.envs.crafter.engine import Engine
-from bkrl.envs.crafter.options import FRAME_SCALE, observation_space
+from bkrl.envs.crafter.options import FRAME_SCALE, observation_space, refuse_options
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, ITEMS, MAX_STEPS
 from bkrl.envs.crafter.state import HEALTH
 from bkrl.envs.vector import Obs, WorldVectorEnv, checked_actions, reset_mask_of, seeds_of
@@ -157,6 +157,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the seed given last."""
+        refuse_options(options)
         super().reset(seed=seed, options=options)
         if seed is not None:
             self.engine.seed(0, seed)

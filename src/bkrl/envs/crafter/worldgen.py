@@ -3,7 +3,7 @@
 Terrain is a decision tree over noise. Most decisions are clear long before all noise is known: with noise never beyond
 ±1, two coarse planes bound `water` and `mountain` well enough for most cells. The bounds are wide by `_MARGIN`, and
 where they do not decide, the value itself is computed with the reference's operations in the reference's order. Noise
-is a pure function, so leaving some out changes nothing; random draws are never reordered.
+is a pure function, so leaving some out, or taking it plane by plane, changes nothing; random draws are never reordered.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ def _wetness(water: float, spread: float) -> Int:
 
 @kernel
 def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
-    """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height."""
+    """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height.
+
+    `exp` is the C library's here and NumPy's there; they may differ in the last bit, which matters only where a threshold
+    falls between the two: not once in 10**10 cells.
+    """
     height, wetness = _UNKNOWN, _UNKNOWN
     if _START_MOST[x, y] < 0.5:
         height, wetness = _estimate(world, x, y, water_coarse, mountain_coarse)
