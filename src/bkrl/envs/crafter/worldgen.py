@@ -86,8 +86,8 @@ def _wetness(water: float, spread: float) -> Int:
 def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
     """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height.
 
-    `exp` is the C library's here and NumPy's there; they may differ in the last bit, which matters only where a threshold
-    falls between the two: not once in 10**10 cells.
+    `exp` is the C library's here and NumPy's there. They may differ in the last bit, which matters only where a
+    threshold falls between the two.
     """
     height, wetness = _UNKNOWN, _UNKNOWN
     if _START_MOST[x, y] < 0.5:
