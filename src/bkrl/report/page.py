@@ -181,6 +181,15 @@ def _world(
     }
 
 
+def bands_of(comparison: Comparison, groups: Sequence[Group], metric: str) -> list[Band]:
+    """The curve of each method with its interval, for one metric."""
+    return [
+        band(group.label, curves, generator(0, "report", "curve", comparison.env, group.label, metric))
+        for group in groups
+        if (curves := curves_of(group, metric))
+    ]
+
+
 def _figure(
     name: str,
     comparison: Comparison,
@@ -190,13 +199,7 @@ def _figure(
     ylabel: str,
     share: bool,
 ) -> dict[str, Any] | None:
-    bands: list[Band] = []
-    for group in groups:
-        curves = curves_of(group, metric)
-        if curves:
-            bands.append(
-                band(group.label, curves, generator(0, "report", "curve", comparison.env, group.label, metric))
-            )
+    bands = bands_of(comparison, groups, metric)
     if not bands:
         return None
     told = "; ".join(f"{b.label}: {words.percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)

@@ -1,4 +1,4 @@
-"""report: runs → one self-contained HTML file, the same results as JSON, and a table for the terminal.
+"""report: runs → one self-contained HTML file, the same results as JSON, pictures, and a table for the terminal.
 
 A report is derived from other runs alone and takes seconds, so it is always made anew: what was deleted or changed
 since is noticed each time. The same runs give the same bytes.
@@ -16,7 +16,7 @@ from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
 from bkrl.report import page
 from bkrl.report.comparison import SUCCESS, Comparison, Trained, compare, group_runs
-from bkrl.report.curves import series_of
+from bkrl.report.curves import series_of, write_png
 from bkrl.report.html import render
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.reporter import Reporter
@@ -28,7 +28,7 @@ _POOLED = {"seed", "out", "potential", "env", "alg", "steps", "threads", "fresh"
 
 
 def run(config: ReportConfig, reporter: Reporter) -> Run:
-    """Write report.html and results.json.
+    """Write report.html, results.json and a picture for each world.
 
     Raises:
         InputError: a named run is not there, or not one of them can be used. What is there but unfinished or damaged
@@ -78,8 +78,9 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     result = _folder(config, usable)
     atomic_write(result.file(HTML), render(values))
     atomic_write(result.file(RESULTS), to_json(_results(values, problems)))
+    pictures = _pictures(result, comparisons, config.threshold)
     result.finish(
-        [HTML, RESULTS],
+        [HTML, RESULTS, *pictures],
         report=result.file(HTML),
         headline=values["headline"],
         training_runs=len(trained),
@@ -87,6 +88,24 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         table=table,
     )
     return result
+
+
+def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float) -> list[str]:
+    """The success curves of each world as a PNG, for slides and READMEs."""
+    names = []
+    for comparison in comparisons:
+        bands = page.bands_of(comparison, [row.group for row in comparison.rows], SUCCESS)
+        name = f"curves-{comparison.env}.png"
+        write_png(
+            result.file(name),
+            bands,
+            ylabel="success rate",
+            title=comparison.env,
+            limits=(0.0, 1.0),
+            threshold=threshold,
+        )
+        names.append(name)
+    return names
 
 
 def _folder(config: ReportConfig, usable: Sequence[Node]) -> Run:
