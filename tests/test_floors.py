@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bkrl"
 
 FLOORS = [
-    {"errors", "registry", "rng", "config", "reporter"},
+    {"errors", "registry", "rng", "config", "reporter", "jit"},
     {"schema", "dataset", "run", "windows"},
     {"envs", "llm", "prompts", "export", "potentials.sandbox", "potentials.sandbox_check", "potentials.sandbox_lock",
      "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},

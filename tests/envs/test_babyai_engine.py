@@ -17,7 +17,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import bkrl.envs
-from bkrl.envs import jit
+from bkrl import jit
 from bkrl.envs.babyai import make_native, make_native_vec, make_reference
 from bkrl.envs.babyai.kernels import observe_worlds
 from bkrl.envs.babyai.layouts import PublishedLayouts

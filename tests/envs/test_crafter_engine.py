@@ -17,8 +17,8 @@ from bkrl.envs.crafter.noise import noise3, seed_noise
 from bkrl.envs.crafter.render import _grey, _pale
 from bkrl.envs.crafter.rules import GAMES
 from bkrl.envs.crafter.state import OBJECT, WORLD
-from bkrl.envs.jit import kernel
 from bkrl.errors import InputError, UsageError
+from bkrl.jit import kernel
 
 STAGED = [(env_id, stage) for env_id, stage in zip(list(GAMES) * 2, list(verify.STAGES)[1:], strict=False)]
 

@@ -18,6 +18,7 @@ from bkrl.config import CollectConfig
 from bkrl.dataset import DatasetWriter
 from bkrl.envs import World, captioner, make_vec, world
 from bkrl.errors import UsageError
+from bkrl.jit import announce_compilation
 from bkrl.reporter import Reporter
 from bkrl.rl.play import play
 from bkrl.rl.policy import Policy, network_for, observation_options
@@ -47,6 +48,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         reporter.say(f"{result.path} is already complete.")
         return result
     torch.set_num_threads(config.threads)
+    announce_compilation(reporter.say)
     points = recording_points(config)
     if len(points) < config.checkpoints:
         reporter.warn(

@@ -14,6 +14,7 @@ from PIL import Image
 from bkrl.config import EvaluateConfig
 from bkrl.envs import make_vec, world
 from bkrl.errors import InputError
+from bkrl.jit import announce_compilation
 from bkrl.report.statistics import t_interval
 from bkrl.reporter import Reporter
 from bkrl.rl.play import Episode, play
@@ -48,6 +49,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         reporter.say(f"{result.path} is already complete.")
         return result
     torch.set_num_threads(config.threads)
+    announce_compilation(reporter.say)
     options = {"observation": "both"} if policy.view == "image" else {}
     envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
     modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)

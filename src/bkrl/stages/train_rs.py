@@ -15,6 +15,7 @@ from bkrl.config import TrainRsConfig
 from bkrl.envs import World, make_vec, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
+from bkrl.jit import announce_compilation
 from bkrl.potentials import load_potential
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.stream import ShapedReward
@@ -50,6 +51,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
             reporter.say(f"{result.path} is already complete.")
             return result
         torch.set_num_threads(config.threads)
+        announce_compilation(reporter.say)
         return _train(config, facts, potential, result, reporter)
     finally:
         if potential is not None:

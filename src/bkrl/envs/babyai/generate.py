@@ -31,7 +31,7 @@ from bkrl.envs.babyai.state import (
     kind_of,
     make_cell,
 )
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 MAX_TRIES: Final = 1000  # of placing one thing, then the layout is drawn afresh
 HEADINGS: Final = 4

@@ -9,7 +9,7 @@ from bkrl.envs.babyai.generate import begin_episode, generate
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
 from bkrl.envs.babyai.view import observe
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 
 @kernel

@@ -23,7 +23,7 @@ from bkrl.envs.babyai.state import (
     kind_of,
     state_of,
 )
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 CONTINUE: Final = 0
 SUCCESS: Final = 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 # The 128-bit multiplier, and masks and shifts as unsigned integers: numba makes a float of int64 with uint64.
 _MULTIPLIER_HIGH: Final = np.uint64(0x2360ED051FC65DA4)

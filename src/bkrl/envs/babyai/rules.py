@@ -45,7 +45,7 @@ from bkrl.envs.babyai.state import (
     put,
     state_of,
 )
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 # What becomes of the agent by moving.
 NOTHING_HAPPENED: Final = 0

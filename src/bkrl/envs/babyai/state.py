@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.babyai.constants import EMPTY, GREY, VIEW, WALL
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 MARGIN: Final = VIEW - 1
 

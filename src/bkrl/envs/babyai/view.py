@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import AGENT_X, AGENT_Y, EMPTY, UNSEEN, VIEW
 from bkrl.envs.babyai.rules import hides
 from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of, kind_of, state_of
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 _ROW: Final = (1 << VIEW) - 1
 _CELL_BYTES: Final = 3

@@ -24,7 +24,7 @@ from bkrl.envs.crafter.state import (
     remove,
 )
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 BALANCE_EVERY: Final = 10
 

@@ -36,7 +36,7 @@ from bkrl.envs.crafter.state import (
     remove,
     set_material,
 )
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 _ZOMBIE_SIGHT: Final = 8
 _ZOMBIE_COOLDOWN: Final = 5

@@ -15,7 +15,7 @@ from bkrl.envs.crafter.rules import AREA, MAX_ITEM, VITALS
 from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import FACING_DOWN, HEALTH, NOTHING, PLAYER, THE_PLAYER, add, close_gaps
 from bkrl.envs.crafter.worldgen import generate_world
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 ACTIVE_WITHIN = 18
 """Objects at least this many steps from the player rest: twice the longer side of the view."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.crafter.scalars import Int
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 WORDS: Final = 624
 _SHIFT: Final = 397

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.crafter.scalars import Int
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 _STRETCH: Final = -1.0 / 6  # (1 / sqrt(3 + 1) - 1) / 3
 _SQUISH: Final = 1.0 / 3  # (sqrt(3 + 1) - 1) / 3

@@ -43,7 +43,7 @@ from bkrl.envs.crafter.state import (
     object_on,
     set_material,
 )
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 _MOVE_LEFT: Final = VERBS.index("move_left")
 _MOVE_DOWN: Final = VERBS.index("move_down")

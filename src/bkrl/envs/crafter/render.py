@@ -27,7 +27,7 @@ from bkrl.envs.crafter.state import (
     inside,
 )
 from bkrl.envs.crafter.textures import SPRITES, UNIT
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 _DARK: Final = 0.5  # daylight below this brings noise
 _NOISE_WORDS: Final = 2 * UNIT * UNIT * VIEW_COLUMNS * VIEW_ROWS  # one double a pixel, two words a double

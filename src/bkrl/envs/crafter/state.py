@@ -17,7 +17,7 @@ from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.mt19937 import WORDS
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, ITEMS, WALKABLE
 from bkrl.envs.crafter.scalars import Int
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 # What stands in a cell: the ids of the symbolic observation
 WATER: Final = CELL["water"]

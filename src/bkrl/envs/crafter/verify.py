@@ -41,7 +41,7 @@ from bkrl.envs.crafter.state import (
 )
 from bkrl.envs.crafter.vector import CrafterEnv
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 _LOOK_CLOSELY_EVERY: Final = 10
 _SURROUNDINGS: Final = 3

@@ -34,7 +34,7 @@ from bkrl.envs.crafter.state import (
     add,
     set_material,
 )
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 COW_HEALTH: Final = 3
 ZOMBIE_HEALTH: Final = 5

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.envs.jit import kernel
+from bkrl.jit import kernel
 
 LARGEST_CATEGORY = 31
 """An entry whose highest value is above this is a quantity, not a category."""
