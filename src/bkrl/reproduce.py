@@ -125,10 +125,13 @@ def _announce(study: Study, config: ReproduceConfig, jobs: int, reporter: Report
         steps = sum(getattr(cell.config, "steps", 0) for cell in cells)
         told = f", {steps:,} environment steps" if steps else ""
         reporter.say(f"  {title}: {len(cells)} runs{told}" + (f" ({done} done already)" if done else ""))
-    reporter.say(
-        f"  about {study.minutes * 2 / min(max(jobs, 1), len(study.training)):.0f} minutes on {jobs} cores "
-        f"({study.minutes:.0f} measured on 2); stop at any time, the same command continues"
-    )
+    left = [cell for cell in study.training if not (cell.config.run_dir / "manifest.json").exists()]
+    if left:
+        minutes = study.minutes * 2 / min(jobs, len(study.training)) * len(left) / len(study.training)
+        reporter.say(
+            f"  about {minutes:.0f} minutes on {jobs} cores ({study.minutes:.0f} in all were measured on 2); "
+            "stop at any time, the same command continues"
+        )
 
 
 def _timed(cell: Cell, reporter: Reporter) -> Run:
