@@ -5,7 +5,8 @@
 * `babyai_ratio`: steps of RedBall-S20 a second, observations and resets included, native engine against PyPI minigrid
   in Gymnasium's SyncVectorEnv, random actions, one thread each.
 * `crafter_image_ratio`, `crafter_state_ratio`: the same for Crafter against PyPI crafter, with and without pictures.
-* `thread_scaling`: the native BabyAI engine with two threads against one; `machine_thread_scaling` is what two threads
+* `thread_scaling`: 8,192 worlds of the native BabyAI engine, two threads against one (`thread_scaling_4096`: half as
+  many); `machine_thread_scaling` is what two threads
   that share nothing gain in the same minute, that is what the machine has to give.
 * `captions_fresh_per_s`, `captions_cached_per_s`: captions of views never seen, and of views seen before.
 
@@ -22,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from bkrl.envs.babyai.captions import Captioner
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 REFERENCE_ENVS = 8
 NATIVE_ENVS = 1024
-THREADED_ENVS = 4096
+THREADED_ENVS = (4096, 8192)
 
 
 def steps_per_second(env: Any, seconds: float) -> float:
@@ -75,18 +77,21 @@ def babyai_ratio(rounds: int, seconds: float) -> dict[str, float]:
 
 
 def thread_scaling(rounds: int, seconds: float) -> dict[str, float]:
-    """Two threads of the native engine against one."""
-    one, two = (make_native_vec(RED_BALL, THREADED_ENVS, threads=threads) for threads in (1, 2))
-    for env in (one, two):
-        env.reset(seed=0)
-        steps_per_second(env, 0.2)
-    ratio, _, _ = ratio_of(
-        lambda: steps_per_second(one, seconds / 2), lambda: steps_per_second(two, seconds / 2), rounds
-    )
-    two.close()
+    """Two threads of the native engine against one, for as many worlds as a core's cache holds, and twice that."""
+    ratios = {}
+    for num_envs in THREADED_ENVS:
+        one, two = (make_native_vec(RED_BALL, num_envs, threads=threads) for threads in (1, 2))
+        for env in (one, two):
+            env.reset(seed=0)
+            steps_per_second(env, 0.2)
+        ratios[num_envs], _, _ = ratio_of(
+            partial(steps_per_second, one, seconds / 2), partial(steps_per_second, two, seconds / 2), rounds
+        )
+        two.close()
     spin(1)
     machine, _, _ = ratio_of(lambda: spins_per_second(1), lambda: spins_per_second(2), rounds)
-    return {"thread_scaling": ratio, "machine_thread_scaling": machine}
+    few, many = ratios.values()
+    return {"thread_scaling": many, "thread_scaling_4096": few, "machine_thread_scaling": machine}
 
 
 @numba.njit(nogil=True)

@@ -64,26 +64,40 @@ class Engine:
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """A new episode in each chosen world."""
-        self._layouts.begin(self._run, self._grids, self.worlds, chosen, self.observations)
+        # A handful of episodes is begun before another thread has woken up.
+        few = np.count_nonzero(chosen) < _WORLDS_PER_THREAD
+        self._layouts.begin(self._run_here if few else self._run, self._grids, self.worlds, chosen, self.observations)
         self.begun = self.begun or bool(chosen.all())
 
-    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], int]:
-        """One action in each world: rewards, terminated, truncated (N,), and how many episodes ended."""
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], int]:
+        """One action in each world: a copy of the views (N, 147), rewards, terminated and truncated (N,), and how many
+        episodes ended.
+        """
+        shown = np.empty_like(self.observations)
         rewards = np.empty(self.num_envs, np.float32)
         terminated = np.empty(self.num_envs, np.bool_)
         truncated = np.empty(self.num_envs, np.bool_)
-        ended = self._run(
-            step_worlds,
-            self._grids,
-            self.worlds,
-            actions,
-            self._stride,
-            self.observations,
-            rewards,
-            terminated,
-            truncated,
-        )
-        return rewards, terminated, truncated, ended
+
+        def share(start: int, stop: int) -> int:
+            ended = step_worlds(
+                self._grids,
+                self.worlds,
+                actions,
+                self._stride,
+                self.observations,
+                rewards,
+                terminated,
+                truncated,
+                start,
+                stop,
+            )
+            shown[start:stop] = self.observations[start:stop]
+            return ended
+
+        ended = self._run(share)
+        return shown, rewards, terminated, truncated, ended
 
     def missions(self) -> list[str]:
         """What each running episode asks for; "" before the first."""
@@ -178,10 +192,14 @@ class Engine:
         padded = self._grids[index].reshape(-1, self._stride)
         return padded[MARGIN : MARGIN + self._layouts.height, MARGIN : MARGIN + self._layouts.width]
 
+    def _run_here(self, kernel: Callable[..., Any], *args: Any) -> int:
+        """Call a kernel on every world in this thread."""
+        return kernel(*args, 0, self.num_envs) or 0
+
     def _run(self, kernel: Callable[..., Any], *args: Any) -> int:
         """Call a kernel on every world, a share to each thread; the sum of what it returns."""
         if len(self._bounds) == 1:
-            return kernel(*args, 0, self.num_envs) or 0
+            return self._run_here(kernel, *args)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(len(self._bounds) - 1, thread_name_prefix="bkrl-worlds")
         others = [self._pool.submit(kernel, *args, *bounds) for bounds in self._bounds[1:]]

@@ -61,7 +61,7 @@ class NativeBabyAI(gym.Env[NDArray[np.uint8], int]):
                 f"Action {action!r} is not one of '{self.world.env_id}'; use an integer from 0 to {last}."
             ) from error
         before = float(self.engine.worlds["episode_return"][0])
-        _, terminated, truncated, _ = self.engine.step(checked)
+        _, _, terminated, truncated, _ = self.engine.step(checked)
         # The reward in full precision, as minigrid gives it, not the vector environment's float32.
         reward = float(self.engine.worlds["episode_return"][0]) - before
         success = bool(terminated[0]) and reward > 0

@@ -58,19 +58,21 @@ class BabyAIVectorEnv(WorldVectorEnv):
         if not self.engine.begun:
             raise RuntimeError("step before reset: call reset() first")
         checked = checked_actions(actions, self.num_envs, len(self.world.action_names))
-        rewards, terminated, truncated, ended = self.engine.step(checked)
+        shown, rewards, terminated, truncated, ended = self.engine.step(checked)
         infos: dict[str, Any] = {"success": terminated & (rewards > 0)}
         if ended:
             done = terminated | truncated
+            which = np.flatnonzero(done)
+            final = np.zeros_like(shown)  # the other worlds have none
+            final[which] = shown[which]
+            infos["final_obs"], infos["_final_obs"] = final.reshape(self.num_envs, *OBS_SHAPE), done
             worlds = self.engine.worlds
-            infos["final_obs"], infos["_final_obs"] = self._views(), done
-            infos["episode"] = {
-                "r": np.where(done, worlds["episode_return"], 0.0),
-                "l": np.where(done, worlds["steps"], 0).astype(np.int64),
-            }
-            infos["_episode"] = done.copy()
+            returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+            returns[which], lengths[which] = worlds["episode_return"][which], worlds["steps"][which]
+            infos["episode"], infos["_episode"] = {"r": returns, "l": lengths}, done.copy()
             self.engine.begin(done)
-        return self._views(), rewards, terminated, truncated, infos
+            shown[which] = self.engine.observations[which]
+        return shown.reshape(self.num_envs, *OBS_SHAPE), rewards, terminated, truncated, infos
 
     def missions(self) -> list[str]:
         """The mission of each running episode."""
