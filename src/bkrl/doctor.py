@@ -50,10 +50,9 @@ def _world(env_id: str) -> str:
 
 
 def _sandbox() -> str:
-    from bkrl.potentials.sandbox import describe_layers, self_test
+    from bkrl.potentials.sandbox import describe_level
 
-    result = self_test()
-    return f"{result.level}: {describe_layers(result.layers)}"
+    return describe_level()
 
 
 def _torch() -> str:

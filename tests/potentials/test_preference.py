@@ -17,9 +17,9 @@ from bkrl.potentials.preference import (
     fit,
     partition,
     split_pairs,
-    wilson,
 )
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
+from bkrl.report.statistics import wilson_interval
 from bkrl.windows import Windows
 
 H = 5
@@ -150,7 +150,7 @@ def test_observations_of_every_family_can_be_scored(shape, grid):
 
 
 def test_statistics_by_hand():
-    low, high = wilson(0.5, 100)
+    low, high = wilson_interval(50, 100)
     assert low == pytest.approx(0.4038, abs=1e-3)
     assert high == pytest.approx(0.5962, abs=1e-3)
     certain = np.array([50.0, 50.0, -50.0, -50.0])

@@ -12,11 +12,12 @@ from PIL import Image
 from bkrl.config import EvaluateConfig, PPOConfig, TrainRsConfig
 from bkrl.envs import make_vec
 from bkrl.errors import InputError
+from bkrl.report.statistics import wilson_interval
 from bkrl.reporter import Reporter
 from bkrl.rl.play import play
 from bkrl.rl.policy import Policy
 from bkrl.stages import train_rs
-from bkrl.stages.evaluate import run, wilson_interval
+from bkrl.stages.evaluate import run
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from bkrl.report.statistics import wilson_interval
 
-def share(count: int, of: int, z: float = 1.96) -> dict[str, Any]:
+
+def share(count: int, of: int) -> dict[str, Any]:
     """count / of with its Wilson 95 % interval; everything null when `of` is 0."""
     if of == 0:
         return {"rate": None, "low": None, "high": None, "n": 0}
-    rate = count / of
-    centre = (rate + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * math.sqrt(rate * (1 - rate) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return {"rate": rate, "low": max(0.0, centre - half), "high": min(1.0, centre + half), "n": of}
+    low, high = wilson_interval(count, of)
+    return {"rate": count / of, "low": low, "high": high, "n": of}
 
 
 def krippendorff_alpha(units: Sequence[Sequence[str]]) -> float | None:

@@ -23,6 +23,7 @@ from bkrl.errors import InputError
 from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
+from bkrl.report.statistics import wilson_interval
 from bkrl.rng import derive_seed, generator
 from bkrl.run import atomic_write
 from bkrl.windows import Windows
@@ -254,7 +255,7 @@ def _measure(
 ) -> Fit:
     margin = margins(test)
     accuracy, decided = _accuracy(margin, labels[test])
-    low, high = wilson(accuracy, decided)
+    low, high = wilson_interval(accuracy * decided, decided)
     return Fit(
         pairs_train=len(train),
         pairs_validation=len(validation),
@@ -281,16 +282,6 @@ def _accuracy(margin: NDArray[np.float64], labels: NDArray[np.float64]) -> tuple
     if not decided.any():
         return math.nan, 0
     return float(((margin > 0) == (labels > 0.5))[decided].mean()), int(decided.sum())
-
-
-def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a proportion, 95 % by default."""
-    if count == 0:
-        return 0.0, 1.0
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return (centre - spread) / scale, (centre + spread) / scale
 
 
 def calibration_error(margin: NDArray[np.float64], labels: NDArray[np.float64], bins: int = 10) -> float:

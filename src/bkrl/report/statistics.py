@@ -126,6 +126,19 @@ def student_quantile(p: float, df: int) -> float:
     return 0.5 * (low + high)
 
 
+def wilson_interval(successes: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a proportion: sound also at 0 and n successes, unlike the normal approximation; (0, 1)
+    when n is 0.
+    """
+    if n == 0:
+        return 0.0, 1.0
+    z, rate = 1.959963984540054, successes / n  # z: the 97.5 % point of the normal distribution
+    centre = rate + z**2 / (2 * n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
 def t_interval(values: np.ndarray, level: float = 0.95) -> Interval:
     """Mean of ``values`` (n,) with Student's t interval; one value gives no interval."""
     x = np.asarray(values, dtype=np.float64).reshape(-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
@@ -15,7 +14,7 @@ from bkrl.config import EvaluateConfig
 from bkrl.envs import make_vec, world
 from bkrl.errors import InputError
 from bkrl.jit import announce_compilation
-from bkrl.report.statistics import t_interval
+from bkrl.report.statistics import t_interval, wilson_interval
 from bkrl.reporter import Reporter
 from bkrl.rl.play import Episode, play
 from bkrl.rl.policy import Policy
@@ -24,7 +23,6 @@ from bkrl.run import Run, atomic_write, to_json
 MOST_AT_ONCE = 32
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
-_Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 
 
 def run(config: EvaluateConfig, reporter: Reporter) -> Run:
@@ -132,15 +130,6 @@ def measure(episodes: Sequence[Episode]) -> dict[str, Any]:
         for e in episodes
     ]
     return scores
-
-
-def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion: sound also at 0 and n successes, unlike the normal approximation."""
-    rate = successes / n
-    centre = rate + _Z**2 / (2 * n)
-    half = _Z * math.sqrt(rate * (1 - rate) / n + _Z**2 / (4 * n**2))
-    scale = 1 + _Z**2 / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def write_gif(frames: Sequence[np.ndarray]) -> bytes:
