@@ -20,13 +20,13 @@ FLOORS = [
      "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
-    {"cli", "options", "console", "catalogue", "doctor", "reproduce"},
+    {"cli", "commands", "options", "console", "catalogue", "doctor", "reproduce"},
 ]  # fmt: skip
 # Siblings on floor 2 do not know each other.
 STRANGERS = [("envs", "llm"), ("llm", "envs"), ("llm", "prompts"), ("envs", "potentials"), ("envs", "rl")]
 HOMES = {
     "openai": {"llm/openai.py"},
-    "typer": {"cli.py", "options.py"},
+    "typer": {"cli.py", "options.py", *(f"commands/{path.name}" for path in (SOURCE / "commands").glob("*.py"))},
     "rich": {"console.py"},
     "transformers": {"llm/local.py", "potentials/encoders.py"},
 }

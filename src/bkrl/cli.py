@@ -14,14 +14,28 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl import __version__, console
+from bkrl.commands import cache, datasets, labels, potentials, studies
+from bkrl.commands.shown import LOOK, Json, show_run
 from bkrl.config import VERBS
 from bkrl.errors import BkrlError
 from bkrl.options import command
 
+
+class _Commands(TyperGroup):
+    """Lets a command have two words: "label view" is one beside "label DATASET"."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if len(args) > 1 and f"{args[0]} {args[1]}" in self.commands:
+            args = [f"{args[0]} {args[1]}", *args[2:]]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="bkrl",
     help="Turn a language model's background knowledge into faster reinforcement learning.\n\n"
     "The way through: collect → label → train-rm → train-rs → evaluate → report. `bkrl reproduce` does it all.",
@@ -30,19 +44,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data = typer.Typer(help="Check, look at and export datasets.", no_args_is_help=True)
 
 _PIPELINE = "The pipeline, in order"
-_LOOK = "Looking at things"
-
-Json = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
 
 
 def _stage(module: str) -> Callable[[Any, bool], None]:
     def run(settings: Any, as_json: bool) -> None:
         result = import_module(f"bkrl.stages.{module}").run(settings, console.reporter())
         if result is not None:
-            _show_run(result, as_json)
+            show_run(result, as_json)
 
     return run
 
@@ -52,7 +62,7 @@ def _reproduce(settings: Any, as_json: bool) -> None:
 
     result = run(settings, console.reporter())
     if result is not None:
-        _show_run(result, as_json)
+        show_run(result, as_json)
 
 
 for _verb, _config in VERBS.items():
@@ -60,15 +70,15 @@ for _verb, _config in VERBS.items():
     app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
 
 
-@app.command(rich_help_panel=_LOOK)
+@app.command(rich_help_panel=LOOK)
 def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json: Json = False) -> None:
     """What a run is, where it came from and what it found."""
     from bkrl.run import Run
 
-    _show_run(Run.open(run), as_json)
+    show_run(Run.open(run), as_json)
 
 
-@app.command("list", rich_help_panel=_LOOK)
+@app.command("list", rich_help_panel=LOOK)
 def list_(
     what: Annotated[Literal["envs", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
     as_json: Json = False,
@@ -84,7 +94,7 @@ def list_(
         console.print_table(title, header, rows)
 
 
-@app.command(rich_help_panel=_LOOK)
+@app.command(rich_help_panel=LOOK)
 def prompt(
     variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
     env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
@@ -95,26 +105,7 @@ def prompt(
     console.print_text(example_prompt(variant, env))
 
 
-@app.command("check-potential", rich_help_panel=_LOOK)
-def check_potential(
-    potential: Annotated[Path, typer.Argument(help="a train-rm run")],
-    dataset: Annotated[Path | None, typer.Option(help="a collect run  [default: the one it was built on]")] = None,
-    as_json: Json = False,
-) -> None:
-    """Run the certificate: does this potential keep optimal policies, and is it one fixed, finite function?"""
-    from bkrl.stages.train_rm import check
-
-    certificate = check(potential, dataset)
-    if as_json:
-        console.print_json(certificate.to_json())
-    else:
-        rows = [(c.name, bool(c.passed), c.detail) for c in certificate.checks]
-        console.print_table(str(potential), ("check", "holds", "detail"), rows)
-    if not certificate.passed:
-        raise typer.Exit(1)
-
-
-@app.command(rich_help_panel=_LOOK)
+@app.command(rich_help_panel=LOOK)
 def doctor(as_json: Json = False) -> None:
     """Check this installation: packages, worlds, sandbox, compiler cache, folders, keys (never shown)."""
     from bkrl.doctor import examine
@@ -128,45 +119,8 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@data.command("validate")
-def data_validate(dataset: Annotated[Path, typer.Argument(help="a collect run")], as_json: Json = False) -> None:
-    """Read a whole dataset, verify every hash and rule of the schema, and say what it holds."""
-    from bkrl.export import validate
-
-    _print_facts(str(dataset), validate(dataset), as_json)
-
-
-@data.command("head")
-def data_head(
-    dataset: Annotated[Path, typer.Argument(help="a collect run")],
-    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="steps to print")] = 10,
-    episode: Annotated[int, typer.Option("--episode", min=0, help="episode to read from")] = 0,
-    as_json: Json = False,
-) -> None:
-    """The first steps of an episode: action, reward and caption."""
-    from bkrl.export import head
-
-    header, rows = head(dataset, episode, n)
-    if as_json:
-        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
-    else:
-        console.print_table("", header, rows)
-
-
-@data.command("export")
-def data_export(
-    dataset: Annotated[Path, typer.Argument(help="a collect run")],
-    out: Annotated[Path, typer.Option("--out", help="folder to write; must not exist")],
-    to: Annotated[Literal["minari"], typer.Option("--to", help="format")] = "minari",
-) -> None:
-    """Write a dataset in another library's format."""
-    from bkrl.export import to_minari
-
-    del to
-    _print_facts(str(out), to_minari(dataset, out), False)
-
-
-app.add_typer(data, name="data", rich_help_panel=_LOOK)
+for _area in (datasets, labels, cache, potentials, studies):
+    _area.register(app)
 
 
 @app.callback()
@@ -176,39 +130,6 @@ def _root(
     if version:
         console.print_text(f"bkrl {__version__}")
         raise typer.Exit
-
-
-def _show_run(run: Any, as_json: bool) -> None:
-    if as_json:
-        console.print_json({"path": run.path.as_posix(), **run.manifest})
-        return
-    facts = {"stage": run.stage, **run.facts}
-    table = facts.pop("table", None)
-    _print_facts(run.path.as_posix(), facts, False)
-    if isinstance(table, dict):
-        console.print_table("", table["header"], table["rows"])
-
-
-def _print_facts(title: str, facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        console.print_json(facts)
-        return
-    console.print_table(title, ("", ""), _flat(facts))
-
-
-def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested facts as rows; hashes of prompts and long lists are for the manifest, not for the eye."""
-    rows: list[tuple[str, Any]] = []
-    for key, value in facts.items():
-        name = f"{prefix}{key.replace('_', ' ')}"
-        if isinstance(value, dict):
-            rows += _flat(value, f"{name}: ") if key != "prompts" else []
-        elif isinstance(value, list):
-            if len(value) <= 8 and not any(isinstance(item, (dict, list)) for item in value):
-                rows.append((name, ", ".join(map(str, value))))
-        elif value is not None:
-            rows.append((name, value))
-    return rows
 
 
 class _Terminated(KeyboardInterrupt):

@@ -1,0 +1,56 @@
+"""`bkrl data …`: check, look at and export datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bkrl import console
+from bkrl.commands.shown import LOOK, Json, print_facts
+
+data = typer.Typer(help="Check, look at and export datasets.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `bkrl data …`."""
+    app.add_typer(data, name="data", rich_help_panel=LOOK)
+
+
+@data.command("validate")
+def data_validate(dataset: Annotated[Path, typer.Argument(help="a collect run")], as_json: Json = False) -> None:
+    """Read a whole dataset, verify every hash and rule of the schema, and say what it holds."""
+    from bkrl.export import validate
+
+    print_facts(str(dataset), validate(dataset), as_json)
+
+
+@data.command("head")
+def data_head(
+    dataset: Annotated[Path, typer.Argument(help="a collect run")],
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="steps to print")] = 10,
+    episode: Annotated[int, typer.Option("--episode", min=0, help="episode to read from")] = 0,
+    as_json: Json = False,
+) -> None:
+    """The first steps of an episode: action, reward and caption."""
+    from bkrl.export import head
+
+    header, rows = head(dataset, episode, n)
+    if as_json:
+        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        console.print_table("", header, rows)
+
+
+@data.command("export")
+def data_export(
+    dataset: Annotated[Path, typer.Argument(help="a collect run")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write; must not exist")],
+    to: Annotated[Literal["minari"], typer.Option("--to", help="format")] = "minari",
+) -> None:
+    """Write a dataset in another library's format."""
+    from bkrl.export import to_minari
+
+    del to
+    print_facts(str(out), to_minari(dataset, out), False)
