@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bkrl import envs
 from bkrl.dataset import DatasetWriter
 from bkrl.run import Run
 
@@ -49,3 +50,51 @@ def write_dataset(
     writer.close()
     run.finish(writer.outputs)
     return episodes
+
+
+def views(rng: np.random.Generator, family: str, count: int) -> np.ndarray:
+    """Observations that could have been seen: a few things in an empty room, or in a meadow."""
+    if family == "babyai":
+        views = np.zeros((count, 7, 7, 3), np.uint8)
+        views[..., 0] = 1
+        for number in range(count):
+            for _ in range(rng.integers(0, 3)):
+                x, y = rng.integers(0, 7), rng.integers(0, 6)
+                views[number, x, y] = (rng.integers(5, 8), rng.integers(0, 6), 0)
+        return views
+    from bkrl.envs.crafter import layout
+
+    rows = np.full((count, layout.SIZE), 2, np.uint8)
+    rows[:, layout.VIEW] = rng.choice([2, 2, 2, 1, 3, 6, 14], (count, layout.VIEW.stop))
+    rows[:, layout.PLAYER_CELL] = layout.CELL["player"]
+    rows[:, layout.FACING] = rng.integers(0, 4, count)
+    rows[:, layout.INVENTORY] = rng.integers(0, 10, (count, 16)) * rng.integers(0, 2, (count, 16))
+    rows[:, layout.INDEX["health"]] = 9
+    rows[:, layout.SLEEPING], rows[:, layout.DAYLIGHT] = 0, 255
+    return rows
+
+
+def write_world(path: Path, env_id: str, episodes: int = 12, length: int = 15) -> Path:
+    """A complete collect run of a real world: made-up views, the world's own captions; every other episode succeeds."""
+    world, caption, rng = envs.world(env_id), envs.captioner(env_id), np.random.default_rng(1)
+    run_ = Run.create(path, stage="collect", config=Config())
+    writer = DatasetWriter(run_, env_id=env_id, obs_shape=world.obs_shape, action_names=world.action_names)
+    for episode in range(episodes):
+        observations = views(rng, world.family, length + 1)
+        rewards = np.zeros(length, np.float32)
+        rewards[-1] = episode % 2
+        writer.add_episode(
+            observations,
+            rng.integers(0, len(world.action_names), length),
+            rewards,
+            caption(observations),
+            mission="go to the red ball",
+            terminated=bool(episode % 2),
+            truncated=not episode % 2,
+            success=bool(episode % 2),
+            seed=episode,
+            checkpoint_step=episode // 4,
+        )
+    writer.close()
+    run_.finish(writer.outputs)
+    return path

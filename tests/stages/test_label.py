@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,78 +12,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from bkrl import envs
 from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset, DatasetWriter
+from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.reporter import Reporter
 from bkrl.run import Run, read_table
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.stages.label import example_prompt, run
-from tests.experience import Config
+from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
 
 BABYAI, CRAFTER = "BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-Reward"
 
 
-def views(rng: np.random.Generator, family: str, count: int) -> np.ndarray:
-    """Observations that could have been seen: a few things in an empty room, or in a meadow."""
-    if family == "babyai":
-        views = np.zeros((count, 7, 7, 3), np.uint8)
-        views[..., 0] = 1
-        for number in range(count):
-            for _ in range(rng.integers(0, 3)):
-                x, y = rng.integers(0, 7), rng.integers(0, 6)
-                views[number, x, y] = (rng.integers(5, 8), rng.integers(0, 6), 0)
-        return views
-    from bkrl.envs.crafter import layout
-
-    rows = np.full((count, layout.SIZE), 2, np.uint8)
-    rows[:, layout.VIEW] = rng.choice([2, 2, 2, 1, 3, 6, 14], (count, layout.VIEW.stop))
-    rows[:, layout.PLAYER_CELL] = layout.CELL["player"]
-    rows[:, layout.FACING] = rng.integers(0, 4, count)
-    rows[:, layout.INVENTORY] = rng.integers(0, 10, (count, 16)) * rng.integers(0, 2, (count, 16))
-    rows[:, layout.INDEX["health"]] = 9
-    rows[:, layout.SLEEPING], rows[:, layout.DAYLIGHT] = 0, 255
-    return rows
-
-
-def write(path: Path, env_id: str, episodes: int = 12, length: int = 15) -> Path:
-    world, caption, rng = envs.world(env_id), envs.captioner(env_id), np.random.default_rng(1)
-    run_ = Run.create(path, stage="collect", config=Config())
-    writer = DatasetWriter(run_, env_id=env_id, obs_shape=world.obs_shape, action_names=world.action_names)
-    for episode in range(episodes):
-        observations = views(rng, world.family, length + 1)
-        rewards = np.zeros(length, np.float32)
-        rewards[-1] = episode % 2
-        writer.add_episode(
-            observations,
-            rng.integers(0, len(world.action_names), length),
-            rewards,
-            caption(observations),
-            mission="go to the red ball",
-            terminated=bool(episode % 2),
-            truncated=not episode % 2,
-            success=bool(episode % 2),
-            seed=episode,
-            checkpoint_step=episode // 4,
-        )
-    writer.close()
-    run_.finish(writer.outputs)
-    return path
-
-
 @pytest.fixture(scope="module")
 def babyai(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("data") / "babyai", BABYAI)
+    return write_world(tmp_path_factory.mktemp("data") / "babyai", BABYAI)
 
 
 @pytest.fixture(scope="module")
 def crafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("data") / "crafter", CRAFTER)
+    return write_world(tmp_path_factory.mktemp("data") / "crafter", CRAFTER)
 
 
 class Told(Reporter):
@@ -274,33 +224,6 @@ def wait_for(server: FaultServer, requests: int) -> None:
     patience = time.monotonic() + 60
     while len(server.requests) < requests and time.monotonic() < patience:
         time.sleep(0.005)
-
-
-def faulty(prompt: str, attempt: int) -> str:
-    faults = ("500", "reset_mid", "truncated_json", "empty_choices", "429:0")
-    return faults[int(prompt[8:16], 16) % 5] if (int(prompt[16:24], 16) + attempt) % 5 == 0 else "ok"
-
-
-def test_kill_9_loses_nothing_pays_nothing_twice_and_changes_no_byte(babyai: Path, tmp_path: Path) -> None:
-    num, kills, moments = 200, 2, random.Random(5)
-    with FaultServer(faulty, latency=0.02) as server:
-        for kill in range(kills):
-            process = start(babyai, tmp_path, server, num)
-            wait_for(server, len(server.requests) + moments.randint(30, 80))
-            assert process.poll() is None, f"finished before kill {kill}"
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-        assert start(babyai, tmp_path, server, num).wait(120) == 0
-        again = sum(count - 1 for count in server.billed.values())
-        lost = ("reset_mid", "truncated_json", "empty_choices")
-        unreadable = sum(faulty(prompt, n) in lost for prompt, count in server.seen.items() for n in range(count))
-        assert again <= unreadable + kills * server.most_in_flight
-    with FaultServer() as calm:
-        (tmp_path / "calm").mkdir()
-        assert start(babyai, tmp_path / "calm", calm, num).wait(120) == 0
-    for file in ("preferences.parquet", "responses.parquet"):
-        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "calm" / "out" / file).read_bytes()
-    assert Run.open(tmp_path / "out", "label").facts["usage"]["interrupted"] <= kills * 64
 
 
 def test_ctrl_c_keeps_what_was_answered(babyai: Path, tmp_path: Path) -> None:
