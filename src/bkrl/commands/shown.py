@@ -19,6 +19,8 @@ def show_run(run: Any, as_json: bool) -> None:
         return
     facts = {"stage": run.stage, **run.facts}
     table = facts.pop("table", None)
+    if table is not None:
+        facts.pop("quality", None)  # the table says it better
     print_facts(run.path.as_posix(), facts, False)
     if isinstance(table, dict):
         console.print_table("", table["header"], table["rows"])

@@ -219,27 +219,6 @@ def rows(validation: Validation, candidates: list[Candidate], responses: Respons
     return table
 
 
-def quality(table: list[dict[str, Any]]) -> dict[str, Any]:
-    """Facts for the manifest: how many candidates worked, which one was chosen and what it was compared with."""
-    chosen = [row["candidate_id"] for row in table if row["chosen"]]
-    return {
-        "candidates": len(table),
-        "working": sum(row["status"] == "ok" for row in table),
-        "unparsed": sum(row["status"] == "unparsed" for row in table),
-        "chosen": chosen[0] if chosen else None,
-        "why": [
-            {
-                "candidate": row["candidate_id"],
-                "round": row["round"],
-                "status": row["status"],
-                "error": row["error"],
-                **(json.loads(row["score_details"]) if row["score_details"] else {}),
-            }
-            for row in table
-        ],
-    }
-
-
 def _ordering(successes: NDArray[np.float64], others: NDArray[np.float64]) -> float | None:
     if len(successes) < LEAST_SUCCESSES or len(others) == 0:
         return None

@@ -8,7 +8,6 @@ first had.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -17,7 +16,6 @@ from bkrl.dataset import Dataset, Segment
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
-from bkrl.labelers.quality import share
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
 from bkrl.prompts import render
@@ -96,22 +94,6 @@ def rows(
                     seen.add(goal_id)
                     table.append({**common, "goal": forms[goal_id], "goal_id": goal_id})
     return table
-
-
-def quality(answers: list[list[Asked[list[str]]]], table: list[dict[str, Any]]) -> dict[str, Any]:
-    """Facts about the goals for the manifest and the report."""
-    flat = [asked for votes in answers for asked in votes]
-    invalid = sum(isinstance(asked.value, Unparsed) for asked in flat)
-    named = Counter(row["goal"] for row in table if row["goal"] is not None)
-    queries = {row["query_id"] for row in table if row["goal"] is not None}
-    return {
-        "queries": len(answers),
-        "invalid": share(invalid, len(flat)),
-        "without_goal": len(answers) - len(queries),
-        "distinct_goals": len(named),
-        "goals_per_query": sum(named.values()) / len(queries) if queries else 0.0,
-        "most_frequent": [{"goal": goal, "queries": count} for goal, count in named.most_common(10)],
-    }
 
 
 def _sameness(goal: str) -> str:

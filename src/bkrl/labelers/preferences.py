@@ -11,19 +11,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from bkrl.dataset import Dataset, Segment
 from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
-from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, return_to_go, segment_text
-from bkrl.labelers.quality import krippendorff_alpha, pairwise_agreement, share
+from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
+from bkrl.labelers.quality import SWAPPED
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
+from bkrl.partition import partition
 from bkrl.prompts import render
 from bkrl.rng import generator
 
 TEMPLATES = ("pref", "repair")
 WANTED = 'Reply with one JSON object only: {"thoughts": "...", "choice": "A"}, where choice is "A", "B" or "tie".'
-_SWAPPED: dict[str, Choice] = {"A": "B", "B": "A", "tie": "tie"}
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,26 @@ class Question:
 
 
 def draw_pairs(dataset: Dataset, count: int, length: int, seed: int) -> list[Pair]:
-    """`count` pairs of segments of `length` actions."""
-    segments = draw_segments(dataset, 2 * count, length, generator(seed, "label", "pairs"))
-    return [Pair(a, b) for a, b in zip(segments[::2], segments[1::2])]
+    """`count` pairs of segments of `length` actions, drawn evenly over checkpoints and episodes (`draw_segments`).
+
+    Both episodes of a pair are in the same part of the dataset (`bkrl.partition`), so that train-rm can use every pair.
+    """
+    rng = generator(seed, "label", "pairs")
+    segments = draw_segments(dataset, 2 * count, length, rng)
+    parts = partition(np.array([segment.episode_id for segment in segments], np.int64)).tolist()
+    pairs: list[Pair] = []
+    single: dict[int, Segment] = {}
+    for segment, part in zip(segments, parts, strict=True):
+        if part in single:
+            pairs.append(Pair(single.pop(part), segment))
+        else:
+            single[part] = segment
+    if single:  # two of the three parts hold an odd number: the larger one gives one segment more, the other one less
+        part = min(single)
+        episode = int(rng.choice([s.episode_id for s, p in zip(segments, parts, strict=True) if p == part]))
+        start = int(rng.integers(dataset.lengths[episode] - length + 1))
+        pairs.append(Pair(single[part], Segment(episode, start, length)))
+    return pairs
 
 
 def plan(dataset: Dataset, pairs: list[Pair], swap: Literal["none", "both"], votes: int) -> list[Question]:
@@ -90,7 +109,7 @@ def ask_pairs(
         wanted = request(dataset, world, pairs[question.pair], question, sampling)
         asked: Asked[Choice] = await ask_parsed(asker, wanted, parse_choice, WANTED)
         if question.swapped and not isinstance(asked.value, Unparsed):
-            return replace(asked, value=_SWAPPED[asked.value])
+            return replace(asked, value=SWAPPED[asked.value])
         return asked
 
     jobs: list[Callable[[], Awaitable[Asked[Choice]]]] = [partial(ask, question) for question in questions]
@@ -132,65 +151,3 @@ def _row(number: int, pair: Pair, asked: list[tuple[Asked[Choice], list[int]]]) 
         "votes_invalid": len(asked) - valid,
         "request_ids": [request_id for _, ids in asked for request_id in ids],
     }
-
-
-def quality(
-    dataset: Dataset,
-    pairs: list[Pair],
-    questions: list[Question],
-    answers: list[Asked[Choice]],
-    table: list[dict[str, Any]],
-    reference: list[Choice | None] | None = None,
-) -> dict[str, Any]:
-    """Facts about the labels for the manifest and the report.
-
-    `reference`: another annotator's answers to the unswapped questions, to agree or disagree with (None where it has
-    none).
-    """
-    values = [answer.value for answer in answers]
-    by_pair: list[list[tuple[Question, Choice]]] = [[] for _ in pairs]
-    for question, value in zip(questions, values, strict=True):
-        if not isinstance(value, Unparsed):
-            by_pair[question.pair].append((question, value))
-    shown = [_SWAPPED[value] if question.swapped else value for answers_ in by_pair for question, value in answers_]
-    decided_shown = [value for value in shown if value != "tie"]
-    units = [[value for _, value in answers_] for answers_ in by_pair]
-    decided = [(pair, row["label"]) for pair, row in zip(pairs, table) if row["label"] not in (None, 0.5)]
-    gains = [(return_to_go(dataset, pair.a) - return_to_go(dataset, pair.b), label) for pair, label in decided]
-    facts: dict[str, Any] = {
-        "pairs": len(pairs),
-        "identical": sum(row["status"] == "identical" for row in table),
-        "labelled": sum(row["status"] == "labelled" for row in table),
-        "without_label": sum(row["label"] is None for row in table),
-        "tie": share(sum(value == "tie" for value in shown), len(shown)),
-        "invalid": share(len(values) - len(shown), len(values)),
-        "first_shown_preferred": share(sum(value == "A" for value in decided_shown), len(decided_shown)),
-        "position_bias": _position_bias(by_pair),
-        "self_agreement": pairwise_agreement(units),
-        "krippendorff_alpha": krippendorff_alpha(units),
-        "agreement_with_return": share(
-            sum((gain > 0) == (label > 0.5) for gain, label in gains if gain != 0), sum(gain != 0 for gain, _ in gains)
-        ),
-    }
-    if reference is not None:
-        both = [
-            (value, other)
-            for question, value, other in zip(questions, values, reference, strict=True)
-            if not question.swapped and value in ("A", "B") and other in ("A", "B")
-        ]
-        facts["agreement_with_rules"] = share(sum(value == other for value, other in both), len(both))
-    return facts
-
-
-def _position_bias(by_pair: list[list[tuple[Question, Choice]]]) -> dict[str, Any]:
-    """Among pairs decided in both orders (same vote number): how often the same *place* won, whichever segment stood
-    there.
-    """
-    biased = compared = 0
-    for answers in by_pair:
-        straight = {question.sample: value for question, value in answers if not question.swapped and value != "tie"}
-        for question, value in answers:
-            if question.swapped and value != "tie" and question.sample in straight:
-                compared += 1
-                biased += value != straight[question.sample]
-    return share(biased, compared)

@@ -1,48 +1,251 @@
-"""How far labels can be trusted: agreement beyond chance, and shares with their intervals."""
+"""How far labels can be trusted, worked out from a label run's tables: the same figures after a merge or years later.
+
+`of_pairs`, `of_goals` and `of_programs` give plain facts for the manifest; `as_table` turns facts into rows to print.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bkrl.report.statistics import wilson_interval
+from bkrl.dataset import Dataset, Segment
+from bkrl.labelers.agreement import alpha_with_interval, mean_share, self_agreement, share
+from bkrl.labelers.answers import Choice, Unparsed, parse_choice
+from bkrl.labelers.material import WorldCard, return_to_go, segment_text
+from bkrl.llm.protocol import Fault
+from bkrl.llm.rules import KNOWLEDGE, answer
+from bkrl.prompts import render
+
+Row = Mapping[str, Any]
+Facts = dict[str, Any]
+SWAPPED: dict[str, Choice] = {"A": "B", "B": "A", "tie": "tie"}
 
 
-def share(count: int, of: int) -> dict[str, Any]:
-    """count / of with its Wilson 95 % interval; everything null when `of` is 0."""
-    if of == 0:
-        return {"rate": None, "low": None, "high": None, "n": 0}
-    low, high = wilson_interval(count, of)
-    return {"rate": count / of, "low": low, "high": high, "n": of}
-
-
-def krippendorff_alpha(units: Sequence[Sequence[str]]) -> float | None:
-    """Krippendorff's alpha for nominal answers; a unit is the list of answers to one question.
-
-    1: always the same answer, 0: as by chance. None when fewer than two answers can be compared, or all answers are
-    equal (Krippendorff 2011, "Computing Krippendorff's alpha-reliability").
+@dataclass(frozen=True)
+class Vote:
+    """One answer to a pair. `value` is in terms of the pair's own A and B, None if there was no answer to be read;
+    `swapped`: B was shown first; `request_ids`: the question and, where it had to be repeated, its repetition.
     """
-    pairable = [Counter(unit) for unit in units if len(unit) >= 2]
-    totals: Counter[str] = Counter()
-    for counts in pairable:
-        totals.update(counts)
-    n = totals.total()
-    expected = n * n - sum(count * count for count in totals.values())
-    if n < 2 or expected == 0:
+
+    swapped: bool
+    sample: int
+    value: Choice | None
+    status: str
+    request_ids: tuple[int, ...]
+
+
+def questions(responses: Sequence[Row]) -> list[list[Row]]:
+    """Responses in the order they were asked, each question together with its repair: a prompt that goes on where the
+    one before it ended.
+    """
+    asked: list[list[Row]] = []
+    for response in responses:
+        if asked and response["prompt"].startswith(asked[-1][0]["prompt"][:-1] + ","):
+            asked[-1].append(response)
+        else:
+            asked.append([response])
+    return asked
+
+
+def votes_of(row: Row, responses: Mapping[int, Row]) -> list[Vote]:
+    """The votes behind a row of preferences.parquet, read again from the replies (`responses` by request id).
+
+    The first question of a pair shows A first; one that reads otherwise is the pair swapped.
+    """
+    asked = questions([responses[request_id] for request_id in row["request_ids"]])
+    votes = []
+    for exchanges in asked:
+        last = exchanges[-1]
+        swapped = exchanges[0]["prompt"] != asked[0][0]["prompt"]
+        read = parse_choice(last["reply"]) if last["status"] == "ok" else Unparsed(last["status"])
+        value = None if isinstance(read, Unparsed) else SWAPPED[read] if swapped else read
+        status = "labelled" if value else "unparsed" if last["status"] == "ok" else last["status"]
+        ids = tuple(int(one["request_id"]) for one in exchanges)
+        votes.append(Vote(swapped, int(last["sample"]), value, status, ids))
+    return votes
+
+
+def agreement_of(row: Row) -> float | None:
+    """The share of a pair's valid votes that gave its commonest answer: 1 if all agree; None without a valid vote.
+
+    A pair that was never asked about (identical segments, a control) has nobody who disagrees.
+    """
+    counts = [row[f"votes_{name}"] for name in ("a", "b", "tie")]
+    if sum(counts) == 0:
+        return None if row["label"] is None else 1.0
+    return float(max(counts) / sum(counts))
+
+
+def segments_of(row: Row) -> tuple[Segment, Segment]:
+    """The two segments of a row of preferences.parquet."""
+    a, b = (Segment(row[f"{side}_episode_id"], row[f"{side}_start"], row["length"]) for side in "ab")
+    return a, b
+
+
+def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
+    """What the rules annotator says of the pair, A shown first; None if it does not know the world or its words."""
+    if world.family not in {name.lower() for name in KNOWLEDGE}:
         return None
-    observed = 0.0
-    for counts in pairable:
-        size = counts.total()
-        observed += (size * size - sum(count * count for count in counts.values())) / (size - 1)
-    return 1.0 - (n - 1) * observed / expected
+    a, b = (segment_text(dataset, segment) for segment in segments_of(row))
+    try:
+        value = parse_choice(answer([text for _, text in render("pref", world=world, a=a, b=b)]))
+    except Fault:  # captions in a language that it does not read
+        return None
+    return None if isinstance(value, Unparsed) else value
 
 
-def pairwise_agreement(units: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Share of equal answers among all pairs of answers to the same question."""
-    same = pairs = 0
-    for unit in units:
-        counts = Counter(unit)
-        pairs += len(unit) * (len(unit) - 1) // 2
-        same += sum(count * (count - 1) // 2 for count in counts.values())
-    return share(same, pairs)
+def of_pairs(
+    dataset: Dataset, world: WorldCard, table: Sequence[Row], responses: Sequence[Row], *, by_rules: bool
+) -> Facts:
+    """Facts about preference labels, from the rows of preferences.parquet and responses.parquet.
+
+    `by_rules`: the rules annotator made these labels, so there is no point in asking it for a second opinion.
+    """
+    known = {int(response["request_id"]): response for response in responses}
+    votes = [votes_of(row, known) for row in table]
+    valid = [[vote for vote in asked if vote.value is not None] for asked in votes]
+    shown = [[SWAPPED[vote.value] if vote.swapped else vote.value for vote in one if vote.value] for one in valid]
+    decided_shown = [[value for value in one if value != "tie"] for one in shown]
+    decided = [row for row in table if row["label"] not in (None, 0.5)]
+    gains = [(_gain(dataset, row), row["label"]) for row in decided]
+    facts: Facts = {
+        "pairs": len(table),
+        "identical": sum(row["status"] == "identical" for row in table),
+        "labelled": sum(row["status"] == "labelled" for row in table),
+        "without_label": sum(row["label"] is None for row in table),
+        "tie": mean_share([one.count("tie") / len(one) for one in shown if one]),
+        "invalid": mean_share([1 - len(good) / len(asked) for good, asked in zip(valid, votes) if asked]),
+        "first_shown_preferred": mean_share([one.count("A") / len(one) for one in decided_shown if one]),
+        "position_bias": mean_share([bias for one in valid if (bias := _position_bias(one)) is not None]),
+        "swap_consistency": mean_share([same for one in valid if (same := _consistency(one)) is not None]),
+        "self_agreement": self_agreement([one for asked in valid for one in _same_order(asked)]),
+        "krippendorff_alpha": alpha_with_interval([[str(vote.value) for vote in one] for one in valid]),
+        "not_unanimous": mean_share([float(len({vote.value for vote in one}) > 1) for one in valid if len(one) > 1]),
+        "agreement_with_return": mean_share([float((gain > 0) == (label > 0.5)) for gain, label in gains if gain]),
+    }
+    if not by_rules:
+        second = [(row["label"], rules_choice(dataset, world, row)) for row in decided]
+        known_to_rules = [(label, choice) for label, choice in second if choice in ("A", "B")]
+        facts["agreement_with_rules"] = mean_share([float((c == "A") == (label > 0.5)) for label, c in known_to_rules])
+    return facts
+
+
+def of_goals(table: Sequence[Row], responses: Sequence[Row]) -> Facts:
+    """Facts about goals, from the rows of goals.parquet and responses.parquet."""
+    queries = {row["query_id"] for row in table}
+    answered = {row["query_id"] for row in table if row["goal"] is not None}
+    named = Counter(row["goal"] for row in table if row["goal"] is not None)
+    return {
+        "queries": len(queries),
+        "invalid": share(sum(row["goal"] is None for row in table), len(questions(responses))),
+        "without_goal": len(queries) - len(answered),
+        "distinct_goals": len(named),
+        "goals_per_query": named.total() / len(answered) if answered else 0.0,
+        "most_frequent": [{"goal": goal, "queries": count} for goal, count in named.most_common(10)],
+    }
+
+
+def of_programs(table: Sequence[Row]) -> Facts:
+    """Facts about programs: how many candidates worked, which one was chosen and what it was compared with."""
+    chosen = [row["candidate_id"] for row in table if row["chosen"]]
+    return {
+        "candidates": len(table),
+        "working": sum(row["status"] == "ok" for row in table),
+        "unparsed": sum(row["status"] == "unparsed" for row in table),
+        "chosen": chosen[0] if chosen else None,
+        "why": [
+            {
+                "candidate": row["candidate_id"],
+                "round": row["round"],
+                "status": row["status"],
+                "error": row["error"],
+                **(json.loads(row["score_details"]) if row["score_details"] else {}),
+            }
+            for row in table
+        ],
+    }
+
+
+def as_table(facts: Facts) -> dict[str, Any]:
+    """Facts as `header` and `rows` to print, whatever the variant."""
+    if "why" in facts:
+        return _table_of_programs(facts)
+    rows = [[words, *_cells(facts[name])] for name, words in _WORDS.items() if name in facts]
+    return {"header": ["", "value", "95 % interval", "n"], "rows": rows}
+
+
+_WORDS = {
+    "pairs": "pairs",
+    "identical": "identical segments (ties without asking)",
+    "labelled": "labelled by answers",
+    "without_label": "without a label",
+    "queries": "moments asked about",
+    "without_goal": "moments without a goal",
+    "distinct_goals": "distinct goals",
+    "goals_per_query": "goals for a moment",
+    "tie": "ties among answers",
+    "invalid": "answers that could not be used",
+    "first_shown_preferred": "the segment shown first preferred",
+    "position_bias": "answer follows the position (pairs asked in both orders)",
+    "swap_consistency": "same answer in both orders, ties included",
+    "self_agreement": "same answer when asked again",
+    "not_unanimous": "pairs whose answers differ",
+    "krippendorff_alpha": "Krippendorff's alpha of all answers",
+    "agreement_with_return": "agreement with the return (decided pairs)",
+    "agreement_with_rules": "agreement with the rules annotator (decided pairs)",
+}
+
+
+def _cells(value: Any) -> list[Any]:
+    """value, interval and n of a figure as text for a cell each."""
+    if not isinstance(value, Mapping):
+        return [f"{value:,.1f}" if isinstance(value, float) else f"{value:,}", "", ""]
+    if "rate" in value:
+        number, form = value["rate"], "{:.1%}"
+    else:
+        number, form = value["value"], "{:.3f}"
+    low, high = value["low"], value["high"]
+    interval = "" if low is None else f"{form.format(low)} to {form.format(high)}"
+    return ["–" if number is None else form.format(number), interval, f"{value['n']:,}"]
+
+
+def _table_of_programs(facts: Facts) -> dict[str, Any]:
+    rows = []
+    for one in facts["why"]:
+        verdict = "chosen" if one["candidate"] == facts["chosen"] else (one["error"] or "").partition("\n")[0]
+        figures = [one.get("score"), one.get("ordering"), one.get("coverage"), one.get("levels")]
+        rows.append([one["candidate"], one["round"], one["status"], *figures, verdict])
+    return {
+        "header": ["candidate", "round", "status", "score", "success above others", "coverage", "levels", "verdict"],
+        "rows": rows,
+    }
+
+
+def _gain(dataset: Dataset, row: Row) -> float:
+    a, b = segments_of(row)
+    return return_to_go(dataset, a) - return_to_go(dataset, b)
+
+
+def _same_order(votes: Sequence[Vote]) -> list[list[str]]:
+    """The answers in each order in which a pair was shown."""
+    return [[str(vote.value) for vote in votes if vote.swapped is swapped] for swapped in (False, True)]
+
+
+def _both_orders(votes: Sequence[Vote]) -> list[tuple[Vote, Vote]]:
+    """Votes of the same number in the two orders."""
+    straight = {vote.sample: vote for vote in votes if not vote.swapped}
+    return [(straight[vote.sample], vote) for vote in votes if vote.swapped and vote.sample in straight]
+
+
+def _position_bias(votes: Sequence[Vote]) -> float | None:
+    """Among votes decided in both orders: how often the same *place* won, whichever segment stood there."""
+    both = [(one.value, other.value) for one, other in _both_orders(votes) if "tie" not in (one.value, other.value)]
+    return sum(one != other for one, other in both) / len(both) if both else None
+
+
+def _consistency(votes: Sequence[Vote]) -> float | None:
+    both = [one.value == other.value for one, other in _both_orders(votes)]
+    return sum(both) / len(both) if both else None

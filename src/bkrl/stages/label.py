@@ -17,14 +17,12 @@ from bkrl import envs, prompts
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, RunFailed, UsageError
-from bkrl.labelers import baseline, code, goals, preferences
-from bkrl.labelers.answers import Choice, Unparsed, parse_choice
+from bkrl.labelers import baseline, code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import SegmentText, WorldCard
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.protocol import Request
-from bkrl.llm.rules import answer
 from bkrl.llm.store import Store
 from bkrl.potentials.sandbox import Sandbox, probation
 from bkrl.reporter import Reporter
@@ -73,6 +71,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
             prompts=prompts.fingerprint([*templates, f"world_{world.family}"]),
             usage=_usage(asker),
             quality=facts,
+            table=quality.as_table(facts),
         )
     _say(config, asker, facts, reporter)
     return result
@@ -100,12 +99,7 @@ def _label_pairs(config: LabelConfig, dataset: Dataset, world: WorldCard, asker:
     answers = preferences.ask_pairs(asker, dataset, world, pairs, questions, _sampling(config))
     responses = Responses()
     table = preferences.rows(pairs, questions, answers, responses)
-    reference = None
-    if config.llm != "rules" and world.family in ("babyai", "crafter"):
-        reference = [
-            _by_rules(preferences.request(dataset, world, pairs[q.pair], q, _sampling(config))) for q in questions
-        ]
-    facts = preferences.quality(dataset, pairs, questions, answers, table, reference)
+    facts = quality.of_pairs(dataset, world, table, responses.rows, by_rules=config.llm == "rules")
     return "preferences.parquet", PREFERENCES, table, responses, facts, preferences.TEMPLATES
 
 
@@ -114,7 +108,7 @@ def _label_goals(config: LabelConfig, dataset: Dataset, world: WorldCard, asker:
     answers = goals.ask_goals(asker, dataset, world, queries, config.votes, _sampling(config))
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)
-    return "goals.parquet", GOALS, table, responses, goals.quality(answers, table), goals.TEMPLATES
+    return "goals.parquet", GOALS, table, responses, quality.of_goals(table, responses.rows), goals.TEMPLATES
 
 
 def _label_code(config: LabelConfig, dataset: Dataset, world: WorldCard, asker: Asker) -> _Work:
@@ -132,20 +126,22 @@ def _label_code(config: LabelConfig, dataset: Dataset, world: WorldCard, asker: 
     )
     responses = Responses()
     table = code.rows(validation, candidates, responses)
-    return "programs.parquet", PROGRAMS, table, responses, code.quality(table), code.TEMPLATES
+    return "programs.parquet", PROGRAMS, table, responses, quality.of_programs(table), code.TEMPLATES
 
 
 def _label_control(config: LabelConfig, dataset: Dataset, result: Run) -> None:
     pairs = _pairs(config, dataset)
     table = baseline.rows(config.llm, dataset, pairs, config.seed)
     write_table(result.file("preferences.parquet"), pa.Table.from_pylist(table, schema=PREFERENCES))
+    facts = quality.of_pairs(dataset, _card(dataset.env_id), table, [], by_rules=False)
     result.finish(
         ["preferences.parquet"],
         variant=config.variant,
         env_id=dataset.env_id,
         llm=config.llm,
         annotator=baseline.NAMES[config.llm],
-        quality=preferences.quality(dataset, pairs, [], [], table),
+        quality=facts,
+        table=quality.as_table(facts),
     )
 
 
@@ -288,11 +284,6 @@ def _queries(config: LabelConfig, dataset: Dataset) -> list[Segment]:
 def _sampling(config: LabelConfig) -> Sampling:
     effort = None if config.effort == "default" else config.effort
     return Sampling(config.temperature, config.max_tokens, effort)
-
-
-def _by_rules(request: Request) -> Choice | None:
-    value = parse_choice(answer([message.text for message in request.messages]))
-    return None if isinstance(value, Unparsed) else value
 
 
 def _card(env_id: str) -> WorldCard:
