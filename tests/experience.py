@@ -27,10 +27,12 @@ def write_dataset(
     shape: Sequence[int] = (2, 3),
     env_id: str = "Toy",
     action_names: Sequence[str] = ("a", "b"),
+    checkpoints: int = 0,
 ) -> list[dict[str, Any]]:
     """A complete collect run of random episodes; what was written, episode by episode.
 
-    Episode 0 succeeds, episode 1 is truncated, the others terminate.
+    Episode 0 succeeds, episode 1 is truncated, the others terminate. Each is of a checkpoint of its own, or all are
+    spread evenly over `checkpoints`, in order.
     """
     rng = np.random.default_rng(0)
     run = Run.create(path, stage="collect", config=Config())
@@ -44,7 +46,13 @@ def write_dataset(
             "captions": [f"caption {j % 2}" for j in range(length + 1)],
         }
         writer.add_episode(
-            **episode, mission=f"go {i}", terminated=i != 1, truncated=i == 1, success=i == 0, seed=7, checkpoint_step=i
+            **episode,
+            mission=f"go {i}",
+            terminated=i != 1,
+            truncated=i == 1,
+            success=i == 0,
+            seed=7,
+            checkpoint_step=i * checkpoints // len(lengths) if checkpoints else i,
         )
         episodes.append(episode)
     writer.close()

@@ -15,12 +15,12 @@ SOURCE = ROOT / "src" / "bkrl"
 
 FLOORS = [
     {"errors", "registry", "rng", "config", "reporter", "jit"},
-    {"schema", "dataset", "run", "windows"},
+    {"schema", "dataset", "run", "windows", "partition"},
     {"envs", "llm", "prompts", "export", "potentials.sandbox", "potentials.sandbox_check", "potentials.sandbox_lock",
      "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
-    {"cli", "commands", "options", "console", "catalogue", "doctor", "reproduce"},
+    {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "reproduce"},
 ]  # fmt: skip
 # Siblings on floor 2 do not know each other.
 STRANGERS = [("envs", "llm"), ("llm", "envs"), ("llm", "prompts"), ("envs", "potentials"), ("envs", "rl")]

@@ -7,17 +7,9 @@ import pytest
 import torch
 
 from bkrl.errors import InputError
+from bkrl.partition import TEST, TRAIN, partition
 from bkrl.potentials.distinct import number
-from bkrl.potentials.preference import (
-    TEST,
-    TRAIN,
-    Pairs,
-    PreferenceRaw,
-    calibration_error,
-    fit,
-    partition,
-    split_pairs,
-)
+from bkrl.potentials.preference import Pairs, PreferenceRaw, calibration_error, fit, split_pairs
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.report.statistics import wilson_interval
 from bkrl.windows import Windows

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from bkrl.errors import InputError
+from bkrl.partition import TEST, TRAIN, VALIDATION, partition
 from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
@@ -30,7 +31,6 @@ from bkrl.windows import Windows
 
 WEIGHTS = "model.safetensors"
 _CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in
-TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,12 @@ def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> 
     return torch.cat(results)
 
 
-def partition(episodes: NDArray[np.integer], seed: int = 0) -> NDArray[np.int64]:
-    """TRAIN, VALIDATION or TEST (80, 10, 10 %) for episode ids, by a hash of the id alone."""
-    ids, inverse = np.unique(episodes, return_inverse=True)
-    fold = np.array([derive_seed(seed, "partition", int(one)) % 10 for one in ids], np.int64)
-    return np.where(fold < 8, TRAIN, np.where(fold == 8, VALIDATION, TEST))[inverse].reshape(episodes.shape)
-
-
 def split_pairs(pairs: Pairs, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Indices of training, validation and test pairs.
 
-    A pair counts for training only if both its episodes are training episodes.  The others are held out: a test pair
-    holds no segment of a training episode, a validation pair at least one that training has not seen.
+    Pairs lie within one part of the episodes (`bkrl.partition`); tables from elsewhere may hold others.  A pair counts
+    for training only if both its episodes are training episodes.  The others are held out: a test pair holds no segment
+    of a training episode, a validation pair at least one that training has not seen.
     """
     parts = partition(pairs.episodes, seed)
     train = np.flatnonzero((parts == TRAIN).all(axis=1))
