@@ -185,3 +185,16 @@ def test_json_is_strict():
         "b": "x/y",
         "c": [1, 2],
     }
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.json", "metrics.jsonl", "a.txt"])
+def test_any_changed_byte_is_noticed(tmp_path, name):
+    finished(tmp_path / "r")
+    path = tmp_path / "r" / name
+    raw = path.read_bytes()
+    for place in range(0, len(raw), max(1, len(raw) // 60)):
+        path.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        with pytest.raises(InputError):
+            Run.open(tmp_path / "r")
+    path.write_bytes(raw)
+    Run.open(tmp_path / "r")

@@ -33,6 +33,8 @@ except ImportError:  # Windows
 
 FORMAT = 1
 LOCK = ".lock"
+_CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
+_UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = ("fresh", "cache", "threads", "concurrency", "rpm", "tpm", "max_requests", "dry_run")
@@ -292,15 +294,21 @@ class Run:
             "python": platform.python_version(),
             "platform": platform.platform(),
         }
+        manifest = _plain(manifest) | {"seal": _seal(manifest)}
         atomic_write(self.file("manifest.json"), to_json(manifest))
-        self._manifest = _plain(manifest)
+        self._manifest = manifest
         if self._lock is not None:
             self._lock.close()
             self._lock = None
             self.file(LOCK).unlink(missing_ok=True)
 
     def verify(self) -> None:
-        """Compare every output with the manifest; InputError names the first that differs."""
+        """Compare the manifest with its seal, config.json and every output with the manifest.
+
+        Raises:
+            InputError: names the first file that differs.
+        """
+        self._verify_record()
         for name, recorded in self.manifest["outputs"].items():
             path = self.file(name)
             if not path.exists():
@@ -313,6 +321,19 @@ class Run:
             if sha256(path) != recorded["sha256"]:
                 raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
 
+    def _verify_record(self) -> None:
+        """The run's own record: any byte changed in manifest.json or config.json is noticed."""
+        record = {key: value for key, value in self.manifest.items() if key != "seal"}
+        sealed = self.manifest.get("seal")
+        if set(self.manifest) == _UNSEALED_KEYS:
+            return  # written before manifests were sealed
+        path = self.file("manifest.json")
+        if sealed != _seal(record) or path.read_text() != to_json(record | {"seal": sealed}):
+            raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
+        path = self.file("config.json")
+        if path.read_text() != to_json({key: record.get(key) for key in _CONFIG_KEYS}):
+            raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
+
     def _describe(self, name: str) -> dict[str, Any]:
         path = self.file(name)
         described: dict[str, Any] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -321,6 +342,11 @@ class Run:
 
             described["rows"] = pq.read_metadata(path).num_rows
         return described
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest's own text, so that a change in a run that nothing else names is noticed too."""
+    return hashlib.sha256(to_json(record).encode()).hexdigest()
 
 
 def _lock(path: Path) -> IO[bytes]:
