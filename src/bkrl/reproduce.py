@@ -6,91 +6,22 @@ again, so a study that was stopped goes on where it was. Training cells run side
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
 import threading
 import time
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from bkrl import config as settings
 from bkrl.config import ReproduceConfig
-from bkrl.errors import BkrlError, RunFailed, UsageError
-from bkrl.registry import did_you_mean
+from bkrl.errors import BkrlError, RunFailed
 from bkrl.reporter import Reporter
 from bkrl.run import Run
-
-_CONFIGS = {verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb != "reproduce"}
-_WORLD_KEYS = {"name", "variants", "algs", "seeds", *_CONFIGS} - {"report"}
-
-
-class Cell(NamedTuple):
-    """One stage with its settings; `config.run_dir` is where its run lives."""
-
-    stage: str
-    config: Any
-
-
-class Study(NamedTuple):
-    """Cells in the order they need each other: those before training, training, evaluation, the report."""
-
-    title: str
-    minutes: float
-    preparation: list[Cell]
-    training: list[Cell]
-    evaluation: list[Cell]
-    report: Cell
-
-    def cells(self) -> list[Cell]:
-        """All of them, in order."""
-        return [*self.preparation, *self.training, *self.evaluation, self.report]
-
-
-def load_study(preset: str, out: Path) -> Study:
-    """Read a shipped study file and place all its runs under `out`; UsageError names a key it does not know."""
-    text = resources.files("bkrl").joinpath("studies", f"{preset}.toml").read_text()
-    return plan(tomllib.loads(text), out)
-
-
-def plan(document: Mapping[str, Any], out: Path) -> Study:
-    """The cells of a study document: `title`, `minutes`, and a `[[world]]` for each world.
-
-    An algorithm may name a control of its potential, as in "bk-pref:shuffled" (see `train-rm --control`).
-    """
-    preparation: list[Cell] = []
-    training: list[Cell] = []
-    evaluation: list[Cell] = []
-    for world in document["world"]:
-        for key in world:
-            if key not in _WORLD_KEYS:
-                raise UsageError(f"A study's world has no '{key}'.{did_you_mean(key, _WORLD_KEYS)}")
-        root = out / world["name"]
-        collect = _cell("collect", world, out=root / "data")
-        preparation.append(collect)
-        potentials: dict[str, Path] = {}
-        for variant in world["variants"]:
-            labels = root / f"label-{variant}"
-            preparation.append(_cell("label", world, variant, dataset=root / "data", variant=variant, out=labels))
-            for control in ("none", *sorted(c for a, c in map(_split, world["algs"]) if a == f"bk-{variant}" and c)):
-                name = f"bk-{variant}" if control == "none" else f"bk-{variant}:{control}"
-                potentials[name] = root / f"rm-{name.removeprefix('bk-').replace(':', '-')}"
-                rm = _cell("train_rm", world, variant, labels=labels, control=control, out=potentials[name])
-                preparation.append(rm)
-        for seed in world["seeds"]:
-            for alg in world["algs"]:
-                name = f"{alg.replace(':', '-')}-s{seed}"
-                cell = {"alg": _split(alg)[0], "seed": seed, "potential": potentials.get(alg)}
-                training.append(_cell("train_rs", world, out=root / name, **cell))
-                evaluation.append(_cell("evaluate", world, policy=root / name, out=root / f"eval-{name}"))
-    runs = tuple(cell.config.run_dir for cell in (*training, *evaluation))
-    report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=document["title"]))
-    return Study(document["title"], float(document["minutes"]), preparation, training, evaluation, report)
+from bkrl.study import Cell, Study, load_study
 
 
 def run(config: ReproduceConfig, reporter: Reporter) -> Run | None:
@@ -239,35 +170,3 @@ def _last_step(path: Path) -> int:
         if line.startswith('{"step": '):
             return int(line[9:].split(",")[0].rstrip("}"))
     return 0
-
-
-def _split(alg: str) -> tuple[str, str]:
-    """("bk-pref", "shuffled") of "bk-pref:shuffled", and ("bk-pref", "") of "bk-pref"."""
-    name, _, control = alg.partition(":")
-    return name, control
-
-
-def _cell(stage: str, world: Mapping[str, Any], own_of: str | None = None, /, **fixed: Any) -> Cell:
-    """Settings from the study's table for this stage, the variant's own sub-table on top, and what the plan fixes."""
-    table = dict(world.get(stage, {}))
-    own = {key: table.pop(key) for key in [key for key, value in table.items() if _is_variant(key, value)]}
-    table |= own.get(own_of, {}) if own_of else {}
-    return Cell(stage, build(_CONFIGS[stage], table, **fixed))
-
-
-def _is_variant(key: str, value: Any) -> bool:
-    return key in ("code", "pref", "goal") and isinstance(value, dict)
-
-
-def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
-    """A config from plain values, nested tables included; UsageError names an unknown setting."""
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in fields:
-            raise UsageError(f"There is no setting '{key}' in {kind.__name__}.{did_you_mean(key, fields)}")
-        if isinstance(value, dict):
-            factory = cast(type, fields[key].default_factory)
-            value = build(factory, value)
-        values[key] = Path(value) if "Path" in str(fields[key].type) else value
-    return kind(**values, **fixed)

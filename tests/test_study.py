@@ -1,0 +1,164 @@
+"""The study file: what its tables mean, what is shared, and what is refused before anything runs."""
+
+import tomllib
+
+import pytest
+
+from bkrl.errors import InputError, UsageError
+from bkrl.study import load_study, plan, presets
+
+
+def study(text, out):
+    return plan(tomllib.loads(text), out)
+
+
+WORLD = """
+[[world]]
+name = "w"
+seeds = [1, 2]
+"""
+
+
+def test_every_shipped_study_is_well_formed(tmp_path):
+    assert {"smoke", "laptop"} <= set(presets())
+    for preset in presets():
+        study = load_study(preset, tmp_path)
+        assert all(cell.run_dir.is_relative_to(tmp_path) for cell in study.cells)
+        assert study.training, preset
+        for cell in study.training:
+            assert (cell.config.potential is None) == (cell.config.alg in ("ppo", "rnd"))
+
+
+def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
+    world = {"name": "w", "variants": ["pref"], "algs": ["ppo", "bk-pref", "bk-pref:shuffled"], "seeds": [1]}
+    study = plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    made = {c.config.run_dir: c.config.control for c in study.preparation if c.stage == "train_rm"}
+    assert made == {tmp_path / "w" / "rm-pref": "none", tmp_path / "w" / "rm-pref-shuffled": "shuffled"}
+    plain, pref, shuffled = (cell.config for cell in study.training)
+    assert (plain.potential, pref.potential) == (None, tmp_path / "w" / "rm-pref")
+    assert (shuffled.alg, shuffled.potential) == ("bk-pref", tmp_path / "w" / "rm-pref-shuffled")
+    assert shuffled.run_dir == tmp_path / "w" / "bk-pref-shuffled-s1"
+
+
+def test_a_misspelt_setting_is_named(tmp_path):
+    world = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
+    with pytest.raises(UsageError, match="'stepz' in TrainRsConfig. Did you mean 'steps'"):
+        plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    with pytest.raises(UsageError, match="no 'colect'. Did you mean 'collect'"):
+        plan({"title": "", "minutes": 1, "world": [world | {"colect": {}}]}, tmp_path)
+
+
+def test_entries_with_settings_of_their_own_share_a_potential(tmp_path):
+    found = study(
+        WORLD
+        + """
+algs = ["bk-pref", { name = "bk-pref+fast", alg = "bk-pref", train_rs = { ppo = { learning_rate = 0.01 } } },
+        { name = "zero", alg = "bk-pref", control = "zero" },
+        { name = "coin", alg = "bk-pref", label = { llm = "random" } }]
+train_rs = { steps = 9, ppo = { num_envs = 8, learning_rate = 0.5 } }
+""",
+        tmp_path,
+    )
+    root = tmp_path / "w"
+    assert [c.run_dir.name for c in found.preparation] == [
+        "data", "label-pref", "rm-pref", "rm-pref-zero", "label-coin", "rm-coin"
+    ]  # fmt: skip
+    by_name = {c.run_dir.name: c.config for c in found.training}
+    assert by_name["bk-pref+fast-s2"].potential == by_name["bk-pref-s1"].potential == root / "rm-pref"
+    assert by_name["zero-s1"].potential == root / "rm-pref-zero"
+    assert by_name["coin-s1"].potential == root / "rm-coin"
+    fast, plain = by_name["bk-pref+fast-s1"], by_name["bk-pref-s1"]
+    assert (fast.steps, fast.ppo.num_envs, fast.ppo.learning_rate) == (9, 8, 0.01)
+    assert (plain.steps, plain.ppo.num_envs, plain.ppo.learning_rate) == (9, 8, 0.5)
+    llms = {c.run_dir.name: c.config.llm for c in found.preparation if c.stage == "label"}
+    assert llms == {"label-pref": "rules", "label-coin": "random"}
+
+
+def test_draws_of_labels_are_crossed_with_seeds_and_plain_ppo_is_not_repeated(tmp_path):
+    found = study(WORLD + 'algs = ["ppo", "bk-goal"]\nlabel_seeds = [4, 5]\n', tmp_path)
+    assert {c.run_dir.name: c.config.seed for c in found.preparation} == {
+        "data": 1, "label-goal-l4": 4, "rm-goal-l4": 4, "label-goal-l5": 5, "rm-goal-l5": 5
+    }  # fmt: skip
+    trained = {c.run_dir.name: c.config for c in found.training}
+    assert set(trained) == {"ppo-s1", "ppo-s2", "bk-goal-l4-s1", "bk-goal-l4-s2", "bk-goal-l5-s1", "bk-goal-l5-s2"}
+    assert trained["bk-goal-l5-s2"].potential.name == "rm-goal-l5"
+    assert trained["bk-goal-l5-s2"].seed == 2
+    assert {c.config.policy for c in found.evaluation} == {c.run_dir for c in found.training}
+
+
+def test_several_tasks_stand_on_one_collection_and_one_labelling(tmp_path):
+    found = study(
+        WORLD
+        + """
+algs = ["ppo", "bk-pref"]
+train_rs = { steps = 5, env = "A" }
+
+[[world.task]]
+name = "red"
+
+[[world.task]]
+name = "key"
+algs = ["bk-pref", "bk-goal"]
+seeds = [7]
+train_rs = { env = "B" }
+evaluate = { episodes = 3 }
+""",
+        tmp_path,
+    )
+    root = tmp_path / "w"
+    assert [c.stage for c in found.preparation] == ["collect", "label", "train_rm", "label", "train_rm"]
+    where = {c.run_dir.relative_to(root).as_posix(): (c.config.env, c.config.steps) for c in found.training}
+    assert where == {
+        "red/ppo-s1": ("A", 5), "red/bk-pref-s1": ("A", 5), "red/ppo-s2": ("A", 5), "red/bk-pref-s2": ("A", 5),
+        "key/bk-pref-s7": ("B", 5), "key/bk-goal-s7": ("B", 5),
+    }  # fmt: skip
+    assert {c.config.potential for c in found.training} == {None, root / "rm-pref", root / "rm-goal"}
+    assert [c.config.episodes for c in found.evaluation if c.run_dir.parent.name == "key"] == [3, 3]
+
+
+def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
+    assert study(WORLD + 'algs = ["ppo"]\n', tmp_path).preparation == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('algs = ["bk-prf"]', "Did you mean 'bk-pref'"),
+        ('algs = ["bk-pref:shufled"]', "Did you mean 'shuffled'"),
+        ('algs = ["ppo:zero"]', "ppo uses no potential"),
+        ('algs = ["ppo", "ppo"]', "'ppo' stands twice in algs"),
+        ('algs = ["ppo", { name = "PPO", alg = "ppo" }]', "'PPO' stands twice"),
+        ('algs = [{ name = "../x", alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ name = "nul", alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ name = "a", alg = "ppo", trainrs = {} }]', "Did you mean 'train_rs'"),
+        ('algs = [3]', "a name or a table, not 3"),
+        ('algs = "ppo"', "needs algs = "),
+        ('algs = ["bk-goal"]\nvariants = ["pref"]', "add \"goal\" to the variants"),
+        ('algs = ["ppo"]\nvariants = ["prefs"]', "Did you mean 'pref'"),
+        ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
+        ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
+        ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),
+        ('algs = ["ppo"]\ntrain_rs = { steps = 0 }', "at least 1, not 0"),
+        ('algs = ["ppo"]\ntrain_rs = { seed = 3 }', "decided by the study"),
+        ('algs = ["ppo"]\ntrain_rs = { network = "compakt" }', "Did you mean 'compact'"),
+        ('algs = ["ppo"]\ntrain_rs = { ppo = { gama = 1 } }', "'gama' in PPOConfig. Did you mean 'gamma'"),
+        ('algs = ["ppo"]\n[[world.task]]\nname = "ppo-s1"\n[[world.task]]\nname = "ppo-S1"', "stands twice"),
+        ('algs = ["bk-pref"]\n[[world.task]]\nname = "data"', "would lie inside another run"),
+        ('algs = ["ppo"]\n[[world.task]]\nname = "a"\nsteps = 3', "A task has no 'steps'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_said_before_anything_runs(tmp_path, text, sentence):
+    with pytest.raises(UsageError) as caught:
+        study(WORLD + text + "\n", tmp_path)
+    assert sentence in str(caught.value)
+
+
+def test_study_files_that_are_not_there_or_not_toml(tmp_path):
+    with pytest.raises(UsageError, match="Did you mean 'smoke'"):
+        load_study("smok", tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_study(str(tmp_path / "none.toml"), tmp_path)
+    (tmp_path / "bad.toml").write_text("title = ")
+    with pytest.raises(InputError, match="is not TOML"):
+        load_study(str(tmp_path / "bad.toml"), tmp_path)
