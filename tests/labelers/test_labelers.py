@@ -12,41 +12,14 @@ from bkrl.errors import InputError
 from bkrl.labelers import baseline, code, goals, preferences, quality
 from bkrl.labelers.answers import Unparsed
 from bkrl.labelers.asking import Asked, Responses, Sampling
-from bkrl.labelers.material import WorldCard, draw_segments, return_to_go, segment_text
+from bkrl.labelers.material import draw_segments, return_to_go, segment_text
 from bkrl.labelers.preferences import Pair, Question
-from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.ask import Exchange
 from bkrl.llm.protocol import Fault, Reply, Request
-from bkrl.reporter import Reporter
 from bkrl.rng import generator
 from bkrl.windows import Windows
 from tests.experience import write_dataset
-
-WORLD = WorldCard("Toy", "other", ("a", "b"))
-
-
-class Scripted:
-    """A backend that answers by a function of the request."""
-
-    name, identity = "scripted", None
-
-    def __init__(self, script) -> None:  # type: ignore[no-untyped-def]
-        self.script = script
-        self.requests: list[Request] = []
-
-    async def complete(self, request: Request) -> Reply:
-        self.requests.append(request)
-        reply = self.script(request)
-        return reply if isinstance(reply, Reply) else Reply(reply)
-
-    def facts(self) -> dict[str, str]:
-        return {}
-
-    async def close(self) -> None:
-        return None
-
-
-def asker(script) -> Asker:  # type: ignore[no-untyped-def]
-    return Asker(Scripted(script), None, AskPolicy(), Reporter())
+from tests.labelers.scripted import WORLD, asker
 
 
 @pytest.fixture

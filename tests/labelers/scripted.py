@@ -1,0 +1,38 @@
+"""A model that answers by a function of the request, and a judge to tell segments apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bkrl.labelers.material import WorldCard
+from bkrl.llm.ask import Asker, AskPolicy
+from bkrl.llm.protocol import Reply, Request
+from bkrl.reporter import Reporter
+
+WORLD = WorldCard("Toy", "other", ("a", "b"))
+Script = Callable[[Request], "str | Reply"]
+
+
+class Scripted:
+    """A backend whose answers are free and not stored; it keeps every request."""
+
+    name, identity = "scripted", None
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.requests: list[Request] = []
+
+    async def complete(self, request: Request) -> Reply:
+        self.requests.append(request)
+        reply = self.script(request)
+        return reply if isinstance(reply, Reply) else Reply(reply)
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+    async def close(self) -> None:
+        return None
+
+
+def asker(script: Script) -> Asker:
+    return Asker(Scripted(script), None, AskPolicy(), Reporter())
