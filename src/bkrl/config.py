@@ -168,6 +168,13 @@ class TrainRsConfig:
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
     shaping_coef: Annotated[float, Flag("Φ is multiplied by this", least=0)] = 1.0
     int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
+    compat: Annotated[
+        str,
+        Flag(
+            "published defects to train with, to measure what they do: b1 to b10 and b30, as in b2,b3, or upstream for "
+            "all that concern the algorithm (docs/potentials.md); no guarantee holds then"
+        ),
+    ] = ""
     eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained", least=1)] = 50_000
     eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
     checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained", least=1)] = (

@@ -17,20 +17,29 @@ class CodeRaw:
     """A program in its worker.  The worker starts when the first windows come, and restarts if it was lost."""
 
     def __init__(
-        self, source: str, obs_shape: tuple[int, ...], horizon: int, limits: Limits | None = None, where: str = ""
+        self,
+        source: str,
+        obs_shape: tuple[int, ...],
+        horizon: int,
+        limits: Limits | None = None,
+        where: str = "",
+        divisors: tuple[int, ...] = (),
     ) -> None:
         self.source = source
         self.obs_shape = obs_shape
         self.horizon = horizon
         self.limits = limits
         self.where = where
+        self.divisors = divisors
         self._sandbox: Sandbox | None = None
 
     @property
     def sandbox(self) -> Sandbox:
         """The program's worker."""
         if self._sandbox is None:
-            self._sandbox = Sandbox(self.source, self.obs_shape, self.horizon, limits=self.limits)
+            self._sandbox = Sandbox(
+                self.source, self.obs_shape, self.horizon, limits=self.limits, divisors=self.divisors
+            )
         return self._sandbox
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:

@@ -106,6 +106,8 @@ class Sandbox:
         require: refuse to run below this level of isolation.
         static_check: False switches layers 1 and 2 off; only tests have a use for that.
         skip: kernel layers to leave out; only tests have a use for that.
+        divisors: the program sees observations divided by these (one for each place of the last axis), as floats, and
+            not the raw integers; only the published code's defect b1 has a use for that.
 
     Raises:
         ProgramRejected: the static check found problems.
@@ -123,6 +125,7 @@ class Sandbox:
         require: Level = "basic",
         static_check: bool = True,
         skip: frozenset[str] = frozenset(),
+        divisors: Sequence[int] = (),
     ) -> None:
         try:
             sandbox_check.check_size(source)
@@ -133,7 +136,7 @@ class Sandbox:
         self.horizon = horizon
         self.limits = limits or Limits()
         self._require = require
-        self._static_check, self._skip = static_check, skip
+        self._static_check, self._skip, self._divisors = static_check, skip, divisors
         self._worker: _Worker | None = None
         self._busy_seconds = 0.0
         self.restarts = 0
@@ -235,7 +238,9 @@ class Sandbox:
         return self._worker
 
     def _start(self) -> None:
-        worker = _Worker(self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, probe=False)
+        worker = _Worker(
+            self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors
+        )
         try:
             reached = level_of(worker.layers)
             if LEVELS.index(reached) < LEVELS.index(self._require):
@@ -382,6 +387,7 @@ class _Worker:
         static_check: bool,
         skip: frozenset[str],
         probe: bool,
+        divisors: Sequence[int] = (),
     ) -> None:
         rows, size = horizon + 1, math.prod(obs_shape)
         window_bytes = rows * size + 8 * horizon + rows
@@ -414,6 +420,7 @@ class _Worker:
                 "skip": sorted(skip),
                 "static_check": static_check,
                 "probe": probe,
+                "divisors": list(divisors),
                 "numpy_path": str(Path(np.__file__).parents[1]),
             }
             script = Path(__file__).with_name("sandbox_worker.py")

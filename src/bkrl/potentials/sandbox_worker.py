@@ -4,7 +4,7 @@ Started by `bkrl.potentials.sandbox` as a fresh interpreter with an empty enviro
 hold API keys in memory).  `bkrl` is not importable here; the two sibling files are loaded by path before the lock.
 
 Argument: one JSON object with request_fd, reply_fd, input_fd, output_fd, capacity, chunk, horizon, obs_shape,
-max_components, memory_bytes, cpu_seconds, skip, static_check, probe, numpy_path.
+max_components, memory_bytes, cpu_seconds, skip, static_check, probe, divisors, numpy_path.
 
 Protocol (little endian): the parent writes `<QII` = nonce, command, count, and for LOAD `count` bytes of source; the
 worker answers `<QII` = nonce, status, length and `length` bytes of JSON.  Arrays travel in shared memory.
@@ -99,7 +99,9 @@ class _Worker:
         offset += capacity * (rows - 1) * 8
         self.valid = np.frombuffer(source, np.uint8, capacity * rows, offset).reshape(capacity, rows)
         self.out = np.frombuffer(sink, np.float64).reshape(1 + config["max_components"], capacity)
-        self.chunk_observations = np.zeros((self.chunk, rows, *shape), np.int64)
+        self.divisors = np.array(config["divisors"]) if config["divisors"] else None
+        kind = np.int64 if self.divisors is None else np.float64
+        self.chunk_observations = np.zeros((self.chunk, rows, *shape), kind)
         self.chunk_actions = np.zeros((self.chunk, rows - 1), np.int64)
         self.chunk_valid = np.zeros((self.chunk, rows), bool)
         for fd in (config["input_fd"], config["output_fd"]):
@@ -233,6 +235,8 @@ class _Worker:
             ):
                 target.flags.writeable = True
                 target[:used] = source[start:stop]
+                if self.divisors is not None and target is self.chunk_observations:
+                    target[:used] /= self.divisors
                 if used < self.chunk:
                     target[used:] = target[0]
                 target.flags.writeable = False

@@ -41,6 +41,8 @@ class PPO:
         config: hyper-parameters.
         total_steps: world steps to train for; the last iteration may go past it by less than one rollout.
         clip_vloss: clip the change of the values too, by `clip_coef`.
+        bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
+            published code, a time limit counts as a true end (`train-rs --compat b10`).
         seed: of the worlds, the action noise and the minibatches, each from its own named stream.
         device: where the network lives.
         view: when observations are dicts, the key the policy sees; streams always see `"symbolic"`.
@@ -55,6 +57,7 @@ class PPO:
         *,
         total_steps: int,
         clip_vloss: bool = False,
+        bootstrap_truncated: bool = True,
         seed: int = 0,
         device: str | torch.device = "cpu",
         view: str = "symbolic",
@@ -64,6 +67,7 @@ class PPO:
             raise UsageError(f"{N} worlds × {T} steps do not divide into {config.num_minibatches} minibatches.")
         self.envs, self.streams, self.config, self.view = envs, list(streams), config, view
         self.total_steps, self.clip_vloss, self.seed = total_steps, clip_vloss, seed
+        self.bootstrap_truncated = bootstrap_truncated
         self.device = torch.device(device)
         self.network = network.to(self.device)
         A = int(envs.single_action_space.n)  # type: ignore[attr-defined]
@@ -203,6 +207,7 @@ class PPO:
         r = self.rollout_
         # One forward for every value that was not stored: the bootstrap row and the ends that were cut off.
         ends_truncated = r.truncated.reshape(-1)[r.final_index] & ~r.terminated.reshape(-1)[r.final_index]
+        ends_truncated &= self.bootstrap_truncated
         last = torch.from_numpy(np.concatenate([self.seen[T], self.final_seen[ends_truncated]]))
         boundary = self.network(last.to(self.device))[1]
         next_values = torch.cat([self.values[1:], boundary[None, :N]])

@@ -19,6 +19,7 @@ from bkrl.jit import announce_compilation
 from bkrl.potentials import load_potential
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.stream import ShapedReward
+from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
 from bkrl.reporter import Reporter
 from bkrl.rl.play import play, summarise
 from bkrl.rl.policy import Policy, network_for, observation_options
@@ -43,8 +44,11 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     """
     facts = world(config.env)
     variant = _variant(config)
+    defects = parse(config.compat, variant, facts.family)
     inputs = {"potential": config.potential} if config.potential is not None else {}
     potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
+    if potential is not None:
+        potential = spoilt(potential, defects)
     try:
         result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
         if result.complete:
@@ -52,20 +56,36 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
             return result
         torch.set_num_threads(config.threads)
         announce_compilation(reporter.say)
-        return _train(config, facts, potential, result, reporter)
+        return _train(config, facts, potential, defects, result, reporter)
     finally:
         if potential is not None:
             potential.close()
 
 
-def _train(config: TrainRsConfig, facts: World, potential: Scaled | None, result: Run, reporter: Reporter) -> Run:
+def _train(
+    config: TrainRsConfig,
+    facts: World,
+    potential: Scaled | None,
+    defects: frozenset[str],
+    result: Run,
+    reporter: Reporter,
+) -> Run:
     options, view = observation_options(facts, config.network)
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
     judged = make_vec(config.env, min(config.eval_episodes, MOST_EVALUATED_AT_ONCE), backend=config.backend, **options)
-    streams = _streams(config, facts, potential)
+    streams = _streams(config, facts, potential, defects)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     policy = Policy(network, config.env, facts.family, facts.action_names, view)
-    ppo = PPO(envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view)
+    ppo = PPO(
+        envs,
+        network,
+        streams,
+        config.ppo,
+        total_steps=config.steps,
+        bootstrap_truncated="b10" not in defects,
+        seed=config.seed,
+        view=view,
+    )
 
     def judge(number: int, step: int) -> float:
         del number
@@ -88,6 +108,7 @@ def _train(config: TrainRsConfig, facts: World, potential: Scaled | None, result
     )
     envs.close()
     judged.close()
+    said = {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
     outputs = policy.save(result.path)
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
@@ -102,6 +123,7 @@ def _train(config: TrainRsConfig, facts: World, potential: Scaled | None, result
         episode_return=rows[-1]["eval/return"],
         best_success_rate=top["eval/success_rate"],
         best_step=top["step"],
+        **said,
     )
     finished(result)
     return result
@@ -128,8 +150,13 @@ def whole_rollouts(steps: Sequence[int] | range, last: int, rollout_size: int) -
     return sorted({-(-min(step, last) // rollout_size) * rollout_size for step in steps})
 
 
-def _streams(config: TrainRsConfig, facts: World, potential: Scaled | None) -> list[RewardStream]:
+def _streams(
+    config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str]
+) -> list[RewardStream]:
     gamma = config.ppo.gamma
+    if potential is not None and defects:
+        scales = {"reward_scale": config.reward_scale, "shaping_coef": config.shaping_coef}
+        return [PublishedReward(potential, gamma, defects, **scales)]
     if potential is not None:
         return [ShapedReward(potential, gamma, reward_scale=config.reward_scale, shaping_coef=config.shaping_coef)]
     streams: list[RewardStream] = [EnvReward(gamma=gamma, scale=config.reward_scale)]

@@ -1,0 +1,88 @@
+"""train-rs --compat: the manifest says what is wrong with the run, and a stopped run goes on exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkrl.errors import UsageError
+from bkrl.reporter import Reporter
+from bkrl.run import Run
+from bkrl.stages import train_rs
+from bkrl.stages.train_rs import run
+from tests.stages.test_train_rs import potential_run, settings
+
+POLICY = "policy.safetensors"
+
+
+def test_the_manifest_says_which_defects_are_on_and_that_nothing_is_guaranteed(tmp_path: Path) -> None:
+    potential = potential_run(tmp_path / "rm")
+    shaped = settings(tmp_path / "a", alg="bk-code", potential=potential, steps=2_000)
+    run(replace(shaped, compat="upstream"), Reporter())
+    facts = Run.open(tmp_path / "a", "train-rs").facts
+    assert facts["compat"] == ["b2", "b3", "b6", "b7", "b8", "b9", "b10"]  # b1 divides what only BabyAI shows
+    assert facts["guarantee"] == "none: published defects b2, b3, b6, b7, b8, b9, b10"
+    assert any("shaping/spread" in row for row in Run.open(tmp_path / "a", "train-rs").metrics())
+
+    run(settings(tmp_path / "b", alg="ppo", steps=2_000, compat="b10"), Reporter())
+    assert Run.open(tmp_path / "b", "train-rs").facts["guarantee"] == "none: published defects b10"
+
+    run(replace(shaped, out=tmp_path / "c"), Reporter())
+    facts = Run.open(tmp_path / "c", "train-rs").facts
+    assert "compat" not in facts
+    assert "none" not in facts.get("guarantee", "")
+
+
+def test_defects_change_what_is_learnt_and_b9_is_how_it_is_anyway(tmp_path: Path) -> None:
+    everywhere = "def potential(observations, actions, valid):\n    return -1.0 - observations[:, -1, 0]\n"
+    base = settings(
+        tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm", source=everywhere), steps=1_500
+    )
+    policies = {}
+    for compat in ("", "b2", "b3", "b6", "b7", "b8", "b9", "b10"):
+        out = tmp_path / f"run-{compat}"
+        run(replace(base, out=out, eval_every=1_500, eval_episodes=1, compat=compat), Reporter())
+        policies[compat] = (out / POLICY).read_bytes()
+    # the program looks at the present alone and no episode has met its time limit, so b8 and b10 change nothing here
+    same = {compat for compat, policy in policies.items() if policy == policies[""]}
+    assert same == {"", "b8", "b9", "b10"}
+
+
+def test_interrupted_with_defects_is_byte_for_byte_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    potential = potential_run(tmp_path / "rm")
+    whole = settings(
+        tmp_path / "whole", alg="bk-code", potential=potential, steps=6_000, eval_every=1_500, compat="upstream"
+    )
+    run(whole, Reporter())
+    evaluate, calls = train_rs.evaluate, iter(range(100))
+
+    def dies_at_the_fourth(*arguments):
+        if next(calls) == 3:
+            raise RuntimeError("killed")
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
+    stopped = replace(whole, out=tmp_path / "stopped")
+    with pytest.raises(RuntimeError, match="killed"):
+        run(stopped, Reporter())
+    assert list((tmp_path / "stopped" / "checkpoints").glob("step-*"))
+    run(stopped, Reporter())
+    texts = [
+        [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
+        for path in (whole.run_dir, stopped.run_dir)
+    ]
+    assert texts[0] == texts[1]
+    assert (whole.run_dir / POLICY).read_bytes() == (stopped.run_dir / POLICY).read_bytes()
+
+
+def test_unknown_and_foreign_defects_leave_no_folder_behind(tmp_path: Path) -> None:
+    code = potential_run(tmp_path / "rm")
+    with pytest.raises(UsageError, match="Did you mean 'upstream'"):
+        run(settings(tmp_path / "a", alg="bk-code", potential=code, compat="upstraem"), Reporter())
+    with pytest.raises(UsageError, match="b2 .* concerns bk-code or bk-pref or bk-goal"):
+        run(settings(tmp_path / "b", alg="ppo", compat="b2"), Reporter())
+    with pytest.raises(UsageError, match="b4 .* concerns bk-pref"):
+        run(settings(tmp_path / "c", alg="bk-code", potential=code, compat="b4"), Reporter())
+    assert [path.name for path in tmp_path.iterdir()] == ["rm"]
