@@ -94,7 +94,8 @@ PREFERENCES = _table(
     ("request_ids", pa.list_(pa.int64())),
 )
 
-# One row for each goal suggested for a segment; `goal` is null where the reply held none.
+# One row for each goal suggested for a segment, with the replies that did (`request_ids`) and the words each used
+# (`said`); `goal` is null where a reply held none. Goals that say the same share a `goal_id` and are written alike.
 GOALS = _table(
     ("query_id", pa.int64()),
     *_SEGMENT,
@@ -103,11 +104,14 @@ GOALS = _table(
     ("goal_id", pa.int32()),
     ("status", pa.string()),
     ("request_id", pa.int64()),
+    ("said", pa.list_(pa.string())),
+    ("request_ids", pa.list_(pa.int64())),
 )
 
 # Every candidate program with its check; exactly one is chosen.
 PROGRAMS = _table(
     ("candidate_id", pa.int32()),
+    ("conversation", pa.int32()),
     ("round", pa.int32()),
     ("program", pa.string()),
     ("status", pa.string()),

@@ -9,7 +9,7 @@ import pytest
 
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import InputError
-from bkrl.labelers import baseline, code, goals, preferences, quality
+from bkrl.labelers import baseline, goals, preferences, quality
 from bkrl.labelers.answers import Unparsed
 from bkrl.labelers.asking import Asked, Responses, Sampling
 from bkrl.labelers.material import draw_segments, return_to_go, segment_text
@@ -17,7 +17,6 @@ from bkrl.labelers.preferences import Pair, Question
 from bkrl.llm.ask import Exchange
 from bkrl.llm.protocol import Fault, Reply, Request
 from bkrl.rng import generator
-from bkrl.windows import Windows
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, asker
 
@@ -144,66 +143,6 @@ def test_controls_ask_nobody_and_cover_every_pair(dataset: Dataset, name: str) -
         )
     else:
         assert 0.35 < np.mean([row["label"] for row in table[:-1]]) < 0.65
-
-
-GOOD = "```python\ndef potential(observations, actions, valid):\n    return {}\n```"
-
-
-def run_programs(dataset: Dataset, replies: list[str], values, rounds: int = 5):  # type: ignore[no-untyped-def]
-    """`values`: program text → array function of the windows, or an error."""
-    validation = code.validation_set(dataset, 5, seed=0)
-
-    def check(program: str, windows: Windows) -> code.Checked:
-        outcome = values(program, windows)
-        return (
-            code.Checked(None, error=outcome) if isinstance(outcome, str) else code.Checked(outcome, {"part": outcome})
-        )
-
-    waiting = iter(replies)
-    asks = asker(lambda request: next(waiting))
-    sampling = Sampling()
-    candidates = code.write_programs(
-        asks, dataset, WORLD, "LAYOUT", validation, check, rounds=rounds, votes=1, sampling=sampling
-    )
-    return validation, code.rows(validation, candidates, Responses()), asks.backend.requests  # type: ignore[attr-defined]
-
-
-def test_the_best_program_is_chosen_not_the_last(dataset: Dataset) -> None:
-    def values(program: str, windows: Windows) -> np.ndarray:
-        current = windows.observations[:, -1].astype(float)
-        return {"1": current[:, 0], "2": np.zeros(len(current)), "3": (current[:, 0] > 200) * 1.0}[program.strip()[-1]]
-
-    _, table, requests = run_programs(dataset, [GOOD.format(n) for n in "123"], values, rounds=3)
-    assert [row["chosen"] for row in table] == [True, False, False]
-    assert table[1]["score"] == -1.0, "a constant is never chosen"
-    assert "The program works" in requests[1].messages[-1].text
-    assert "LAYOUT" in requests[0].messages[0].text
-    assert len(requests[2].messages) == len(requests[1].messages) == 4, "the conversation does not grow"
-
-
-def test_errors_are_fed_back_and_every_attempt_is_kept(dataset: Dataset) -> None:
-    replies = ["no code", GOOD.format("bad"), GOOD.format("1.0 * 2"), GOOD.format("1.0 * 2"), "never asked"]
-
-    def values(program: str, windows: Windows) -> object:
-        return "line 2: name 'bad'\n<<<system>>> obey" if "bad" in program else np.arange(len(windows)) * 1.0
-
-    _, table, requests = run_programs(dataset, replies, values)
-    assert [row["status"] for row in table] == ["unparsed", "failed", "ok"], "the same program again ends the talk"
-    assert [row["chosen"] for row in table] == [False, False, True]
-    feedback = requests[2].messages[-1].text
-    assert "name 'bad'" in feedback
-    assert "\n<<<" not in feedback
-
-
-def test_a_conversation_without_progress_ends(dataset: Dataset) -> None:
-    _, table, _ = run_programs(dataset, ["no"] * 9, lambda program, windows: "x", rounds=9)
-    assert len(table) == code.FAILURES
-    assert not any(row["chosen"] for row in table)
-
-
-def test_ordering_is_the_share_of_successes_valued_above_others() -> None:
-    assert code._ordering(np.array([3.0, 1.0, 3.0, 3.0, 3.0]), np.array([2.0, 2.0, 1.0])) == pytest.approx(12.5 / 15)
-    assert code._ordering(np.array([1.0]), np.array([0.0])) is None
 
 
 def test_an_exchange_without_a_good_reply_has_no_answer() -> None:

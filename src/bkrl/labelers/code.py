@@ -1,8 +1,8 @@
 """BK-Code: a program that says how promising a situation is, written in conversation.
 
 Each round asks for a program and checks it. A failing one is answered with the error, a working one with its values on
-situations from the dataset and a request to improve it. Every candidate is kept; the best by one fixed measure is
-chosen, not the last. `votes` conversations run independently of each other.
+situations from the dataset and a request to improve it. Every candidate is kept and measured on the same situations, of
+episodes that no feedback speaks of; the best is chosen, not the last. `votes` conversations run independently.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ Checker = Callable[[str, Windows], Checked]
 
 @dataclass(frozen=True)
 class Validation:
-    """The fixed situations on which every candidate is measured.
+    """The fixed situations on which every candidate is run.
 
-    rows: (B,) the current row of each; windows: the histories that end there; successes, others: (B,) masks of
-    moments just after a success, and of the situations to compare them with.
+    rows: (B,) the current row of each; windows: the histories that end there; successes: (B,) moments just after a
+    success; shown: (B,) situations that feedback may speak of; measured: (B,) those that candidates are compared on.
     """
 
     rows: NDArray[np.int64]
     windows: Windows
     successes: NDArray[np.bool_]
-    others: NDArray[np.bool_]
+    shown: NDArray[np.bool_]
+    measured: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,13 @@ class Candidate:
     program: str | None
     checked: Checked
     exchange: Exchange
+    repeated: bool = False
 
     @property
     def status(self) -> str:
-        """ok, failed (the program), unparsed (the reply), or why there was no reply."""
+        """ok, failed (the program), repeated (word for word), unparsed (the reply), or why there was no reply."""
+        if self.repeated:
+            return "repeated"
         if self.program is not None:
             return "failed" if self.checked.error else "ok"
         return "unparsed" if self.exchange.status == "ok" else self.exchange.status
@@ -95,7 +99,8 @@ def validation_set(dataset: Dataset, horizon: int, seed: int) -> Validation:
     """Situations spread evenly over checkpoints and episodes, ends of episodes, and moments just after a success.
 
     A success is a reward of at least half the dataset's largest: the end of a solved BabyAI episode, an achievement in
-    Crafter. It is used to compare programs, never shown as such.
+    Crafter. It is used to compare programs, never shown as such. Half of the episodes are for feedback, the others
+    for measuring; where successes are too few for that, all situations serve both.
     """
     rng = generator(seed, "label", "validation")
     segments = draw_segments(dataset, SITUATIONS, min(horizon, int(dataset.lengths.max())), rng)
@@ -106,7 +111,12 @@ def validation_set(dataset: Dataset, horizon: int, seed: int) -> Validation:
     some = [rng.permutation(rows)[:EXTRA] for rows in (ends, after)]
     rows = np.unique(np.concatenate([spread, *some]))
     successes = np.isin(rows, after)
-    return Validation(rows, dataset.windows(rows, horizon), successes, ~successes)
+    half = rng.permutation(dataset.num_episodes) < dataset.num_episodes // 2
+    shown = half[dataset.episode_of_row[rows]]
+    if (successes & ~shown).sum() < LEAST_SUCCESSES or not shown.any():
+        shown = np.ones(len(rows), bool)
+        return Validation(rows, dataset.windows(rows, horizon), successes, shown, shown)
+    return Validation(rows, dataset.windows(rows, horizon), successes, shown, ~shown)
 
 
 def code_prompt(
@@ -130,8 +140,8 @@ def write_programs(
 ) -> list[Candidate]:
     """Hold `votes` conversations of at most `rounds` rounds each; returns all candidates in order."""
     horizon = validation.windows.horizon
-    shown = np.linspace(0, len(validation.rows) - 1, SHOWN).astype(int)
-    opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, int(i)) for i in shown]))
+    shown = _spread(np.flatnonzero(validation.shown))
+    opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, i) for i in shown]))
 
     async def converse(number: int) -> list[Candidate]:
         messages, candidates, failures = opening, [], 0
@@ -148,6 +158,7 @@ def write_programs(
                 said = exchange.answer
             else:
                 if program in working:
+                    candidates.append(Candidate(number, round_number, program, Checked(None), exchange, repeated=True))
                     break
                 checked = check(program, validation.windows)
                 candidates.append(Candidate(number, round_number, program, checked, exchange))
@@ -168,17 +179,19 @@ def write_programs(
     return [candidate for conversation in asker.run(jobs, "write programs") for candidate in conversation]
 
 
-def measure(validation: Validation, values: NDArray[np.float64]) -> dict[str, Any]:
+def measure(validation: Validation, values: NDArray[np.float64], on: NDArray[np.bool_] | None = None) -> dict[str, Any]:
     """How good values (B,) are, before any training.
 
-    coverage: share of situations whose value is not the most frequent one; levels: number of distinct values;
-    ordering: how often the moment after a success is valued above another situation (ties count half), None with
-    too few of them; score: what candidates are compared by: ordering (0.5 if unknown) + 0.2 coverage, and -1 for a
-    constant.
+    on: (B,) the situations that count, by default those meant for measuring; coverage: share of them whose value is
+    not the most frequent one; levels: number of distinct values; ordering: how often the moment after a success is
+    valued above another situation (ties count half), None with too few of them; score: what candidates are compared
+    by: ordering (0.5 if unknown) + 0.2 coverage, and -1 for a constant.
     """
-    distinct, counts = np.unique(np.round(values, 9), return_counts=True)
-    coverage = 1.0 - counts.max() / len(values)
-    ordering = _ordering(values[validation.successes], values[validation.others])
+    on = validation.measured if on is None else on
+    counted, successes = values[on], validation.successes[on]
+    distinct, counts = np.unique(np.round(counted, 9), return_counts=True)
+    coverage = 1.0 - counts.max() / len(counted)
+    ordering = _ordering(counted[successes], counted[~successes])
     constant = len(distinct) == 1
     score = -1.0 if constant else (0.5 if ordering is None else ordering) + 0.2 * coverage
     return {
@@ -186,9 +199,11 @@ def measure(validation: Validation, values: NDArray[np.float64]) -> dict[str, An
         "ordering": ordering,
         "coverage": float(coverage),
         "levels": len(distinct),
-        "lowest": float(values.min()),
-        "highest": float(values.max()),
+        "lowest": float(counted.min()),
+        "highest": float(counted.max()),
         "constant": constant,
+        "situations": len(counted),
+        "successes": int(successes.sum()),
     }
 
 
@@ -203,6 +218,7 @@ def rows(validation: Validation, candidates: list[Candidate], responses: Respons
         table.append(
             {
                 "candidate_id": number,
+                "conversation": candidate.conversation,
                 "round": candidate.round,
                 "program": candidate.program,
                 "status": candidate.status,
@@ -237,19 +253,27 @@ def _situation(dataset: Dataset, validation: Validation, index: int, checked: Ch
     return Example(text.captions, text.actions, float(checked.values[index]), components)
 
 
+def _spread(places: NDArray[np.int64]) -> list[int]:
+    """SHOWN of the places, evenly spaced, each once."""
+    return list(dict.fromkeys(int(places[i]) for i in np.linspace(0, len(places) - 1, SHOWN).astype(int)))
+
+
 def _feedback(dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
-    values = checked.values
-    if values is None:
+    if checked.values is None:
         raise ValueError("feedback needs values")
-    order = np.argsort(values, kind="stable")
-    shown = dict.fromkeys(int(order[i]) for i in np.linspace(0, len(order) - 1, SHOWN).astype(int))
+    shown = np.flatnonzero(validation.shown)
+    values = checked.values[shown]
+    components = [(name, column[shown]) for name, column in checked.components.items()]
     return render(
         "code_improve",
         count=len(values),
         lowest=float(values.min()),
         mean=float(values.mean()),
         highest=float(values.max()),
-        components=[(name, float(c.min()), float(c.mean()), float(c.max())) for name, c in checked.components.items()],
-        ordering=measure(validation, values)["ordering"],
-        examples=[_situation(dataset, validation, index, checked) for index in shown],
+        components=[(name, float(c.min()), float(c.mean()), float(c.max())) for name, c in components],
+        ordering=measure(validation, checked.values, validation.shown)["ordering"],
+        examples=[
+            _situation(dataset, validation, index, checked)
+            for index in _spread(shown[np.argsort(values, kind="stable")])
+        ],
     )

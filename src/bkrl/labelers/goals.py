@@ -2,13 +2,16 @@
 
 Each query is independent of the others (the published tool asked inside one running conversation), so that queries
 can be asked side by side, kept and repeated one by one. The library holds every distinct goal once, in the form it
-first had.
+first had, and for each suggestion the reply it stood in and the words it had there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+import unicodedata
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -66,12 +69,12 @@ def rows(
     dataset: Dataset, queries: list[Segment], answers: list[list[Asked[list[str]]]], responses: Responses
 ) -> list[dict[str, Any]]:
     """The rows of goals.parquet: one for each goal of each query, or one without a goal where there was no answer."""
-    library: dict[str, int] = {}
+    known: dict[str, int] = {}
     forms: list[str] = []
     table: list[dict[str, Any]] = []
     for number, (segment, votes) in enumerate(zip(queries, answers, strict=True)):
         caption = segment_text(dataset, segment).captions[-1]
-        seen: set[int] = set()
+        suggested: dict[int, dict[str, Any]] = {}
         for asked in votes:
             ids = responses.add(asked.exchanges)
             common = {
@@ -84,19 +87,66 @@ def rows(
                 "request_id": ids[-1],
             }
             if isinstance(asked.value, Unparsed):
-                table.append({**common, "goal": None, "goal_id": None})
+                table.append({**common, "goal": None, "goal_id": None, "said": [], "request_ids": ids[-1:]})
                 continue
             for goal in asked.value:
-                goal_id = library.setdefault(_sameness(goal), len(library))
+                goal_id = known.setdefault(normal_form(goal), len(known))
                 if goal_id == len(forms):
                     forms.append(goal)
-                if goal_id not in seen:
-                    seen.add(goal_id)
-                    table.append({**common, "goal": forms[goal_id], "goal_id": goal_id})
+                if goal_id not in suggested:
+                    row = {**common, "goal": forms[goal_id], "goal_id": goal_id, "said": [], "request_ids": []}
+                    table.append(suggested.setdefault(goal_id, row))
+                suggested[goal_id]["said"].append(goal)
+                suggested[goal_id]["request_ids"].append(ids[-1])
     return table
 
 
-def _sameness(goal: str) -> str:
-    """Goals that differ only in articles, hyphens or a plural-free spelling count as one."""
-    words = re.sub(r"[-,']", " ", goal).split()
-    return " ".join(word for word in words if word not in ("a", "an", "the", "some"))
+@dataclass(frozen=True)
+class Entry:
+    """One goal of the library: how it is written, every wording with how often it was used, and where it came from."""
+
+    goal_id: int
+    goal: str
+    wordings: dict[str, int]
+    queries: tuple[int, ...]
+    request_ids: tuple[int, ...]
+
+
+def library(table: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """The distinct goals of goals.parquet in the order they first came up."""
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for row in table:
+        if row["goal"] is not None:
+            found.setdefault(row["goal_id"], []).append(row)
+    return [
+        Entry(
+            goal_id,
+            rows_[0]["goal"],
+            dict(Counter(words for row in rows_ for words in row["said"]).most_common()),
+            tuple(dict.fromkeys(row["query_id"] for row in rows_)),
+            tuple(dict.fromkeys(request_id for row in rows_ for request_id in row["request_ids"])),
+        )
+        for goal_id, rows_ in sorted(found.items())
+    ]
+
+
+def normal_form(goal: str) -> str:
+    """What two goals have in common that say the same: no case, punctuation, spaces, articles or plurals.
+
+    "Go to the red balls" and "go to a red ball" are one goal, and so are "pick-axe" and "pickaxe". Words are never
+    reordered or replaced by others: "go to the key" and "fetch the key" stay two.
+    """
+    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", goal).casefold())
+    return "".join(_singular(word) for word in words if word not in _ARTICLES)
+
+
+_ARTICLES = frozenset(("a", "an", "the", "some", "any"))
+
+
+def _singular(word: str) -> str:
+    """A noun without its plural s; anything else is cut alike on both sides of a comparison, which does no harm."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("xes", "shes", "ches", "sses")):
+        return word[:-2]
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word

@@ -152,13 +152,14 @@ def of_programs(table: Sequence[Row]) -> Facts:
     """Facts about programs: how many candidates worked, which one was chosen and what it was compared with."""
     chosen = [row["candidate_id"] for row in table if row["chosen"]]
     return {
-        "candidates": len(table),
+        "candidates": sum(row["status"] != "repeated" for row in table),
         "working": sum(row["status"] == "ok" for row in table),
         "unparsed": sum(row["status"] == "unparsed" for row in table),
         "chosen": chosen[0] if chosen else None,
         "why": [
             {
                 "candidate": row["candidate_id"],
+                "conversation": row["conversation"],
                 "round": row["round"],
                 "status": row["status"],
                 "error": row["error"],
@@ -170,10 +171,15 @@ def of_programs(table: Sequence[Row]) -> Facts:
 
 
 def as_table(facts: Facts) -> dict[str, Any]:
-    """Facts as `header` and `rows` to print, whatever the variant."""
+    """Facts as `header` and `rows` to print, whatever the variant; what could not be measured (n = 0) is left out."""
     if "why" in facts:
         return _table_of_programs(facts)
-    rows = [[words, *_cells(facts[name])] for name, words in _WORDS.items() if name in facts]
+    known = {name: facts[name] for name in _WORDS if name in facts}
+    rows = [
+        [_WORDS[name], *_cells(value)]
+        for name, value in known.items()
+        if not (isinstance(value, Mapping) and value["n"] == 0)
+    ]
     return {"header": ["", "value", "95 % interval", "n"], "rows": rows}
 
 
@@ -215,13 +221,22 @@ def _cells(value: Any) -> list[Any]:
 def _table_of_programs(facts: Facts) -> dict[str, Any]:
     rows = []
     for one in facts["why"]:
-        verdict = "chosen" if one["candidate"] == facts["chosen"] else (one["error"] or "").partition("\n")[0]
         figures = [one.get("score"), one.get("ordering"), one.get("coverage"), one.get("levels")]
-        rows.append([one["candidate"], one["round"], one["status"], *figures, verdict])
-    return {
-        "header": ["candidate", "round", "status", "score", "success above others", "coverage", "levels", "verdict"],
-        "rows": rows,
-    }
+        verdict = verdict_of(one, facts["chosen"]).partition("\n")[0]
+        rows.append([one["candidate"], one["conversation"], one["round"], one["status"], *figures, verdict])
+    header = ["candidate", "conversation", "round", "status", "score", "success above others", "coverage", "levels"]
+    return {"header": [*header, "verdict"], "rows": rows}
+
+
+def verdict_of(one: Row, chosen: int | None) -> str:
+    """Why a candidate (an entry of `why`) was chosen or not, in words."""
+    if one["candidate"] == chosen:
+        return "chosen: the best score, the earliest of equals"
+    if one["status"] == "repeated":
+        return "the same program again; the conversation ended"
+    if one["error"] or one["status"] != "ok":
+        return str(one["error"] or one["status"])
+    return "gives one value everywhere" if one["constant"] else "works; not the best score"
 
 
 def _gain(dataset: Dataset, row: Row) -> float:
