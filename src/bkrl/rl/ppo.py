@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from bkrl.config import PPOConfig
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import RunFailed, UsageError
+from bkrl.rl.hardware import CPU, Hardware, compiled
 from bkrl.rl.networks import ActorCritic
+from bkrl.rl.networks.repeats import Repeats
 from bkrl.rl.streams import LearningStream, MeasuringStream, RewardStream
 from bkrl.rng import derive_seed
 from bkrl.windows import Rollout
@@ -44,7 +46,7 @@ class PPO:
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
         seed: of the worlds, the action noise and the minibatches, each from its own named stream.
-        device: where the network lives.
+        hardware: where the network lives, and in which precision it computes.
         view: when observations are dicts, the key the policy sees; streams always see `"symbolic"`.
     """
 
@@ -59,7 +61,7 @@ class PPO:
         clip_vloss: bool = False,
         bootstrap_truncated: bool = True,
         seed: int = 0,
-        device: str | torch.device = "cpu",
+        hardware: Hardware = CPU,
         view: str = "symbolic",
     ) -> None:
         T, N, K = config.num_steps, envs.num_envs, len(streams)
@@ -68,8 +70,10 @@ class PPO:
         self.envs, self.streams, self.config, self.view = envs, list(streams), config, view
         self.total_steps, self.clip_vloss, self.seed = total_steps, clip_vloss, seed
         self.bootstrap_truncated = bootstrap_truncated
-        self.device = torch.device(device)
+        self.hardware, self.device = hardware, hardware.device
         self.network = network.to(self.device)
+        if hardware.compile:
+            compiled(self.network)
         A = int(envs.single_action_space.n)  # type: ignore[attr-defined]
 
         first, _ = envs.reset(seed=derive_seed(seed, "worlds"))
@@ -95,6 +99,8 @@ class PPO:
         )
         self.seen[T] = seen
         self.final_seen = self.rollout_.final_observations
+        # Repeats are looked up on the processor; a GPU computes them sooner than it hears that they are some.
+        self.repeats = Repeats(self.seen[:T]) if self.device.type == "cpu" else None
         self.logits = torch.zeros(T, N, A, device=self.device)
         self.values = torch.zeros(T, N, K, device=self.device)
         self.rewards_ = torch.zeros(T, N, K, device=self.device)
@@ -127,7 +133,8 @@ class PPO:
             Diverged: a loss or gradient is not finite.
         """
         clock = _Clock()
-        metrics = self.rollout(clock)
+        with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
+            metrics = self.rollout(clock)
         for k, stream in enumerate(self.streams):
             self.rewards_[:, :, k] = torch.from_numpy(stream.rewards(self.rollout_)).to(self.device)
             if isinstance(stream, MeasuringStream):
@@ -157,11 +164,12 @@ class PPO:
         episode_returns: list[np.ndarray] = []
         episode_lengths: list[np.ndarray] = []
         successes = 0
+        if self.repeats is not None:
+            self.repeats.clear()
 
         for t in range(T):
-            logits, values = self.network(seen[t].to(self.device))
-            self.logits[t], self.values[t] = logits, values
-            r.actions[H + t] = (logits + gumbel[t]).argmax(1).cpu().numpy()
+            self._look(t, seen[t])
+            r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
             clock.lap("policy")
 
             observations, rewards, terminated, truncated, infos = self.envs.step(r.actions[H + t])
@@ -198,6 +206,20 @@ class PPO:
             metrics["rollout/success_rate"] = successes / len(r.final_index)
         return metrics
 
+    def _look(self, t: int, seen: Tensor) -> None:
+        """Logits and values of row t, where (N, ...) `seen` is what the policy sees."""
+        if self.repeats is None:
+            self.logits[t], self.values[t] = self.network(seen.to(self.device))
+            return
+        # The policy stands still during a rollout: what it has seen before in it, it need not look at again.
+        origins = self.repeats.add(t)
+        new = torch.from_numpy(np.flatnonzero(origins >= t * len(origins)))
+        if len(new):
+            self.logits[t, new], self.values[t, new] = self.network(seen[new])
+        index = torch.from_numpy(origins)
+        self.logits[t] = self.logits.flatten(0, 1)[index]
+        self.values[t] = self.values.flatten(0, 1)[index]
+
     # -------------------------------------------------------------------------------------------------------- gae
 
     @torch.no_grad()
@@ -209,7 +231,8 @@ class PPO:
         ends_truncated = r.truncated.reshape(-1)[r.final_index] & ~r.terminated.reshape(-1)[r.final_index]
         ends_truncated &= self.bootstrap_truncated
         last = torch.from_numpy(np.concatenate([self.seen[T], self.final_seen[ends_truncated]]))
-        boundary = self.network(last.to(self.device))[1]
+        with self.hardware.autocast():
+            boundary = self.network(last.to(self.device))[1]
         next_values = torch.cat([self.values[1:], boundary[None, :N]])
 
         terminated = torch.from_numpy(r.terminated).to(self.device)
@@ -233,6 +256,7 @@ class PPO:
         b_obs = torch.from_numpy(self.seen[:T]).flatten(0, 1).to(self.device)
         H = self.rollout_.horizon
         b_actions = torch.from_numpy(self.rollout_.actions[H : H + T]).flatten().to(self.device)
+        b_origins = None if self.repeats is None else torch.from_numpy(self.repeats.origins)
         b_logp = _log_prob(self.logits.flatten(0, 1), b_actions)
         b_values, b_returns = self.values.flatten(0, 1), returns.flatten(0, 1)
         b_advantages = (advantages * self.coef).sum(-1).flatten()
@@ -245,7 +269,14 @@ class PPO:
         for _ in range(c.update_epochs):
             order = torch.randperm(len(b_obs), generator=self.shuffle, device=self.device)
             for mb in order.split(size):
-                logits, values = self.network(b_obs[mb])
+                if b_origins is None:
+                    which, repeats = mb, None
+                else:
+                    which, repeats = b_origins[mb].unique(return_inverse=True)
+                with self.hardware.autocast():
+                    logits, values = self.network(b_obs[which])
+                if repeats is not None:
+                    logits, values = logits.index_select(0, repeats), values.index_select(0, repeats)
                 log_probs = logits.log_softmax(-1)
                 log_ratio = log_probs.gather(1, b_actions[mb, None]).squeeze(1) - b_logp[mb]
                 ratio = log_ratio.exp()

@@ -107,7 +107,9 @@ class Compact(ActorCritic):
             _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        out = self.head(self.trunk(self.encoder(observations)))
+        hidden = self.trunk(self.encoder(observations))
+        with torch.autocast(hidden.device.type, enabled=False):  # as in `Paper`
+            out = self.head(hidden.float())
         return out[:, : self.num_actions], out[:, self.num_actions :]
 
 
@@ -159,7 +161,10 @@ class Paper(ActorCritic):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         features = self.encoder(observations)
-        return self.actor(features), self.critic(features + self.residual(features))
+        hidden, valued = self.actor[:2](features), features + self.residual(features)
+        # The last products stay in float32 under autocast: a logit rounded to 8 bits would move ratios by percents.
+        with torch.autocast(features.device.type, enabled=False):
+            return self.actor[2](hidden.float()), self.critic(valued.float())
 
 
 def build_network(

@@ -1,0 +1,72 @@
+"""Where a network computes and in which precision: the processor or a GPU, float32 or bfloat16, compiled or not."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from bkrl.errors import UsageError
+from bkrl.rl.networks import ActorCritic
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How the networks of one run are computed.
+
+    Attributes:
+        device: where weights and rollout storage lie.
+        precision: `fp32`, or `bf16`: layers compute in bfloat16, weights, optimiser and losses stay float32.
+        compile: whether `torch.compile` translates the network.
+    """
+
+    device: torch.device = torch.device("cpu")
+    precision: str = "fp32"
+    compile: bool = False
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+CPU = Hardware()
+
+
+def choose(network: str, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> Hardware:
+    """Settings as a user writes them, made definite on this machine.
+
+    Args:
+        network: its name; `compact` is too small to gain from bfloat16.
+        device: `auto` (a GPU if there is one and the network is large), `cpu` or `cuda`.
+        precision: `auto` (bfloat16 for large networks where the hardware multiplies it natively), `fp32`, `bf16`.
+        compile: translate the network with `torch.compile`.
+
+    Raises:
+        UsageError: there is no such device here, or no compiler.
+    """
+    large = network == "paper"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")
+    chosen = "cuda" if device == "cuda" or (device == "auto" and large and torch.cuda.is_available()) else "cpu"
+    if precision == "auto":
+        precision = "bf16" if large and multiplies_bf16(chosen) else "fp32"
+    if compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        raise UsageError("--compile needs a C++ compiler and finds none here; install g++, or leave --compile out.")
+    return Hardware(torch.device(chosen), precision, compile)
+
+
+def multiplies_bf16(device: str) -> bool:
+    """Whether the hardware has instructions for bfloat16 products; without them they are slower than float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Absent in some versions of torch and on other processors: then the answer is no.
+    tests = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return any(test() for test in tests if test is not None)
+
+
+def compiled(network: ActorCritic) -> ActorCritic:
+    """The network, translated at its first call; the weights stay the given module's own."""
+    network.compile(dynamic=True)
+    return network

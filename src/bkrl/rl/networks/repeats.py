@@ -1,0 +1,72 @@
+"""Which observations of a rollout are repeats: a policy without memory needs to look at each of them only once.
+
+In a room, two thirds to nine tenths of a rollout's views have been seen before in it. While a rollout is taken the
+policy stands still, so a view seen again gets the logits and values it got before; in a minibatch the network runs on
+the distinct views, and what it says of them is handed to all their repeats. Both are the same function, and the sums of
+gradients are the same sums, in another order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.jit import kernel
+
+
+class Repeats:
+    """The distinct rows of a (T, N, *obs_shape) uint8 array that is filled row by row.
+
+    Args:
+        storage: the array; held, and read when `add` is called.
+
+    Attributes:
+        origins: (T * N,) int64; where (t * N + n) the observation of each place was first seen.
+    """
+
+    def __init__(self, storage: NDArray[np.uint8]) -> None:
+        T, N = storage.shape[:2]
+        flat = storage.reshape(T * N, -1)
+        if not np.shares_memory(flat, storage):
+            raise ValueError("the storage must be contiguous")
+        self._rows = flat.view(np.uint64) if flat.shape[1] % 8 == 0 else flat
+        self._table = np.full(1 << (2 * T * N - 1).bit_length(), -1, np.int64)
+        self._num_envs = N
+        self.origins = np.zeros(T * N, np.int64)
+
+    def clear(self) -> None:
+        """A new rollout begins."""
+        self._table.fill(-1)
+
+    def add(self, t: int) -> NDArray[np.int64]:
+        """Take in row t; the (N,) origins of its observations. A world whose origin is its own place sees a new one."""
+        first = t * self._num_envs
+        last = first + self._num_envs
+        _add(self._rows, first, last, self._table, self.origins)
+        return self.origins[first:last]
+
+
+@kernel
+def _add(rows, first, last, table, origins):  # type: ignore[no-untyped-def]
+    """Open addressing with linear probing; rows are compared whole, so a collision of hashes is no repeat."""
+    mask = table.size - 1
+    for i in range(first, last):
+        hashed = np.uint64(14695981039346656037)
+        for j in range(rows.shape[1]):
+            hashed = (hashed ^ np.uint64(rows[i, j])) * np.uint64(1099511628211)
+            hashed ^= hashed >> np.uint64(29)
+        slot = np.int64(hashed & np.uint64(mask))
+        while True:
+            origin = table[slot]
+            if origin < 0:
+                table[slot] = origins[i] = i
+                break
+            same = True
+            for j in range(rows.shape[1]):
+                if rows[origin, j] != rows[i, j]:
+                    same = False
+                    break
+            if same:
+                origins[i] = origin
+                break
+            slot = (slot + 1) & mask
