@@ -1,0 +1,206 @@
+"""A person labels some pairs without seeing what the machine said, and both are compared.
+
+Answers lie in the label run's folder, `audit/NAME.jsonl`, a line for each, beside the hashed outputs and not among
+them: the run stays what it was. Each line is written at once and to the disk before the next question; a last line torn
+by a crash is left out. Which pairs are asked about, in which order and which segment first, depends on the seed alone,
+so that a later, longer audit goes on where a shorter one ended, and several auditors see the same pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bkrl.dataset import Dataset
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.labelers.agreement import cohen_kappa, share
+from bkrl.labelers.answers import Choice
+from bkrl.labelers.material import SegmentText, segment_text
+from bkrl.labelers.quality import SWAPPED, segments_of
+from bkrl.rng import generator
+from bkrl.run import sha256
+
+FOLDER = "audit"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEYS: dict[str, Choice] = {"1": "A", "first": "A", "2": "B", "second": "B", "t": "tie", "tie": "tie", "0": "tie"}
+_STOP, _SKIP = ("q", "quit"), ("s", "skip")
+HELP = "1: the first is better   2: the second   t: tie   s: skip   q: stop (answers are kept)"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a person said of a pair, in terms of its own A and B; None: skipped."""
+
+    pair_id: int
+    choice: Choice | None
+    swapped: bool
+
+
+Row = Mapping[str, Any]
+Ask = Callable[[str], str | None]
+"""Shows a text and gives back a line, or None when there will be no more."""
+
+
+def machine_choice(row: Row) -> Choice | None:
+    """What the labels say of a pair: A, B, tie, or None without a label."""
+    if row["label"] is None:
+        return None
+    return "tie" if row["label"] == 0.5 else "A" if row["label"] > 0.5 else "B"
+
+
+def file_of(run: Path, auditor: str) -> Path:
+    """Where an auditor's answers lie. UsageError for a name that is not safe as a file name."""
+    if not _NAME.fullmatch(auditor):
+        raise UsageError(
+            f"{auditor!r} cannot be a file name; --auditor takes letters, digits, '.', '_' and '-', at most 64, "
+            "beginning with a letter or digit."
+        )
+    return run / FOLDER / f"{auditor}.jsonl"
+
+
+def read_answers(path: Path, manifest: str) -> dict[int, Answer]:
+    """An auditor's answers by pair, the last one of each. InputError when they belong to other labels."""
+    if not path.exists():
+        return {}
+    found: dict[int, Answer] = {}
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            entry = json.loads(line)
+            answer = Answer(int(entry["pair_id"]), _choice(entry["choice"]), bool(entry["swapped"]))
+            labels = str(entry["labels"])
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines) - 1:
+                continue  # torn by a crash in the middle of its writing
+            raise InputError(f"{path} is damaged at line {number + 1}; mend or remove that line.") from None
+        if labels != manifest:
+            raise InputError(f"{path} was given for other labels than these; move it away to audit anew.")
+        found[answer.pair_id] = answer
+    return found
+
+
+def all_answers(run: Path) -> dict[str, dict[int, Answer]]:
+    """The answers of every auditor of a label run, by name."""
+    manifest = sha256(run / "manifest.json")
+    return {path.stem: read_answers(path, manifest) for path in sorted((run / FOLDER).glob("*.jsonl"))}
+
+
+def sample(table: Sequence[Row], seed: int) -> list[tuple[int, bool]]:
+    """(place in the table, whether B is shown first) of all pairs that answers labelled, in the order of asking."""
+    rng = generator(seed, "label", "audit")
+    labelled = [i for i, row in enumerate(table) if row["status"] == "labelled" and row["label"] is not None]
+    order, swaps = rng.permutation(len(labelled)), rng.random(len(labelled)) < 0.5
+    return [(labelled[i], bool(swaps[i])) for i in order]
+
+
+def hold(
+    run: Path, dataset: Dataset, table: Sequence[Row], *, n: int, seed: int, auditor: str, ask: Ask
+) -> dict[str, Any]:
+    """Ask a person about n pairs, going on where they stopped; the agreement with the labels so far.
+
+    Raises:
+        UsageError: no pair has a label to compare with, or the auditor's name is no file name.
+    """
+    path, manifest = file_of(run, auditor), sha256(run / "manifest.json")
+    given = read_answers(path, manifest)
+    chosen = sample(table, seed)[:n]
+    if not chosen:
+        raise UsageError(f"No pair of {run} was labelled by an answer; there is nothing to audit.")
+    open_ = [(i, swapped) for i, swapped in chosen if int(table[i]["pair_id"]) not in given]
+    done = len(chosen) - len(open_)
+    for number, (place, swapped) in enumerate(open_, done + 1):
+        texts = [segment_text(dataset, segment) for segment in segments_of(table[place])]
+        shown = question(*(reversed(texts) if swapped else texts), f"Pair {number} of {len(chosen)}")
+        reply = _asked(ask, shown)
+        if reply in _STOP:
+            break
+        choice = None if reply in _SKIP else _KEYS[reply]
+        if choice is not None and swapped:
+            choice = SWAPPED[choice]
+        answer = Answer(int(table[place]["pair_id"]), choice, swapped)
+        given[answer.pair_id] = answer
+        _append(path, {"pair_id": answer.pair_id, "choice": choice, "swapped": swapped, "labels": manifest})
+    return compare(table, given) | {"open": sum(int(table[i]["pair_id"]) not in given for i, _ in chosen)}
+
+
+def question(first: SegmentText, second: SegmentText, title: str) -> str:
+    """Two segments as they are shown to a person."""
+    lines = [f"── {title} " + "─" * 40]
+    for name, segment in (("1  FIRST", first), ("2  SECOND", second)):
+        lines += ["", name]
+        for i, caption in enumerate(segment.captions):
+            lines.append("   sees  " + _one_line(caption))
+            if i < len(segment.actions):
+                lines.append("   does  " + _one_line(segment.actions[i]))
+    return "\n".join([*lines, "", "In which one does the agent do better, whatever its task may be?", HELP])
+
+
+def compare(table: Sequence[Row], given: Mapping[int, Answer]) -> dict[str, Any]:
+    """A person's answers against the labels: agreement over A, B and tie, over pairs decided by both, and kappa."""
+    machine = {int(row["pair_id"]): machine_choice(row) for row in table}
+    both = [
+        (answer.choice, other)
+        for answer in given.values()
+        if answer.choice is not None and (other := machine.get(answer.pair_id)) is not None
+    ]
+    decided = [(one, other) for one, other in both if "tie" not in (one, other)]
+    return {
+        "answered": len(both),
+        "skipped": sum(answer.choice is None for answer in given.values()),
+        "agreement": share(sum(one == other for one, other in both), len(both)),
+        "agreement_decided": share(sum(one == other for one, other in decided), len(decided)),
+        "cohen_kappa": cohen_kappa(both),
+    }
+
+
+def _asked(ask: Ask, text: str) -> str:
+    """A line that is an answer; the question once, then what the keys are until one of them comes."""
+    while True:
+        line = ask(text)
+        if line is None:
+            return _STOP[0]
+        reply = line.strip().lower()
+        if reply in _KEYS or reply in _SKIP or reply in _STOP:
+            return reply
+        text = f"{_one_line(line.strip())[:40]!r} is no answer. {HELP}"
+
+
+def _append(path: Path, entry: Mapping[str, Any]) -> None:
+    """One line, in one write, on the disk when this returns; a torn line before it is closed first."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            size = os.fstat(file).st_size
+            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            if torn:
+                os.ftruncate(file, _last_whole(path))
+            os.write(file, (json.dumps(entry) + "\n").encode())
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise RunFailed(f"{path} cannot be written ({error.strerror}); the answers before this one are kept.") from None
+
+
+def _last_whole(path: Path) -> int:
+    """Bytes up to the end of the last whole line."""
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _choice(value: Any) -> Choice | None:
+    if value not in ("A", "B", "tie", None):
+        raise ValueError(f"no choice: {value!r}")
+    return value
+
+
+def _one_line(text: str) -> str:
+    """Text of others for a terminal: nothing in it moves the cursor or changes a colour."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,79 @@
+"""Small pictures of what an agent saw, packed for a page: every tile and every distinct view is there once.
+
+A view is a string with one character for each cell, row by row; the character's place in `ALPHABET` is the tile's
+number in the atlas, a strip of tiles as one PNG. The page's script draws them.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PLAIN = [chr(i) for i in range(0x23, 0x7F) if chr(i) not in "&'<>\\"]
+ALPHABET = "".join([*_PLAIN, *map(chr, range(0x100, 0x800))])
+"""Characters that stand for themselves in JSON and in HTML."""
+_FAMILIES = ("babyai", "crafter")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """N observations as pictures.
+
+    Attributes:
+        rows, columns: cells of a view; tile: pixels a side of a cell.
+        atlas: data URI of the tiles side by side.
+        views: M distinct views as strings.
+        number: (N,) which of them each observation is.
+    """
+
+    rows: int
+    columns: int
+    tile: int
+    atlas: str
+    views: list[str]
+    number: NDArray[np.int64]
+
+    def to_json(self) -> dict[str, Any]:
+        """What the page's script needs."""
+        return {
+            "rows": self.rows,
+            "columns": self.columns,
+            "tile": self.tile,
+            "atlas": self.atlas,
+            "alphabet": ALPHABET[: 1 + max((ALPHABET.index(c) for c in set("".join(self.views))), default=0)],
+        }
+
+
+def pack(family: str, observations: NDArray[np.uint8]) -> Pictures | None:
+    """Pictures of observations (N, *obs_shape) of a family of worlds; None where there is no way to draw them."""
+    if family not in _FAMILIES or len(observations) == 0:
+        return None
+    maps, tiles = import_module(f"bkrl.envs.{family}.pictures").tile_maps(observations)
+    if len(tiles) > len(ALPHABET):
+        return None
+    characters = np.array(list(ALPHABET))[maps.reshape(len(maps), -1)]
+    texts = ["".join(row) for row in characters]
+    views = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return Pictures(
+        rows=maps.shape[1],
+        columns=maps.shape[2],
+        tile=tiles.shape[1],
+        atlas=_png(np.concatenate(tiles, axis=1)),
+        views=list(views),
+        number=np.array([views[text] for text in texts], np.int64),
+    )
+
+
+def _png(pixels: NDArray[np.uint8]) -> str:
+    """A data URI of (height, width, 4) RGBA."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels, "RGBA").save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
