@@ -13,7 +13,9 @@ import pytest
 from bkrl.errors import InputError, RunFailed
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy, Exchange
-from bkrl.llm.protocol import Message, Request
+from bkrl.llm.budget import Budget
+from bkrl.llm.prices import FREE, Price
+from bkrl.llm.protocol import Connection, Message, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from tests.llm.fault_server import FaultServer, truth
@@ -26,9 +28,11 @@ def request(number: int = 0) -> Request:
     return Request((Message("system", "Compare. JSON."), Message("user", f"pair {number}")), SCHEMA)
 
 
-def ask(tmp_path: Path, count: int = 1, policy: AskPolicy = QUICK) -> tuple[list[Exchange], Asker]:
+def ask(
+    tmp_path: Path, count: int = 1, policy: AskPolicy = QUICK, budget: Budget | None = None, price: Price = FREE
+) -> tuple[list[Exchange], Asker]:
     with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m"), store, policy, Reporter())
+        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, policy, Reporter(), budget, price)
         jobs = [lambda number=number: asker.ask(request(number)) for number in range(count)]
         return asker.run(jobs, "ask"), asker
 
@@ -83,7 +87,7 @@ def test_habits_of_servers_are_coped_with(server: FaultServer, tmp_path: Path, h
     exchanges, asker = ask(tmp_path, 3)
     assert all(exchange.status == "ok" for exchange in exchanges)
     assert all(choice(e) in "AB" for e in exchanges)
-    assert asker.usage.sent == 3, "adapting to refused parameters belongs to one request"
+    assert asker.usage.sent == len(server.requests)
     refusals = len(server.requests) - 3
     assert refusals <= 5, "what is refused is learnt once"
     form = {"no_schema": "json_object", "no_format": "text", "picky": "text"}.get(habit, "json_schema")
@@ -211,7 +215,7 @@ def test_retry_after_is_honoured(server: FaultServer, tmp_path: Path) -> None:
 def test_max_requests_is_never_exceeded(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "500" if attempt == 0 else "ok"
     with pytest.raises(RunFailed, match="max-requests"):
-        ask(tmp_path, 100, replace(QUICK, max_requests=25))
+        ask(tmp_path, 100, budget=Budget(max_requests=25))
     assert len(server.requests) == 25
 
 

@@ -94,6 +94,6 @@ def _row(number: int, exchange: Exchange) -> dict[str, Any]:
         "prompt_tokens": None if reply is None else reply.prompt_tokens,
         "completion_tokens": None if reply is None else reply.completion_tokens,
         "reasoning_tokens": None if reply is None else reply.reasoning_tokens,
-        "cost_usd": None,
+        "cost_usd": exchange.cost_usd,
         "answered_as": None if reply is None else reply.format,
     }

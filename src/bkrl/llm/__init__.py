@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bkrl.errors import UsageError
-from bkrl.llm.protocol import Backend
+from bkrl.llm.protocol import Backend, Connection
 from bkrl.registry import Registry
 
 __all__ = ["BACKENDS", "open_backend"]
 
-BACKENDS: Registry[Callable[[str], Backend]] = Registry("llm")
+BACKENDS: Registry[Callable[[str, Connection], Backend]] = Registry("llm")
 BACKENDS.add("rules", "bkrl.llm.rules:RulesBackend", "embedded hand-written heuristics; not a language model, free")
 BACKENDS.add(
     "openai", "bkrl.llm.openai:OpenAIBackend", "openai:MODEL, any OpenAI-compatible endpoint (OPENAI_BASE_URL)"
@@ -19,7 +19,7 @@ BACKENDS.add("hf", "bkrl.llm.local:LocalBackend", "hf:NAME_OR_PATH, a local tran
 BACKENDS.add("replay", "bkrl.llm.replay:ReplayBackend", "replay:RUN_OR_FILE, the answers of an earlier label run")
 
 
-def open_backend(spec: str) -> Backend:
+def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  # noqa: B008 - frozen
     """The backend that a name like `rules`, `openai:MODEL`, `hf:PATH` or `replay:RUN` stands for.
 
     Raises UsageError for an unknown name or a missing model, InputError when what it needs (a key, a file) is not
@@ -31,4 +31,4 @@ def open_backend(spec: str) -> Backend:
         raise UsageError("--llm rules takes no model name.")
     if kind != "rules" and not name:
         raise UsageError(f"--llm {kind} needs a name after a colon: {BACKENDS.help(kind)}.")
-    return make(name)
+    return make(name, connection)

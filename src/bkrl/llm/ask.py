@@ -7,6 +7,7 @@ stop   the run ends at once with one sentence; what was answered is in the store
 wait   the whole pool pauses (as long as the server asks) and asks for less; costs the request no attempt
 retry  this request again after a pause with full jitter, within `attempts` and `patience`
 item   this request is recorded as failed; the others go on
+again  the backend has learnt how to ask: this request at once again; costs it no attempt
 =====  =====================================================================================================
 """
 
@@ -18,11 +19,13 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bkrl.errors import RunFailed
+from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.gate import Gate
 from bkrl.llm.interrupts import deferred
+from bkrl.llm.prices import Price
 from bkrl.llm.protocol import MAX_REPLY_CHARS, Backend, Fault, Reply, Request, Usage, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
@@ -33,6 +36,7 @@ NEVER_ANSWERED = ("unreachable", "not an API")
 """Reasons that end the run when not one reply has come yet: the address is wrong, and patience would not help."""
 EARLY_ATTEMPTS = 4
 EARLY_FAILURES = 20
+MOST_ADAPTATIONS = 8
 LONGER_REPLY = 4
 """A reply cut off by its token limit is asked for once more with this many times the limit."""
 
@@ -40,7 +44,8 @@ LONGER_REPLY = 4
 @dataclass(frozen=True)
 class AskPolicy:
     """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one
-    request.
+    request. `first_alone`: nothing else is sent before the first reply has come, so that a wrong key or address costs
+    one request.
     """
 
     concurrency: int = 20
@@ -52,14 +57,17 @@ class AskPolicy:
     longest_pause: float = 30.0
     stall: float = 600.0
     grace: float = 5.0
-    max_requests: int | None = None
     rpm: float | None = None
     tpm: float | None = None
+    first_alone: bool = True
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question and what came of it: a reply, or a failure (`reason`, `detail`). `cached`: read from the store."""
+    """One question and what came of it: a reply, or a failure (`reason`, `detail`). `cached`: read from the store.
+
+    `cost_usd` is what the reply cost when it was bought, None when that is not known.
+    """
 
     request: Request
     key: str
@@ -67,6 +75,7 @@ class Exchange:
     reason: str = ""
     detail: str = ""
     cached: bool = False
+    cost_usd: float | None = None
 
     @property
     def status(self) -> str:
@@ -84,10 +93,23 @@ class _Stop(Exception):
 
 
 class Asker:
-    """Asks one backend through one store. `run` drives a whole set of jobs; jobs call `ask` as often as they need."""
+    """Asks one backend through one store. `run` drives a whole set of jobs; jobs call `ask` as often as they need.
 
-    def __init__(self, backend: Backend, store: Store | None, policy: AskPolicy, reporter: Reporter) -> None:
+    `budget` bounds what is sent; `price` says what it costs (None: not known).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store | None,
+        policy: AskPolicy,
+        reporter: Reporter,
+        budget: Budget | None = None,
+        price: Price | None = None,
+    ) -> None:
         self.backend = backend
+        self.budget = budget or Budget()
+        self.price = price
         self.usage = Usage()
         self.keys: set[str] = set()
         self._store = store if backend.identity is not None else None
@@ -96,6 +118,7 @@ class Asker:
         self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
         self._answered = 0
+        self._first = asyncio.Lock()
         self._stop: str | None = None
         self._interrupted_by: signal.Signals | None = None
 
@@ -135,6 +158,18 @@ class Asker:
         """
         return 0 if self._store is None else self._store.interrupted(self.keys)
 
+    def cost_facts(self) -> dict[str, Any]:
+        """What the replies cost, and what this run has spent; null where a price is not known, which is not nothing."""
+        if self.price is None:
+            return {"price": "unknown", "cost_usd": None, "replies_without_cost": self.usage.unpriced}
+        return {
+            "price": self.price.source,
+            "cost_usd": round(self.usage.cost_usd, 9),
+            "replies_without_cost": self.usage.unpriced,
+            "spent_usd": round(self.budget.paid, 9),
+            "possibly_spent_usd": round(self.budget.doubtful, 9),
+        }
+
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
             return Exchange(request, "", _cleaned(await self.backend.complete(request)))
@@ -153,14 +188,14 @@ class Asker:
                 if key not in self.keys:
                     self.usage.cached += 1
                     self._count(key, kept)
-                return Exchange(request, key, kept, "" if kept.status == "ok" else kept.status, cached=True)
+                return self._exchange(key, request, kept, cached=True)
         flying = self._flying.get(key)
         if flying is not None:
             return await asyncio.shield(flying)
         future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
         self._flying[key] = future
         try:
-            exchange = await self._send_until_done(key, request)
+            exchange = await self._obtain(key, request)
         except BaseException as error:
             future.set_exception(error if isinstance(error, _Stop) else _Stop(""))
             future.exception()
@@ -171,25 +206,31 @@ class Asker:
         finally:
             del self._flying[key]
 
-    async def _send_until_done(self, key: str, request: Request) -> Exchange:
+    async def _obtain(self, key: str, request: Request) -> Exchange:
+        """Send until there is an answer, or a reason why there is none."""
         policy = self._policy
-        attempt, trying_since, paused = 0, time.monotonic(), 0.0
+        attempt, adapted, trying_since, paused = 0, 0, time.monotonic(), 0.0
         size = sum(len(message.text) for message in request.messages) // 4 + request.max_tokens
         while True:
             self._check()
             waited = time.monotonic()
-            entered = await self._gate.enter(size)
-            paused += entered - waited
+            await self._gate.enter(size)
+            alone = False
             try:
+                alone = await self._wait_for_first()
                 self._check()
-                outcome = await self._send_once(key, request)
+                reserved = await self._reserve(request)
+                entered = time.monotonic()
+                paused += entered - waited
+                outcome = await self._send_once(key, request, reserved)
             finally:
+                if alone:
+                    self._first.release()
                 self._gate.leave()
             if isinstance(outcome, Reply):
                 self._gate.succeeded()
-                self._answered += 1
                 self._count(key, outcome)
-                return Exchange(request, key, outcome, "" if outcome.status == "ok" else outcome.status)
+                return self._exchange(key, request, outcome)
             if outcome.billed:
                 self.usage.possibly_billed += 1
             if outcome.kind == "stop":
@@ -197,20 +238,38 @@ class Asker:
             if outcome.kind == "wait":
                 self._pause_pool(entered, outcome)
                 continue
+            if outcome.kind == "again" and adapted < MOST_ADAPTATIONS:
+                adapted += 1
+                continue
             attempt += 1
             spent = time.monotonic() - trying_since - paused
             used_up = attempt >= policy.attempts or spent > policy.patience
-            if outcome.kind == "item" or used_up:
+            if outcome.kind in ("item", "again") or used_up:
                 return self._failed(key, request, outcome)
             if self._answered == 0 and outcome.reason in NEVER_ANSWERED and attempt >= EARLY_ATTEMPTS:
                 raise self._halt(str(outcome))
             pause = random.uniform(0.0, min(policy.longest_pause, policy.first_pause * 2.0 ** (attempt - 1)))
             await asyncio.sleep(max(pause, outcome.retry_after or 0.0))
+            paused += outcome.retry_after or 0.0
 
-    async def _send_once(self, key: str, request: Request) -> Reply | Fault:
-        limit = self._policy.max_requests
-        if limit is not None and self.usage.sent >= limit:
-            raise self._halt(f"The limit of {limit} requests (--max-requests) is reached.")
+    async def _wait_for_first(self) -> bool:
+        """Until the first answer there is one request at a time. Returns whether this one holds that place."""
+        if self._answered or not self._policy.first_alone:
+            return False
+        await self._first.acquire()
+        if self._answered:
+            self._first.release()
+            return False
+        return True
+
+    async def _reserve(self, request: Request) -> str:
+        most = 0.0 if self.price is None else self.price.bound(request)
+        try:
+            return await self.budget.reserve(most)
+        except Exhausted as limit:
+            raise self._halt(str(limit)) from None
+
+    async def _send_once(self, key: str, request: Request, reserved: str) -> Reply | Fault:
         self.usage.sent += 1
         attempt = self._store.begin(key) if self._store is not None else 0
         try:
@@ -218,11 +277,20 @@ class Asker:
                 reply = _cleaned(await self.backend.complete(request))
             result: Reply | Fault = reply if self._store is None else self._store.put(key, reply)
             outcome = "answered"
+            self._answered += 1
+            paid = 0.0 if self.price is None else self.price.of(reply)
+            if paid is not None:
+                self.budget.settle(reserved, paid)
         except TimeoutError:
             result = Fault("retry", "deadline", f"no whole answer within {self._policy.deadline} s", billed=True)
             outcome = result.reason
         except Fault as fault:
             result, outcome = fault, fault.reason
+            if not fault.billed:
+                self.budget.settle(reserved, 0.0)
+        finally:
+            # Whatever is not settled by now may have been billed.
+            self.budget.lose(reserved)
         if self._store is not None:
             self._store.end(attempt, outcome)
         return result
@@ -247,6 +315,17 @@ class Asker:
         self.usage.prompt_tokens += reply.prompt_tokens or 0
         self.usage.completion_tokens += reply.completion_tokens or 0
         self.usage.reasoning_tokens += reply.reasoning_tokens or 0
+        self.usage.cached_prompt_tokens += reply.cached_tokens or 0
+        cost = self._cost(reply)
+        self.usage.cost_usd += cost or 0.0
+        self.usage.unpriced += cost is None
+
+    def _cost(self, reply: Reply) -> float | None:
+        return None if self.price is None else self.price.of(reply)
+
+    def _exchange(self, key: str, request: Request, reply: Reply, cached: bool = False) -> Exchange:
+        reason = "" if reply.status == "ok" else reply.status
+        return Exchange(request, key, reply, reason, cached=cached, cost_usd=self._cost(reply))
 
     def _check(self) -> None:
         if self._stop is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import InputError
-from bkrl.llm.protocol import Fault, Message, Reply, Request, request_key
+from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, request_key
 
 BATCH = 16
 GATHER_SECONDS = 0.02
@@ -24,7 +24,8 @@ _HEAD_BYTES = 1 << 16
 class LocalBackend:
     """One causal language model. InputError when it cannot be loaded."""
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, connection: Connection) -> None:
+        del connection
         self.name = f"hf:{spec}"
         self._spec = spec
         self.identity: Mapping[str, str] = {"kind": "hf", "model": spec, "host": "local"}

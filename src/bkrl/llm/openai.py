@@ -5,34 +5,35 @@ Azure AZURE_OPENAI_ENDPOINT, AZURE_OPENAI_API_KEY and, for the old interface, OP
 request; its own retries are off, its reading of answers is not used (it passes broken ones through), and its errors
 are sorted in `faults`.
 
-What an endpoint accepts is found out by the first request, alone: it asks for a JSON schema, and falls back to plain
-JSON and to text; a parameter that is refused is left out from then on. The answer's form is recorded, and validated
-by whoever asked.
+What an endpoint accepts is found out by its first requests, and remembered (`capabilities`): a JSON schema is asked for
+first, then plain JSON, then text; a parameter that is refused is left out from then on. The answer's form is recorded,
+and validated by whoever asked.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from bkrl.errors import InputError
+from bkrl.llm.capabilities import OPTIONAL, Capabilities, Memory, follows
+from bkrl.llm.completions import read_completion, read_json_body
 from bkrl.llm.faults import from_status, redacted
-from bkrl.llm.protocol import Fault, Reply, ReplyFormat, ReplyStatus, Request
+from bkrl.llm.prices import is_loopback
+from bkrl.llm.protocol import Connection, Fault, Reply, ReplyFormat, Request
 
 if TYPE_CHECKING:
     import openai
 
+T = TypeVar("T")
+
 MAX_BODY = 4 * 2**20
-"""Larger answers are dropped while they arrive."""
+"""Larger answers are dropped while they arrive; so are larger lines of a batch's output."""
 CONNECT_SECONDS = 15.0
-MOST_ADAPTATIONS = 8
 _OFFICIAL = "https://api.openai.com/v1"
 _REFUSAL = (
     "unsupported",
@@ -43,6 +44,7 @@ _REFUSAL = (
     "extra",
     "invalid",
     "not permitted",
+    "not allowed",
     "only",
 )
 
@@ -50,49 +52,50 @@ _REFUSAL = (
 class OpenAIBackend:
     """One model at one endpoint. InputError when a key is needed and none is set."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, connection: Connection) -> None:
         self.name = f"openai:{model}"
         self._model = model
-        self._url, self._key, self._azure = _connection()
-        host = urlsplit(self._url).hostname or ""
-        self._loopback = _is_loopback(host)
+        self.url, self.secret, self._azure = _connection()
+        self.old_azure = self._azure and bool(os.environ.get("OPENAI_API_VERSION"))
+        self._tier = connection.tier
+        host = urlsplit(self.url).hostname or ""
         self._notice = ""
-        if not self._key:
-            if not self._loopback:
+        if not self.secret and connection.asking:
+            if not is_loopback(host):
                 wanted = "AZURE_OPENAI_API_KEY" if self._azure else "OPENAI_API_KEY"
                 raise InputError(f"No key for {host}: set {wanted} in the environment, or use --llm rules.")
-            self._key, self._notice = "none", f"No key is set; {host} is this machine, so a dummy is sent."
+            self.secret, self._notice = "none", f"No key is set; {host} is this machine, so a dummy is sent."
         self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model}
-        self._formats: list[ReplyFormat] = ["json_schema", "json_object", "text"]
-        self._limit_field = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
-        self._left_out: set[str] = set()
+        self._memory = Memory(connection.memory)
+        self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}"
+        limit = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
+        self.capabilities = self._memory.recall(self._name, Capabilities(limit_field=limit))
+        self._limits_refused: set[str] = set()
         self._client: openai.AsyncOpenAI | None = None
-        self._first = asyncio.Lock()
-        self._known = False
-        self._final: Fault | None = None
 
     async def complete(self, request: Request) -> Reply:
-        if self._known:
-            return await self._adapting(request)
-        async with self._first:
-            if self._final is not None:
-                raise self._final
-            if not self._known:
-                try:
-                    reply = await self._adapting(request)
-                except Fault as fault:
-                    self._final = fault if fault.kind == "stop" else None
-                    raise
-                self._known = True
-                return reply
-        return await self._adapting(request)
+        parameters, form = self.parameters(request)
+        if self.capabilities.logprobs is None:
+            parameters["logprobs"] = True  # asked for once, to know
+        try:
+            body, headers = await self._send(parameters)
+        except Refused as refused:
+            raise self.adapted(refused, parameters) from None
+        reply = read_completion(body, headers, form, self.secret, self._tier)
+        self.learn(request, parameters, body, reply)
+        return reply
 
     def facts(self) -> dict[str, str]:
-        facts = {"model": self._model, "endpoint": redacted(self._url), "api_key": "dummy" if self._notice else "set"}
+        facts = {"model": self._model, "endpoint": redacted(self.url), "api_key": "dummy" if self._notice else "set"}
         if self._notice:
             facts["notice"] = self._notice
-        if self._left_out:
-            facts["parameters_refused"] = ", ".join(sorted(self._left_out))
+        if self._tier != "default":
+            facts["tier"] = self._tier
+        refused = [name for name in OPTIONAL[:3] if getattr(self.capabilities, name) is False]
+        if refused:
+            facts["parameters_refused"] = ", ".join(sorted(refused))
+        if self.capabilities.schema_followed is False:
+            facts["schema"] = "accepted and not followed by the endpoint; every answer is checked here"
         return facts
 
     async def close(self) -> None:
@@ -100,129 +103,132 @@ class OpenAIBackend:
             await self._client.close()
             self._client = None
 
-    async def _adapting(self, request: Request) -> Reply:
-        """Send, and send again without what the endpoint refuses."""
-        for _ in range(MOST_ADAPTATIONS):
-            form = self._formats[0] if request.schema is not None else "text"
-            parameters = self._parameters(request, form)
-            try:
-                return await self._send(parameters, form)
-            except _Refused as refused:
-                if not self._adapt(refused, parameters):
-                    raise refused.fault from None
-        raise Fault("item", "bad request", "the server keeps refusing parameters")
+    # What is asked, and what is learnt about asking
 
-    def _parameters(self, request: Request, form: ReplyFormat) -> dict[str, Any]:
+    def parameters(self, request: Request) -> tuple[dict[str, Any], ReplyFormat]:
+        """The body of a request and the form of answer it asks for, by what is known of the endpoint."""
+        form = self.capabilities.form if request.schema is not None else "text"
         parameters: dict[str, Any] = {
             "model": self._model,
             "messages": [{"role": message.role, "content": message.text} for message in request.messages],
-            self._limit_field: request.max_tokens,
-            "temperature": request.temperature,
+            self.capabilities.limit_field: request.max_tokens,
         }
-        if request.reasoning_effort is not None:
-            parameters["reasoning_effort"] = request.reasoning_effort
+        # Servers that draw from a fixed seed by default would give the same vote again and again.
+        wanted = {
+            "temperature": request.temperature,
+            "seed": request.sample,
+            "reasoning_effort": request.reasoning_effort,
+        }
+        for name, value in wanted.items():
+            if value is not None and getattr(self.capabilities, name) is not False:
+                parameters[name] = value
         if form == "json_schema" and request.schema is not None:
             schema = {"name": "answer", "schema": dict(request.schema), "strict": True}
             parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
         elif form == "json_object":
             parameters["response_format"] = {"type": "json_object"}
-        return {name: value for name, value in parameters.items() if name not in self._left_out}
+        if self._tier == "flex":
+            parameters["service_tier"] = "flex"
+        return parameters, form
 
-    def _adapt(self, refused: _Refused, sent: Mapping[str, Any]) -> bool:
-        """Whether something the server named (or must have meant) can be changed; changes it."""
-        words = refused.words
+    def adapted(self, refused: Refused, sent: Mapping[str, Any]) -> Fault:
+        """What to do about a refusal: ask again without what the server named (or must have meant), or give up."""
+        if not self._adapt(refused.words, sent):
+            return refused.fault
+        self._memory.keep(self._name, self.capabilities)
+        return Fault("again", "adapted", str(refused.fault))
+
+    def _adapt(self, words: str, sent: Mapping[str, Any]) -> bool:
+        if "service_tier" in sent and "service_tier" in words:
+            raise Fault("stop", "no such tier", "This endpoint or model has no flex tier; leave out --tier flex")
         for field, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
             if field in sent and field in words:
-                self._left_out.add(field)
-                self._limit_field = other
+                self._limits_refused.add(field)
+                if other in self._limits_refused:
+                    raise Fault("stop", "no limit", "The server refuses every limit on the length of a reply")
+                self.capabilities.limit_field = other
                 return True
-        for name in ("temperature", "reasoning_effort"):
+        for name in reversed(OPTIONAL):
             if name in sent and name in words:
-                self._left_out.add(name)
+                setattr(self.capabilities, name, False)
                 return True
-        if "response_format" not in sent:
+        form = sent.get("response_format", {}).get("type")
+        if form and any(
+            mark in words for mark in ("response_format", "json_schema", "json_object", "schema", "guided")
+        ):
+            return self.capabilities.weaken_form(form)
+        # An unnamed complaint is taken for one about what is optional only while nothing has ever been accepted.
+        if self.capabilities.accepted or "message" in words or "model" in words:
             return False
-        # An unnamed complaint is taken for one about the answer's form only while nothing has ever been accepted.
-        named = any(mark in words for mark in ("response_format", "json_schema", "json_object", "schema", "guided"))
-        if named or not (self._known or "message" in words or "model" in words):
-            if sent["response_format"]["type"] == self._formats[0]:
-                self._formats.pop(0)
-            return True
-        return False
+        extras = [name for name in ("logprobs", "seed") if name in sent]
+        for name in extras:
+            setattr(self.capabilities, name, False)
+        return bool(extras) or (form is not None and self.capabilities.weaken_form(form))
 
-    async def _send(self, parameters: dict[str, Any], form: ReplyFormat) -> Reply:
+    def learn(self, request: Request, sent: Mapping[str, Any], body: Any, reply: Reply) -> None:
+        """Remember what an answer says about the endpoint."""
+        before = vars(self.capabilities).copy()
+        for name in OPTIONAL[:3]:
+            if name in sent:
+                setattr(self.capabilities, name, True)
+        self.capabilities.accepted = True
+        if "logprobs" in sent:
+            self.capabilities.logprobs = bool(body["choices"][0].get("logprobs"))
+        if reply.format == "json_schema" and reply.status == "ok" and request.schema is not None:
+            followed = follows(reply.text, request.schema)
+            self.capabilities.schema_followed = followed and self.capabilities.schema_followed is not False
+        if vars(self.capabilities) != before:
+            self._memory.keep(self._name, self.capabilities)
+
+    # Sending
+
+    async def _send(self, parameters: dict[str, Any]) -> tuple[Any, Mapping[str, str]]:
+        """The JSON body of a 200 answer and its headers."""
+        create = self.client().chat.completions.with_raw_response.create
+        answer = await self.carried(lambda: create(**parameters))
+        response = answer.http_response
+        return read_json_body(response.content, self.url), dict(response.headers)
+
+    async def carried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the SDK brings back, its errors sorted into faults."""
         import openai
 
         try:
-            answer = await self._opened().chat.completions.with_raw_response.create(**parameters)
+            return await call()
         except openai.APIStatusError as error:
             raise self._status_fault(error) from None
         except openai.APIConnectionError as error:
             raise _connection_fault(error) from None
-        except _TooLarge:
-            text = f"an answer of more than {MAX_BODY // 2**20} MB was refused"
-            raise Fault("item", "reply too long", text, billed=True) from None
+        except TooLarge as error:
+            raise Fault("item", "reply too long", str(error), billed=True) from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK lets through must not end a run of thousands
-            told = f"{type(error).__name__}: {redacted(str(error), self._key)}"
+            told = f"{type(error).__name__}: {redacted(str(error), self.secret)}"
             raise Fault("retry", "client", told, billed=True) from None
-        response = answer.http_response
-        return self._read(response.content, dict(response.headers), form)
 
     def _status_fault(self, error: openai.APIStatusError) -> Exception:
-        body = error.body
+        headers = {name.lower(): value for name, value in error.response.headers.items()}
+        body = error.body if isinstance(error.body, (Mapping, str)) else str(error.message)
+        return self.refusal(error.status_code, body, headers)
+
+    def refusal(self, status: int, body: Mapping[str, Any] | str, headers: Mapping[str, str]) -> Exception:
+        """The fault behind a status other than 200, or `Refused` where a parameter is to blame."""
         if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
             body = body["error"]
-        described = body if isinstance(body, (Mapping, str)) else str(error.message)
-        headers = {name.lower(): value for name, value in error.response.headers.items()}
-        fault = from_status(error.status_code, described, headers, self._key)
-        words = str(described).lower()
-        if (
-            error.status_code in (400, 422)
-            and fault.reason == "bad request"
-            and any(mark in words for mark in _REFUSAL)
-        ):
-            return _Refused(fault, words)
+        fault = from_status(status, body, headers, self.secret)
+        words = (body if isinstance(body, str) else " ".join(map(str, body.values()))).lower()
+        about_parameter = fault.reason == "bad request" or (status == 403 and "logprobs" in words)
+        if about_parameter and status in (400, 403, 422) and any(mark in words for mark in _REFUSAL):
+            return Refused(fault, words)
         return fault
 
-    def _read(self, content: bytes, headers: Mapping[str, str], form: ReplyFormat) -> Reply:
-        """A reply out of the body of a 200 answer. Raises Fault for everything that is not one."""
-        try:
-            body = json.loads(content)
-        except (ValueError, RecursionError):
-            if content.lstrip()[:1] == b"<":
-                told = f"{redacted(self._url)} answers with a web page; is it an OpenAI-compatible address?"
-                raise Fault("retry", "not an API", told) from None
-            raise Fault("retry", "unreadable", "the answer is not JSON", billed=True) from None
-        if isinstance(body, dict) and body.get("error"):
-            raise self._error_inside(body["error"], headers)
-        try:
-            choice = body["choices"][0]
-            message = choice["message"]
-        except (KeyError, IndexError, TypeError):
-            raise Fault("retry", "no choices", "the answer holds no choices", billed=True) from None
-        if not isinstance(message, dict):
-            raise Fault("retry", "no choices", "the answer holds no message", billed=True)
-        finish = str(choice.get("finish_reason") or "stop")
-        text, status = _text(message), _status(finish, message)
-        if status == "ok" and not text.strip():
-            raise Fault("retry", "empty", "the answer is empty", billed=True)
-        prompt, completion, reasoning = _usage(body.get("usage"))
-        model = body.get("model")
-        return Reply(text, status, form, model if isinstance(model, str) else "", finish, prompt, completion, reasoning)
-
-    def _error_inside(self, error: object, headers: Mapping[str, str]) -> Fault:
-        described = error if isinstance(error, (Mapping, str)) else str(error)
-        code = described.get("code") if isinstance(described, Mapping) else None
-        status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
-        return from_status(status, described, headers, self._key)
-
-    def _opened(self) -> openai.AsyncOpenAI:
+    def client(self) -> openai.AsyncOpenAI:
+        """The SDK's client, opened when it is first needed."""
         if self._client is None:
-            self._client = _client(self._url, self._key, self._azure)
+            self._client = _client(self.url, self.secret, self._azure)
         return self._client
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """The server does not know or accept a parameter; `words` are its own, in lower case."""
 
     def __init__(self, fault: Fault, words: str) -> None:
@@ -231,8 +237,8 @@ class _Refused(Exception):
         self.words = words
 
 
-class _TooLarge(Exception):
-    """The body of an answer exceeds MAX_BODY."""
+class TooLarge(Exception):
+    """An answer is larger than MAX_BODY, or would be once unpacked."""
 
 
 def _connection() -> tuple[str, str, bool]:
@@ -265,16 +271,21 @@ def _client(url: str, key: str, azure: bool) -> openai.AsyncOpenAI:
             async for chunk in self._inner:
                 size += len(chunk)
                 if size > MAX_BODY:
-                    raise _TooLarge
+                    raise TooLarge(f"an answer of more than {MAX_BODY // 2**20} MB was refused")
                 yield chunk
 
         async def aclose(self) -> None:
             await self._inner.aclose()
 
     async def cap(response: Any) -> None:
-        response.stream = Capped(response.stream)
+        # Plain bytes are asked for, so that compression cannot pass MAX_BODY.
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise TooLarge("an answer came compressed although it was asked for as it is")
+        # Files of batches are read line by line, each line bounded.
+        if not response.request.url.path.endswith("/content"):
+            response.stream = Capped(response.stream)
 
-    # Plain bytes are asked for, so that compression cannot pass MAX_BODY; no redirect carries the key elsewhere.
+    # No redirect carries the key elsewhere.
     client = http.AsyncClient(
         timeout=http.Timeout(None, connect=CONNECT_SECONDS),
         limits=http.Limits(max_connections=1000, max_keepalive_connections=100),
@@ -303,37 +314,3 @@ def _connection_fault(error: BaseException) -> Fault:
             )
         cause = cause.__cause__ or cause.__context__
     return Fault("retry", "connection lost", "the connection broke", billed=True)
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def _status(finish: str, message: Mapping[str, Any]) -> ReplyStatus:
-    if finish == "content_filter":
-        return "filtered"
-    if message.get("refusal"):
-        return "refused"
-    return "truncated" if finish in ("length", "max_tokens") else "ok"
-
-
-def _usage(usage: object) -> tuple[int | None, int | None, int | None]:
-    if not isinstance(usage, dict):
-        return None, None, None
-    details = usage.get("completion_tokens_details")
-    reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(reasoning)
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -1,6 +1,7 @@
 """What asking a language model means here: a request, a reply, a fault, a backend.
 
-A new backend is one class with the four members of `Backend`. Nothing in this file knows HTTP, prompts or labels.
+A new backend is one class with the four members of `Backend`, made from a name and a `Connection`. Nothing in this
+file knows HTTP, prompts or labels.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 MAX_REPLY_CHARS = 1_000_000
@@ -16,6 +18,21 @@ MAX_REPLY_CHARS = 1_000_000
 
 ReplyStatus = Literal["ok", "truncated", "filtered", "refused"]
 ReplyFormat = Literal["json_schema", "json_object", "text"]
+Tier = Literal["default", "batch", "flex"]
+"""How a reply was bought: at once, by the Batch API, or at once with patience (cheaper)."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a backend is reached; nothing here changes an answer.
+
+    memory: folder where what is learnt about endpoints is kept (None: nowhere); tier: at which price requests are sent;
+    asking: False when nothing will be sent, so that no key is needed.
+    """
+
+    memory: Path | None = None
+    tier: Tier = "default"
+    asking: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,17 +71,21 @@ class Reply:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+    """The part of `prompt_tokens` that the provider read from its own prompt cache."""
+    tier: Tier = "default"
 
 
-FaultKind = Literal["stop", "wait", "retry", "item"]
+FaultKind = Literal["stop", "wait", "retry", "item", "again"]
 
 
 class Fault(Exception):
     """Why no reply came back, sorted by what has to happen next.
 
     stop: nothing further can succeed (key, quota, unknown model); wait: the whole pool pauses; retry: this request
-    again; item: this request can never succeed, the others can. `retry_after` is in seconds; `billed` says that the
-    provider may have charged for an answer that was lost.
+    again; item: this request can never succeed, the others can; again: the backend has learnt how to ask, and this
+    request can be sent once more at once. `retry_after` is in seconds; `billed` says that the provider may have charged
+    for an answer that was lost.
     """
 
     def __init__(
@@ -114,7 +135,9 @@ def request_key(identity: Mapping[str, str], request: Request) -> str:
 
 @dataclass
 class Usage:
-    """Totals of one run. Tokens count each stored reply once, however often it is read."""
+    """Totals of one run. Tokens and dollars count each stored reply once, however often it is read, whenever it was
+    bought; `unpriced` counts the replies whose cost is not known.
+    """
 
     asked: int = 0
     cached: int = 0
@@ -123,6 +146,9 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced: int = 0
     possibly_billed: int = 0
     unreported: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
@@ -137,6 +163,7 @@ class Usage:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "reasoning_tokens": self.reasoning_tokens,
+            "cached_prompt_tokens": self.cached_prompt_tokens,
             "replies_without_usage": self.unreported,
             "lost_replies_possibly_billed": self.possibly_billed,
         }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import InputError
-from bkrl.llm.protocol import Fault, Reply, Request
+from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.run import Run, read_table, sha256
 from bkrl.schema import RESPONSES
 
@@ -21,7 +21,8 @@ class ReplayBackend:
 
     identity = None
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, connection: Connection) -> None:
+        del connection
         self.name = f"replay:{spec}"
         path = Path(spec)
         self._file = path if path.is_file() else Run.open(path, "label").file("responses.parquet")

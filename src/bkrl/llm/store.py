@@ -23,15 +23,20 @@ from types import TracebackType
 from bkrl.errors import InputError, RunFailed
 from bkrl.llm.protocol import Reply
 
-STORE_VERSION = 1
-_COLUMNS = "text, status, format, model, finish_reason, prompt_tokens, completion_tokens, reasoning_tokens"
+STORE_VERSION = 2
+_COLUMNS = (
+    "text, status, format, model, finish_reason, prompt_tokens, completion_tokens, reasoning_tokens, "
+    "cached_tokens, tier"
+)
 _TABLES = f"""
 create table if not exists reply(key text primary key, text text not null, status text not null, format text not null,
   model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens integer,
-  reasoning_tokens integer, created integer not null) strict;
+  reasoning_tokens integer, created integer not null, cached_tokens integer, tier text not null default 'default')
+  strict;
 create table if not exists rejected(id integer primary key, key text not null, text text not null, status text not null,
   format text not null, model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens
-  integer, reasoning_tokens integer, created integer not null) strict;
+  integer, reasoning_tokens integer, created integer not null, cached_tokens integer,
+  tier text not null default 'default') strict;
 create table if not exists attempt(id integer primary key, key text not null, process text not null,
   outcome text not null) strict;
 create index if not exists rejected_key on rejected(key);
@@ -71,7 +76,7 @@ class Store:
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = normal")
             if version < STORE_VERSION:
-                self._db.executescript(_TABLES)
+                self._upgrade()
 
     def get(self, key: str) -> Reply | None:
         """The good reply under `key`, or None."""
@@ -83,12 +88,13 @@ class Store:
         """Record a reply and return the one that now counts: for a good reply the first ever stored under `key`."""
         row = (
             *(key, reply.text, reply.status, reply.format, reply.model, reply.finish_reason),
-            *(reply.prompt_tokens, reply.completion_tokens, reply.reasoning_tokens, int(time.time())),
+            *(reply.prompt_tokens, reply.completion_tokens, reply.reasoning_tokens, reply.cached_tokens, reply.tier),
+            int(time.time()),
         )
         table = "reply" if reply.status == "ok" else "rejected"
         with self._explained():
             self._db.execute(
-                f"insert or ignore into {table}(key, {_COLUMNS}, created) values (?,?,?,?,?,?,?,?,?,?)", row
+                f"insert or ignore into {table}(key, {_COLUMNS}, created) values ({','.join('?' * len(row))})", row
             )
         if reply.status != "ok":
             return reply
@@ -135,6 +141,18 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def _upgrade(self) -> None:
+        """Make the tables, or bring those of an earlier version up to date; another process may do the same."""
+        self._db.execute("begin immediate")
+        version = self._db.execute("pragma user_version").fetchone()[0]
+        if version == 1:
+            for table in ("reply", "rejected"):
+                self._db.execute(f"alter table {table} add column cached_tokens integer")
+                self._db.execute(f"alter table {table} add column tier text not null default 'default'")
+        for statement in _TABLES.split(";\n"):
+            self._db.execute(statement)
+        self._db.execute("commit")
 
     def __enter__(self) -> Store:
         return self

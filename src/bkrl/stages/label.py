@@ -7,7 +7,7 @@ had happened.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,10 @@ from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import SegmentText, WorldCard
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
-from bkrl.llm.protocol import Request
+from bkrl.llm.budget import FILE as SPENDING
+from bkrl.llm.budget import Budget
+from bkrl.llm.prices import find_price, unknown_price
+from bkrl.llm.protocol import Connection, Request
 from bkrl.llm.store import Store
 from bkrl.potentials.sandbox import Sandbox, probation
 from bkrl.reporter import Reporter
@@ -56,7 +59,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
     if config.llm in baseline.NAMES:
         _label_control(config, dataset, result)
         return result
-    with _asker(config, reporter) as asker:
+    with _asker(config, result, reporter) as asker:
         work = {"pref": _label_pairs, "goal": _label_goals, "code": _label_code}[config.variant]
         name, schema, table, responses, facts, templates = work(config, dataset, world, asker)
         write_table(result.file("responses.parquet"), pa.Table.from_pylist(responses.rows, schema=RESPONSES))
@@ -146,14 +149,14 @@ def _label_control(config: LabelConfig, dataset: Dataset, result: Run) -> None:
 
 
 @contextmanager
-def _asker(config: LabelConfig, reporter: Reporter) -> Iterator[Asker]:
-    backend = open_backend(config.llm)
+def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Asker]:
+    backend = open_backend(config.llm, _connection(config))
     local = backend.identity is not None and backend.identity.get("kind") == "hf"
     policy = AskPolicy(
         concurrency=min(20, config.concurrency),
         max_concurrency=config.concurrency,
         deadline=None if local else 120.0,
-        max_requests=config.max_requests or None,
+        first_alone=not local,
         rpm=config.rpm or None,
         tpm=config.tpm or None,
     )
@@ -161,9 +164,10 @@ def _asker(config: LabelConfig, reporter: Reporter) -> Iterator[Asker]:
         reporter.say(backend.facts()["notice"])
     if backend.identity is None:
         yield Asker(backend, None, policy, reporter)
-    else:
-        with Store(config.cache) as store:
-            yield Asker(backend, store, policy, reporter)
+        return
+    budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
+    with closing(budget), Store(config.cache) as store:
+        yield Asker(backend, store, policy, reporter, budget, find_price(backend.identity, config.prices))
 
 
 def _checker(dataset: Dataset) -> code.Checker:
@@ -210,7 +214,7 @@ def _dry_run(config: LabelConfig, dataset: Dataset, world: WorldCard, reporter: 
 
 
 def _check(config: LabelConfig) -> None:
-    for name in ("num", "length", "max_requests", "rpm", "tpm", "temperature"):
+    for name in ("num", "length", "max_requests", "max_cost", "rpm", "tpm", "temperature"):
         if getattr(config, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} cannot be negative.")
     for name in ("votes", "concurrency", "max_tokens"):
@@ -223,7 +227,9 @@ def _check(config: LabelConfig) -> None:
     if config.variant != "pref" and config.swap != "none":
         raise UsageError("--swap is for --variant pref: only a comparison has an order.")
     if config.llm not in baseline.NAMES:
-        open_backend(config.llm)
+        identity = open_backend(config.llm, _connection(config)).identity
+        if identity is not None and find_price(identity, config.prices) is None and config.max_cost:
+            raise unknown_price(identity)
 
 
 def _require_something(config: LabelConfig, table: list[dict[str, Any]], responses: Responses) -> None:
@@ -247,7 +253,7 @@ def _usage(asker: Asker) -> dict[str, Any]:
     facts = asker.usage.as_facts()
     if asker.backend.identity is None:
         return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
-    return {**facts, "interrupted": asker.interrupted()}
+    return {**facts, "interrupted": asker.interrupted(), **asker.cost_facts()}
 
 
 def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Reporter) -> None:
@@ -279,6 +285,10 @@ def _pairs(config: LabelConfig, dataset: Dataset) -> list[preferences.Pair]:
 
 def _queries(config: LabelConfig, dataset: Dataset) -> list[Segment]:
     return goals.draw_queries(dataset, config.num or _NUM["goal"], config.length or _LENGTH["goal"], config.seed)
+
+
+def _connection(config: LabelConfig) -> Connection:
+    return Connection(config.cache, config.tier, asking=not config.dry_run)
 
 
 def _sampling(config: LabelConfig) -> Sampling:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bkrl.llm.protocol import Fault, Reply, Request
+from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.llm.rules import babyai, crafter
 from bkrl.llm.rules.segment import Segment, read_segment
 
@@ -46,7 +46,8 @@ class RulesBackend:
     name = "rules"
     identity = None
 
-    def __init__(self, spec: str = "") -> None:
+    def __init__(self, spec: str, connection: Connection) -> None:
+        del connection
         if spec:
             raise ValueError("rules takes no name")
 

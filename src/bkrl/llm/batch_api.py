@@ -1,0 +1,147 @@
+"""The calls of OpenAI's Batch API: a file of requests goes up, a batch is started, a file of answers comes down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bkrl.llm.completions import read_completion, read_json_body
+from bkrl.llm.faults import redacted
+from bkrl.llm.openai import MAX_BODY, OpenAIBackend, Refused
+from bkrl.llm.protocol import Fault, Reply, Request
+
+TRANSFER_SECONDS = 1800.0
+"""A file has to be up or down within this time."""
+ATTEMPTS = 6
+LONGEST_PAUSE = 60.0
+NEWEST = 100
+"""Among so many batches a lost one is looked for."""
+
+
+class BatchApi:
+    """The Batch API of one backend's endpoint. Every call raises Fault when it cannot be done."""
+
+    def __init__(self, backend: OpenAIBackend) -> None:
+        self._backend = backend
+        # The old interface of Azure names the path without a version.
+        self._path: Any = "/chat/completions" if backend.old_azure else "/v1/chat/completions"
+
+    def line(self, key: str, request: Request) -> bytes:
+        """One request as a line of a batch's input."""
+        parameters, _ = self._backend.parameters(request)
+        parameters.pop("service_tier", None)
+        line = {"custom_id": key, "method": "POST", "url": self._path, "body": parameters}
+        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+    def reply(self, line: Mapping[str, Any], request: Request) -> Reply:
+        """The reply in a line of a batch's output. Raises Fault: `again` when the request has to be put otherwise."""
+        backend, response, error = self._backend, line.get("response"), line.get("error")
+        parameters, form = backend.parameters(request)
+        if not isinstance(response, Mapping) or not isinstance(response.get("status_code"), int):
+            described = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
+            raise Fault("retry", "batch", redacted(str(described or "no response"), backend.secret))
+        status, body = response["status_code"], response.get("body")
+        if status != 200:
+            described = body if isinstance(body, (Mapping, str)) else error if isinstance(error, Mapping) else ""
+            fault = backend.refusal(status, described, {})
+            raise backend.adapted(fault, parameters) if isinstance(fault, Refused) else fault
+        reply = read_completion(body, {}, form, backend.secret, "batch")
+        backend.learn(request, parameters, body, reply)
+        return reply
+
+    async def upload(self, file: Path) -> str:
+        """Send a batch's input; its id at the endpoint."""
+        created = await self._call(
+            lambda client: client.files.with_raw_response.create(file=(file.name, file.read_bytes()), purpose="batch")
+        )
+        return _id(created)
+
+    async def create(self, file_id: str, token: str) -> str:
+        """Start a batch that carries `token` in its metadata; its id. An answer that was lost is looked up, so that one
+        batch is never started twice.
+        """
+        try:
+            created = await self._call(
+                lambda client: client.batches.with_raw_response.create(
+                    input_file_id=file_id,
+                    endpoint=self._path,
+                    completion_window="24h",
+                    metadata={"bkrl": token},
+                ),
+                attempts=1,
+            )
+        except Fault as fault:
+            if not fault.billed:
+                raise
+            found = await self.find(token)
+            if found is None:
+                raise
+            return found
+        return _id(created)
+
+    async def status(self, batch_id: str) -> dict[str, Any]:
+        """The endpoint's own description of a batch."""
+        return await self._call(lambda client: client.batches.with_raw_response.retrieve(batch_id))
+
+    async def find(self, token: str) -> str | None:
+        """The id of the batch that carries `token`, or None."""
+        page = await self._call(lambda client: client.batches.with_raw_response.list(limit=NEWEST))
+        found = page.get("data")
+        for batch in found if isinstance(found, list) else []:
+            if isinstance(batch, dict) and (batch.get("metadata") or {}).get("bkrl") == token:
+                return _id(batch)
+        return None
+
+    async def lines(self, file_id: str) -> AsyncIterator[bytes]:
+        """The lines of a file at the endpoint; those longer than MAX_BODY are left out. Memory stays bounded."""
+        opened = self._backend.client().files.with_streaming_response.content(file_id)
+        response = await self._backend.carried(opened.__aenter__)
+        try:
+            chunks = response.iter_bytes(2**16).__aiter__()
+            rest, skipping, more = b"", False, True
+            while more:
+                chunk = await self._backend.carried(lambda: anext(chunks, b""))
+                more = bool(chunk)
+                *lines, rest = (rest + chunk).split(b"\n") if more else (rest, b"")
+                for line in lines:
+                    if line and not skipping and len(line) <= MAX_BODY:
+                        yield line
+                    skipping = False
+                if len(rest) > MAX_BODY:
+                    rest, skipping = b"", True
+        finally:
+            await opened.__aexit__(None, None, None)
+
+    async def _call(self, call: Callable[[Any], Awaitable[Any]], attempts: int = ATTEMPTS) -> dict[str, Any]:
+        """A call's JSON object; what passes by itself is tried again a few times."""
+        for attempt in range(1, attempts + 1):
+            try:
+                async with asyncio.timeout(TRANSFER_SECONDS):
+                    answer = await self._backend.carried(lambda: call(self._backend.client()))
+                body = read_json_body(answer.http_response.content, self._backend.url)
+                if not isinstance(body, dict):
+                    raise Fault("retry", "unreadable", "the answer is not a JSON object", billed=True)
+                return body
+            except TimeoutError:
+                fault = Fault("retry", "deadline", f"no answer within {TRANSFER_SECONDS:.0f} s", billed=True)
+            except Refused as refused:
+                fault = refused.fault
+            except Fault as raised:
+                fault = raised
+            if fault.reason == "no such model":  # what a 404 means elsewhere
+                self._backend.capabilities.batch = False
+                raise Fault("stop", "no batch API", f"{self._backend.name}: this endpoint has no Batch API")
+            if fault.kind not in ("retry", "wait") or attempt == attempts:
+                raise fault
+            await asyncio.sleep(fault.retry_after or min(LONGEST_PAUSE, 0.25 * 2.0**attempt))
+        raise AssertionError("unreachable")
+
+
+def _id(body: Mapping[str, Any]) -> str:
+    found = body.get("id")
+    if not isinstance(found, str) or not found:
+        raise Fault("stop", "no id", "The endpoint's answer names no id; it does not speak the Batch API")
+    return found

@@ -1,0 +1,150 @@
+"""What a run has sent and paid, kept in its folder, so that its limits hold over kills and restarts.
+
+`spending.jsonl` gets a line before each send (what it can cost at most) and one after it (what it did cost). A send
+whose end nobody saw, or whose answer was lost on the way, counts in full: the provider may have billed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from pathlib import Path
+
+from bkrl.errors import InputError, RunFailed
+
+FILE = "spending.jsonl"
+
+
+class Exhausted(Exception):
+    """A limit is reached; the text is a sentence for the user."""
+
+
+class Budget:
+    """Limits on requests and dollars, shared by everything one run sends. Dollars are 0 where no price is known.
+
+    Args:
+        file: where it is kept, None for memory only.
+        max_requests: most sends, over all processes that ever worked in this run.
+        max_usd: most dollars, likewise.
+    """
+
+    def __init__(self, file: Path | None = None, max_requests: int | None = None, max_usd: float | None = None) -> None:
+        self.requests = 0
+        self.paid = 0.0
+        self.doubtful = 0.0
+        """Dollars that may have been billed for answers nobody saw, at most."""
+        self._max_requests, self._max_usd = max_requests, max_usd
+        self._open: dict[str, float] = {}
+        self._process, self._count = secrets.token_hex(4), 0
+        self._settled: asyncio.Event | None = None
+        self._file: int | None = None
+        if file is not None:
+            self._read(file)
+            try:
+                self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise RunFailed(f"{file} cannot be written ({error.strerror}).") from None
+            # Ends a line that a kill has torn.
+            os.write(self._file, b"\n")
+
+    @property
+    def committed(self) -> float:
+        """Dollars that are paid, may have been, or could still become due for what is out."""
+        return self.paid + self.doubtful + sum(self._open.values())
+
+    def room(self, usd: float, requests: int = 1) -> bool:
+        """Whether so much more fits."""
+        return self._requests_left() >= requests and self._fits(usd)
+
+    async def reserve(self, usd: float) -> str:
+        """Set aside what one send can cost; waits for others to settle when only they stand in the way.
+
+        Returns the name to settle it with. Raises Exhausted when it cannot fit.
+        """
+        while True:
+            if self._requests_left() < 1:
+                raise Exhausted(
+                    f"The limit of {self._max_requests:,} requests for this run (--max-requests) is reached; raise "
+                    "it to go on"
+                )
+            if self._fits(usd):
+                return self.begin(usd)
+            if not self._open:
+                raise Exhausted(
+                    f"The limit of ${self._max_usd:,.2f} for this run (--max-cost) is reached: "
+                    f"${self.paid + self.doubtful:,.4f} are spent and the next request could cost ${usd:,.4f}; "
+                    "raise it to go on"
+                )
+            self._settled = self._settled or asyncio.Event()
+            await self._settled.wait()
+
+    def begin(self, usd: float, requests: int = 1, name: str = "") -> str:
+        """Note that something is about to be sent that can cost `usd` at most."""
+        self._count += 1
+        name = name or f"{self._process}-{self._count}"
+        self._open[name] = usd
+        self.requests += requests
+        self._note({"send": name, "usd": usd, "requests": requests} if requests != 1 else {"send": name, "usd": usd})
+        return name
+
+    def settle(self, name: str, paid: float, doubtful: float = 0.0) -> None:
+        """Note what it did cost, and what it may have cost besides. A second settlement of one name changes nothing."""
+        if self._open.pop(name, None) is None:
+            return
+        self.paid += paid
+        self.doubtful += doubtful
+        self._note({"end": name, "paid": paid, "doubtful": doubtful} if doubtful else {"end": name, "paid": paid})
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
+
+    def lose(self, name: str) -> None:
+        """Nobody knows whether it was billed: its whole reservation is doubtful."""
+        self.settle(name, 0.0, self._open.get(name, 0.0))
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _requests_left(self) -> float:
+        return float("inf") if self._max_requests is None else self._max_requests - self.requests
+
+    def _fits(self, usd: float) -> bool:
+        return self._max_usd is None or self.committed + usd <= self._max_usd
+
+    def _note(self, line: dict[str, object]) -> None:
+        if self._file is None:
+            return
+        try:
+            os.write(self._file, json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            raise RunFailed(
+                f"What is spent cannot be noted ({error.strerror}); free some space and run again."
+            ) from None
+
+    def _read(self, file: Path) -> None:
+        """Take up what earlier processes noted; what they left open is doubtful, except for batches, which are still
+        out.
+        """
+        try:
+            lines = file.read_text("utf-8", "replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InputError(f"{file} cannot be read ({error.strerror}).") from None
+        for text in lines:
+            try:
+                line = json.loads(text)
+                if "send" in line:
+                    self._open[line["send"]] = float(line["usd"])
+                    self.requests += int(line.get("requests", 1))
+                elif self._open.pop(line["end"], None) is not None:
+                    self.paid += float(line["paid"])
+                    self.doubtful += float(line.get("doubtful", 0.0))
+            except (ValueError, KeyError, TypeError):
+                continue  # an empty or torn line
+        for name in [name for name in self._open if not name.startswith("batch")]:
+            self.doubtful += self._open.pop(name)

@@ -1,0 +1,91 @@
+"""Reading a chat completion: bytes in, a reply or a fault out; the same for live answers and lines of a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bkrl.llm.faults import from_status, redacted
+from bkrl.llm.protocol import Fault, Reply, ReplyFormat, ReplyStatus, Tier
+
+
+def read_json_body(content: bytes, address: str) -> Any:
+    """The JSON value of a body. Raises Fault for anything else, also for nesting that no parser follows."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        if content.lstrip()[:1] == b"<":
+            told = f"{redacted(address)} answers with a web page; is it an OpenAI-compatible address?"
+            raise Fault("retry", "not an API", told) from None
+        raise Fault("retry", "unreadable", "the answer is not JSON", billed=True) from None
+
+
+def read_completion(
+    body: Any, headers: Mapping[str, str], form: ReplyFormat, secret: str = "", tier: Tier = "default"
+) -> Reply:
+    """A reply out of the body of a 200 answer. Raises Fault for everything that is not one.
+
+    `tier`: what was asked for; a body that names another one is believed.
+    """
+    if isinstance(body, dict) and body.get("error"):
+        raise error_inside(body["error"], headers, secret)
+    try:
+        choice = body["choices"][0]
+        message = choice["message"]
+    except (KeyError, IndexError, TypeError):
+        raise Fault("retry", "no choices", "the answer holds no choices", billed=True) from None
+    if not isinstance(message, dict):
+        raise Fault("retry", "no choices", "the answer holds no message", billed=True)
+    finish = str(choice.get("finish_reason") or "stop")
+    text, status = _text(message), _status(finish, message)
+    if status == "ok" and not text.strip():
+        raise Fault("retry", "empty", "the answer is empty", billed=True)
+    model, usage = body.get("model"), body.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    if tier == "flex" and body.get("service_tier", "flex") != "flex":
+        tier = "default"
+    return Reply(
+        text,
+        status,
+        form,
+        model if isinstance(model, str) else "",
+        finish,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
+        cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
+        tier=tier,
+    )
+
+
+def error_inside(error: object, headers: Mapping[str, str], secret: str) -> Fault:
+    """The fault behind an `error` object that came with status 200."""
+    described = error if isinstance(error, (Mapping, str)) else str(error)
+    code = described.get("code") if isinstance(described, Mapping) else None
+    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
+    return from_status(status, described, headers, secret)
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _status(finish: str, message: Mapping[str, Any]) -> ReplyStatus:
+    if finish == "content_filter":
+        return "filtered"
+    if message.get("refusal"):
+        return "refused"
+    return "truncated" if finish in ("length", "max_tokens") else "ok"
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
+    details = usage.get(group)
+    return _count(details.get(name)) if isinstance(details, dict) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None

@@ -1,0 +1,152 @@
+"""What a reply costs: one dated price list (`prices.toml`), one's own before it, and never a guess.
+
+A price that is not known is None, and every sum it would enter is None too.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import InputError, UsageError
+from bkrl.llm.protocol import Reply, Request, Tier
+
+_FIELDS = {"model", "host", "input", "cached_input", "output", "batch", "flex"}
+_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_MILLION = 1e6
+TURN_TOKENS = 16
+"""More than any chat format adds to a turn."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per million tokens at the standard tier; `batch` and `flex` are shares of that; `source` says whence
+    it is known.
+    """
+
+    input: float
+    cached_input: float
+    output: float
+    batch: float = 1.0
+    flex: float = 1.0
+    source: str = ""
+
+    def of_tokens(self, prompt: int, completion: int, cached: int = 0, tier: Tier = "default") -> float:
+        """Dollars for so many tokens; `cached` is the part of `prompt` that was read from the provider's own cache."""
+        cached = min(cached, prompt)
+        paid = (prompt - cached) * self.input + cached * self.cached_input + completion * self.output
+        return paid / _MILLION * self._share(tier)
+
+    def of(self, reply: Reply) -> float | None:
+        """Dollars paid for a reply; None when the provider did not say how many tokens it had."""
+        if self == FREE:
+            return 0.0
+        if reply.prompt_tokens is None or reply.completion_tokens is None:
+            return None
+        return self.of_tokens(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens or 0, reply.tier)
+
+    def bound(self, request: Request, tier: Tier = "default") -> float:
+        """Dollars that no reply to `request` can exceed."""
+        return self.of_tokens(most_prompt_tokens(request), request.max_tokens, 0, tier)
+
+    def _share(self, tier: Tier) -> float:
+        return {"default": 1.0, "batch": self.batch, "flex": self.flex}[tier]
+
+
+FREE = Price(0.0, 0.0, 0.0, source="this machine")
+
+
+def most_prompt_tokens(request: Request) -> int:
+    """A number of tokens that no prompt exceeds: each token of a byte-level vocabulary is at least one byte."""
+    words = sum(len(message.text.encode("utf-8", "replace")) + TURN_TOKENS for message in request.messages)
+    return words + (len(repr(dict(request.schema))) if request.schema is not None else 0) + TURN_TOKENS
+
+
+def find_price(identity: Mapping[str, str] | None, override: Path | None = None) -> Price | None:
+    """The price of a backend's replies, or None when nobody knows it.
+
+    An entry of `override` comes first; then models on this machine are free; then the shipped list. Raises InputError
+    when `override` is missing or malformed.
+    """
+    if identity is None:
+        return FREE
+    model, host = identity.get("model", ""), identity.get("host", "")
+    if override is not None:
+        text = _text_of(override)
+        own = _first(_entries(text, str(override)), model, host)
+        if own is not None:
+            return own
+    if identity.get("kind") == "hf" or is_loopback(host):
+        return FREE
+    shipped = (resources.files(__package__) / "prices.toml").read_text("utf-8")
+    return _first(_entries(shipped, "the shipped price list"), model, host)
+
+
+def unknown_price(identity: Mapping[str, str]) -> UsageError:
+    """What to say when a limit in dollars is asked for and the price is not known."""
+    model, host = identity.get("model", ""), identity.get("host", "")
+    return UsageError(
+        f"--max-cost needs the price of {model} at {host}, which is not in the shipped list; write [[price]] with "
+        f'model = "{model}", input and output (dollars per million tokens) into a file and pass it with --prices FILE.'
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name means this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The price list {file} cannot be read ({error}).") from None
+
+
+def _first(entries: list[tuple[str, str, Price]], model: str, host: str) -> Price | None:
+    """The best entry for a model at a host: its exact name, its name without a date, its longest beginning."""
+    here = [(name, price) for name, where, price in entries if where in ("*", host)]
+    for wanted in (model, _SNAPSHOT.sub("", model)):
+        for name, price in here:
+            if name == wanted:
+                return price
+    begins = [(len(name), price) for name, price in here if name.endswith("*") and model.startswith(name[:-1])]
+    return max(begins, key=lambda found: found[0])[1] if begins else None
+
+
+def _entries(text: str, source: str) -> list[tuple[str, str, Price]]:
+    """(model, host, price) of every entry of a price list."""
+    try:
+        document = tomllib.loads(text)
+        as_of = str(document.get("as_of", ""))
+        source = f"{source}, {as_of}" if as_of else source
+        return [_entry(entry, source) for entry in document["price"]]
+    except KeyError as error:
+        raise InputError(
+            f"The price list ({source}) has no {error}; each [[price]] needs model, input, output."
+        ) from None
+    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
+        raise InputError(f"The price list ({source}) cannot be read: {error}.") from None
+
+
+def _entry(entry: Mapping[str, Any], source: str) -> tuple[str, str, Price]:
+    unknown = set(entry) - _FIELDS
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
+    numbers = {name: entry[name] for name in ("input", "output")}
+    numbers["cached_input"] = entry.get("cached_input", entry["input"])
+    numbers |= {name: entry.get(name, 1.0) for name in ("batch", "flex")}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+            raise ValueError(f"{name} must be a number of dollars, not {value!r}")
+    prices = {name: float(value) for name, value in numbers.items()}
+    return str(entry["model"]), str(entry.get("host", "*")), Price(**prices, source=source)
