@@ -114,7 +114,18 @@ class LabelConfig:
         Literal["default", "none", "minimal", "low", "medium", "high"],
         Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"),
     ] = "default"
-    max_requests: Annotated[int, Flag("send at most this many requests; 0: no limit", least=0)] = 0
+    max_requests: Annotated[int, Flag("send at most this many requests in this run; 0: no limit", least=0)] = 0
+    max_cost: Annotated[float, Flag("spend at most so many US dollars in this run; 0: no limit", least=0)] = 0.0
+    prices: Annotated[Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md")] = (
+        None
+    )
+    tier: Annotated[
+        Literal["default", "flex"], Flag("flex: slower and cheaper, where the endpoint has it (openai:)")
+    ] = "default"
+    batch: Annotated[
+        Literal["off", "submit", "status", "collect"],
+        Flag("openai: at half price within a day, by the Batch API: submit, come back, collect (pref, goal)"),
+    ] = "off"
     concurrency: Annotated[int, Flag("most requests in flight at once; adapts to what the server allows", least=1)] = 64
     rpm: Annotated[float, Flag("most requests sent in a minute; 0: no limit", least=0)] = 0.0
     tpm: Annotated[float, Flag("most tokens sent and awaited in a minute (estimated); 0: no limit", least=0)] = 0.0
