@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.envs import world
 from bkrl.errors import UsageError
+from bkrl.potentials.upstream import DEFECTS, parse
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 from bkrl.stages import train_rs
 from bkrl.stages.train_rs import run
+from bkrl.study import load_study
 from tests.stages.test_train_rs import potential_run, settings
 
 POLICY = "policy.safetensors"
@@ -86,3 +89,14 @@ def test_unknown_and_foreign_defects_leave_no_folder_behind(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="b4 .* concerns bk-pref"):
         run(settings(tmp_path / "c", alg="bk-code", potential=code, compat="b4"), Reporter())
     assert [path.name for path in tmp_path.iterdir()] == ["rm"]
+
+
+def test_the_defects_study_has_every_defect_of_its_potentials_alone(tmp_path: Path) -> None:
+    alone = set()
+    for cell in load_study("defects", tmp_path).training:
+        config = cell.config
+        variant = config.alg.removeprefix("bk-") if config.alg.startswith("bk-") else None
+        chosen = parse(config.compat, variant, world(config.env).family)
+        alone |= chosen if len(chosen) == 1 else set()
+    # b9 is the default; b30 needs goals, which the study leaves out
+    assert alone == set(DEFECTS) - {"b9", "b30"}
