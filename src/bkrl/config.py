@@ -36,6 +36,20 @@ Network = Annotated[
 
 
 @dataclass(frozen=True)
+class HardwareConfig:
+    """Where and how a network computes, shared by collect and train-rs."""
+
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Flag("where the network computes; auto: a GPU, if any, for paper, else the CPU")
+    ] = "auto"
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"],
+        Flag("auto: bfloat16 for the paper network where the hardware multiplies it, otherwise float32"),
+    ] = "auto"
+    compile: Annotated[bool, Flag("translate the network with torch.compile (a minute at the start)")] = False
+
+
+@dataclass(frozen=True)
 class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
 
@@ -81,6 +95,7 @@ class CollectConfig:
     threads: Threads = 1
     fresh: Fresh = False
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
 
     @property
     def run_dir(self) -> Path:
@@ -173,6 +188,9 @@ class TrainRsConfig:
         Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind"),
     ] = "ppo"
     potential: Annotated[Path | None, Flag("a train-rm run; the bk- algorithms need one")] = None
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy")
+    ] = None
     env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
     out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
     steps: Annotated[int, Flag("environment steps to train for", least=1)] = 1_000_000
@@ -197,6 +215,7 @@ class TrainRsConfig:
     threads: Threads = 1
     fresh: Fresh = False
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
 
     @property
     def run_dir(self) -> Path:
@@ -251,6 +270,52 @@ class ReproduceConfig:
     dry_run: Annotated[bool, Flag("print what would be done")] = False
 
 
+@dataclass(frozen=True)
+class SlurmConfig:
+    """How jobs of a SLURM cluster are asked for; a study's [slurm] table may say the same, and more."""
+
+    partition: Annotated[str | None, Flag("partition  [default: the study's, or the cluster's]")] = None
+    time: Annotated[int | None, Flag("minutes of a job; it continues in another  [default: the study's, or 240]")] = (
+        None
+    )
+    mem: Annotated[float | None, Flag("GB of memory of a job  [default: the study's, or the cluster's]")] = None
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Do all cells of a study that are not done: side by side here, on a cluster, or as commands to run elsewhere."""
+
+    study: Annotated[str, Flag("a study file, or the name of a shipped one: laptop, smoke, ...", positional=True)]
+    out: Annotated[Path | None, Flag("folder for all runs  [default: logs/STUDY]")] = None
+    executor: Annotated[
+        Literal["local", "slurm", "print"],
+        Flag("local: worker processes here; slurm: jobs of a cluster; print: the commands on stdout"),
+    ] = "local"
+    jobs: Annotated[int, Flag("cells at the same time; 0: one for each core, on a cluster no limit", least=0)] = 0
+    only: Annotated[str, Flag("only cells of these names and what they need: 'babyai/bk-*,*/ppo-s1'")] = ""
+    retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
+    report: Annotated[bool, Flag("make the report when all is done")] = False
+    dry_run: Annotated[bool, Flag("list the cells and what has become of them; do nothing")] = False
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+
+    @property
+    def folder(self) -> Path:
+        """Where all runs live: `out`, or its default."""
+        return self.out or Path("logs") / Path(self.study).name.removesuffix(".toml")
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """Curves of runs that are under way, in the terminal; ends when all are complete."""
+
+    runs: Annotated[tuple[Path, ...], Flag("run directories, or folders with runs in them", positional=True)]
+    metric: Annotated[str, Flag("what to draw: success, return, or a key of metrics.jsonl such as ppo/entropy")] = (
+        "success"
+    )
+    every: Annotated[float, Flag("seconds between two looks", least=0.1)] = 2.0
+    once: Annotated[bool, Flag("print one frame and stop; what a pipe gets")] = False
+
+
 # The command line, docs/cli.md and study files all go through this table.
 VERBS: dict[str, type] = {
     "collect": CollectConfig,
@@ -261,3 +326,5 @@ VERBS: dict[str, type] = {
     "report": ReportConfig,
     "reproduce": ReproduceConfig,
 }
+# Commands about many runs, with flags made in the same way.
+MANY: dict[str, type] = {"sweep": SweepConfig, "watch": WatchConfig}

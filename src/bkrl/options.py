@@ -13,7 +13,7 @@ import typer
 
 from bkrl.config import Flag
 
-_PANELS = {"ppo": "PPO"}
+_PANELS = {"ppo": "PPO", "hardware": "Hardware", "slurm": "With --executor slurm"}
 
 
 def flags_of(config: type) -> list[tuple[tuple[str, ...], Any, Flag, Any]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from bkrl.config import HardwareConfig
 from bkrl.errors import UsageError
 from bkrl.rl.networks import ActorCritic
 
@@ -22,7 +23,7 @@ class Hardware:
         compile: whether `torch.compile` translates the network.
     """
 
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     compile: bool = False
 
@@ -34,27 +35,27 @@ class Hardware:
 CPU = Hardware()
 
 
-def choose(network: str, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> Hardware:
+def choose(config: HardwareConfig, network: str) -> Hardware:
     """Settings as a user writes them, made definite on this machine.
 
     Args:
-        network: its name; `compact` is too small to gain from bfloat16.
-        device: `auto` (a GPU if there is one and the network is large), `cpu` or `cuda`.
-        precision: `auto` (bfloat16 for large networks where the hardware multiplies it natively), `fp32`, `bf16`.
-        compile: translate the network with `torch.compile`.
+        config: `auto` as a device is a GPU if there is one and the network is large, otherwise the processor; as a
+            precision it is bfloat16 for a large network where the hardware multiplies it, otherwise float32.
+        network: its name; `compact` is too small to gain from a GPU or from bfloat16.
 
     Raises:
         UsageError: there is no such device here, or no compiler.
     """
     large = network == "paper"
+    device, precision = config.device, config.precision
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")
     chosen = "cuda" if device == "cuda" or (device == "auto" and large and torch.cuda.is_available()) else "cpu"
     if precision == "auto":
         precision = "bf16" if large and multiplies_bf16(chosen) else "fp32"
-    if compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+    if config.compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         raise UsageError("--compile needs a C++ compiler and finds none here; install g++, or leave --compile out.")
-    return Hardware(torch.device(chosen), precision, compile)
+    return Hardware(torch.device(chosen), precision, config.compile)
 
 
 def multiplies_bf16(device: str) -> bool:

@@ -17,7 +17,7 @@ from bkrl.envs.world import World
 from bkrl.errors import InputError
 from bkrl.rl.networks import ActorCritic, build_network, is_image, rebuild_network, symbols_for
 from bkrl.rl.networks.symbols import Symbols
-from bkrl.run import atomic_write, read_json, sha256, to_json
+from bkrl.run import Run, atomic_write, read_json, sha256, to_json
 
 FORMAT = 1
 
@@ -78,6 +78,35 @@ class Policy:
             action_names=tuple(document["action_names"]),
             view=document["view"],
         )
+
+
+def take_weights(network: ActorCritic, source: Path) -> None:
+    """Start from the weights of another policy: only those; optimiser, counters and random streams begin anew.
+
+    Args:
+        network: takes the weights.
+        source: a complete train-rs run, or a `.safetensors` file that `Policy.save` wrote.
+
+    Raises:
+        InputError: there is no such run or file, it is damaged, or its weights are those of another network.
+    """
+    if source.is_dir():
+        source = Run.open(source, "train-rs").file("policy.safetensors")
+    if not source.is_file():
+        raise InputError(f"--init-from: there is no run and no file at {source}.")
+    try:
+        tensors = safetensors.torch.load(source.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"--init-from: {source} holds no whole safetensors file ({error}).") from None
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise InputError(
+                f"--init-from: the weights in {source} are those of another network: {name} is {found.get(name)} "
+                f"there and {wanted.get(name)} here; choose the same --network, world family and reward streams."
+            )
+    network.load_state_dict(tensors)
 
 
 def observation_options(world: World, network: str) -> tuple[dict[str, Any], str]:

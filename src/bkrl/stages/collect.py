@@ -20,6 +20,7 @@ from bkrl.envs import World, captioner, make_vec, world
 from bkrl.errors import UsageError
 from bkrl.jit import announce_compilation
 from bkrl.reporter import Reporter
+from bkrl.rl.hardware import choose
 from bkrl.rl.play import play
 from bkrl.rl.policy import Policy, network_for, observation_options
 from bkrl.rl.ppo import PPO
@@ -72,6 +73,7 @@ def _explore(config: CollectConfig, facts: World, points: list[int], result: Run
     """Train, keeping a policy at each of `points`; the steps taken."""
     options, view = observation_options(facts, config.network)
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
+    hardware = choose(config.hardware, config.network)
     streams: list[RewardStream] = []
     if config.ext_coef > 0:
         streams.append(EnvReward(gamma=config.ppo.gamma, coef=config.ext_coef))
@@ -83,11 +85,14 @@ def _explore(config: CollectConfig, facts: World, points: list[int], result: Run
                 gamma=config.int_gamma,
                 coef=config.int_coef,
                 seed=derive_seed(config.seed, "rnd"),
+                device=hardware.device,
             )
         )
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     policy = Policy(network, config.env, facts.family, facts.action_names, view)
-    ppo = PPO(envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view)
+    ppo = PPO(
+        envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view, hardware=hardware
+    )
     result.file("policies").mkdir(exist_ok=True)
 
     def keep(number: int, step: int) -> None:

@@ -21,8 +21,9 @@ from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.stream import ShapedReward
 from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
 from bkrl.reporter import Reporter
+from bkrl.rl.hardware import Hardware, choose
 from bkrl.rl.play import play, summarise
-from bkrl.rl.policy import Policy, network_for, observation_options
+from bkrl.rl.policy import Policy, network_for, observation_options, take_weights
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
 from bkrl.rl.streams import EnvReward, RewardStream
@@ -46,6 +47,9 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     variant = _variant(config)
     defects = parse(config.compat, variant, facts.family)
     inputs = {"potential": config.potential} if config.potential is not None else {}
+    hardware = choose(config.hardware, config.network)
+    if config.init_from is not None and config.init_from.is_dir():
+        inputs["init_from"] = config.init_from
     potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
     if potential is not None:
         potential = spoilt(potential, defects)
@@ -56,7 +60,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
             return result
         torch.set_num_threads(config.threads)
         announce_compilation(reporter.say)
-        return _train(config, facts, potential, defects, result, reporter)
+        return _train(config, facts, potential, defects, hardware, result, reporter)
     finally:
         if potential is not None:
             potential.close()
@@ -67,6 +71,7 @@ def _train(
     facts: World,
     potential: Scaled | None,
     defects: frozenset[str],
+    hardware: Hardware,
     result: Run,
     reporter: Reporter,
 ) -> Run:
@@ -75,6 +80,8 @@ def _train(
     judged = make_vec(config.env, min(config.eval_episodes, MOST_EVALUATED_AT_ONCE), backend=config.backend, **options)
     streams = _streams(config, facts, potential, defects)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
+    if config.init_from is not None:
+        take_weights(network, config.init_from)
     policy = Policy(network, config.env, facts.family, facts.action_names, view)
     ppo = PPO(
         envs,
@@ -85,6 +92,7 @@ def _train(
         bootstrap_truncated="b10" not in defects,
         seed=config.seed,
         view=view,
+        hardware=hardware,
     )
 
     def judge(number: int, step: int) -> float:
@@ -118,6 +126,8 @@ def _train(
         env_id=config.env,
         steps=ppo.step,
         episodes=ppo.episodes,
+        device=hardware.device.type,
+        precision=hardware.precision,
         parameters=sum(p.numel() for p in network.parameters()),
         success_rate=rows[-1]["eval/success_rate"],
         episode_return=rows[-1]["eval/return"],
