@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl import envs, prompts
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import InputError
 
@@ -18,6 +19,13 @@ class WorldCard:
     env_id: str
     family: str
     action_names: tuple[str, ...]
+
+
+def world_card(env_id: str) -> WorldCard:
+    """The card of a world; a family without a description of its own is "other"."""
+    world = envs.world(env_id)
+    family = world.family if f"world_{world.family}" in prompts.names() else "other"
+    return WorldCard(env_id, family, world.action_names)
 
 
 @dataclass(frozen=True)

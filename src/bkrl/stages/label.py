@@ -19,7 +19,7 @@ from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, RunFailed, UsageError
 from bkrl.labelers import baseline, code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
-from bkrl.labelers.material import SegmentText, WorldCard
+from bkrl.labelers.material import SegmentText, WorldCard, world_card
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.budget import FILE as SPENDING
@@ -45,7 +45,7 @@ _SHOWN = 3
 def run(config: LabelConfig, reporter: Reporter) -> Run | None:
     """Label a dataset; None for a dry run, which asks nothing and writes nothing."""
     dataset = Dataset.open(config.dataset)
-    world = _card(dataset.env_id)
+    world = world_card(dataset.env_id)
     if config.dry_run:
         _dry_run(config, dataset, world, reporter)
         return None
@@ -82,7 +82,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
 
 def example_prompt(variant: Literal["code", "pref", "goal"], env_id: str) -> str:
     """Exactly what would be sent for one question about a world, as text: two random segments stand for a dataset."""
-    world = _card(env_id)
+    world = world_card(env_id)
     segments = _random_segments(env_id, _LENGTH[variant])
     if variant == "pref":
         rendered = preferences.pair_prompt(world, *segments)
@@ -136,7 +136,7 @@ def _label_control(config: LabelConfig, dataset: Dataset, result: Run) -> None:
     pairs = _pairs(config, dataset)
     table = baseline.rows(config.llm, dataset, pairs, config.seed)
     write_table(result.file("preferences.parquet"), pa.Table.from_pylist(table, schema=PREFERENCES))
-    facts = quality.of_pairs(dataset, _card(dataset.env_id), table, [], by_rules=False)
+    facts = quality.of_pairs(dataset, world_card(dataset.env_id), table, [], by_rules=False)
     result.finish(
         ["preferences.parquet"],
         variant=config.variant,
@@ -294,12 +294,6 @@ def _connection(config: LabelConfig) -> Connection:
 def _sampling(config: LabelConfig) -> Sampling:
     effort = None if config.effort == "default" else config.effort
     return Sampling(config.temperature, config.max_tokens, effort)
-
-
-def _card(env_id: str) -> WorldCard:
-    world = envs.world(env_id)
-    family = world.family if f"world_{world.family}" in prompts.names() else "other"
-    return WorldCard(env_id, family, world.action_names)
 
 
 def _layout(family: str) -> str:
