@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from bkrl import console
-from bkrl.commands.shown import LOOK, Json
+from bkrl.commands.shown import LOOK, Json, show_run
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command("check-potential", rich_help_panel=LOOK)(check_potential)
+    app.command("potential report", rich_help_panel=LOOK)(potential_report)
 
 
 def check_potential(
@@ -32,3 +33,24 @@ def check_potential(
         console.print_table(str(potential), ("check", "holds", "detail"), rows)
     if not certificate.passed:
         raise typer.Exit(1)
+
+
+def potential_report(
+    potential: Annotated[Path, typer.Argument(help="a train-rm run, or sample:NAME")],
+    out: Annotated[Path | None, typer.Option(help="run directory  [default: logs/potential-report-NAME]")] = None,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="another potential of the same worlds to compare with; can be repeated")
+    ] = None,
+    dataset: Annotated[Path | None, typer.Option(help="a collect run  [default: the one it was built on]")] = None,
+    layouts: Annotated[int, typer.Option(min=1, help="layouts of each level to solve exactly")] = 6,
+    as_json: Json = False,
+) -> None:
+    """What a potential is worth before any RL: against the exact optimal value, on the dataset, in pictures."""
+    from bkrl.report.potentials import QUALITY, write
+    from bkrl.run import read_json
+
+    result = write(potential, console.reporter(), out=out, against=against or (), dataset=dataset, layouts=layouts)
+    if as_json:
+        console.print_json({"path": result.path.as_posix(), **read_json(result.file(QUALITY))})
+    else:
+        show_run(result, False)

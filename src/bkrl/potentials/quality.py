@@ -12,8 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.dataset import Dataset
-from bkrl.potentials.protocol import Scaled
+from bkrl.potentials.protocol import Potential, Scaled
+from bkrl.potentials.ranks import area_under_curve, rank_correlation, ranks
+from bkrl.rng import generator
+from bkrl.windows import Windows
 
+SEGMENT = 10
+"""Moments in the segments of solved and failed episodes that are compared."""
 _EXAMPLES = 4
 _EXAMPLE_STEPS = 60
 _ENDS = 400
@@ -27,9 +32,9 @@ def describe(
     Keys: kind, control, horizon, env_id, scale {lo, hi}, coverage (share of windows whose Φ is not the most frequent
     value), constancy (1 - coverage), levels (distinct values), phi {mean, std, quantiles}, step_change (mean |Φ' - Φ|
     inside episodes), ordering (how often the end of a successful episode is above another window; None with fewer
-    than 5 of
-    them), progress (mean rank correlation of Φ with time inside successful episodes; None without any), training,
-    examples [{episode, success, return, first_step, phi, captions, actions}].
+    than 5 of them), progress (mean rank correlation of Φ with time inside successful episodes; None without any),
+    segments, foresight, sensitivity (see the functions of those names), training, examples [{episode, success, return,
+    first_step, phi, captions, actions}].
 
     Args:
         potential: the stored potential.
@@ -57,6 +62,9 @@ def describe(
             "quantiles": {str(q): float(np.quantile(phi, q / 100)) for q in (1, 10, 25, 50, 75, 90, 99)},
         },
         **_episodes(potential, dataset, phi[:: max(1, len(phi) // others)]),
+        "segments": segments(potential, dataset),
+        "foresight": foresight(potential, dataset),
+        "sensitivity": sensitivity(potential, dataset),
         "training": dict(training),
         "examples": _examples(potential, dataset),
     }
@@ -72,17 +80,159 @@ def _episodes(potential: Scaled, dataset: Dataset, others: NDArray[np.float32]) 
         at_end = potential(dataset.windows(ends[solved], potential.horizon))
         above = (at_end[:, None] > others).mean() + 0.5 * (at_end[:, None] == others).mean()
         ordering = float(above)
-    changes, ranks = [], []
+    changes, orders = [], []
     for episode in chosen[:40]:
         course = _course(potential, dataset, int(episode), int(dataset.lengths[episode]))
         changes.append(float(np.abs(np.diff(course)).mean()))
         if dataset.success[episode] and len(course) >= 5 and np.ptp(course) > 0:
-            ranks.append(rank_correlation(course, np.arange(len(course))))
+            orders.append(rank_correlation(course, np.arange(len(course))))
     return {
         "ordering": ordering,
-        "progress": float(np.mean(ranks)) if ranks else None,
+        "progress": float(np.mean(orders)) if orders else None,
         "step_change": float(np.mean(changes)),
     }
+
+
+def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
+    """How often the last moments before success are above moments of failed episodes, by the mean Φ of a segment.
+
+    One segment of `SEGMENT` moments from each episode: the last ones before the end (which itself counts as Φ = 0 when
+    it is terminal) of a solved one, ones from anywhere in a failed one.  {solved, failed, above, low, high}: counts,
+    and the area under the ROC curve with a 95 % bootstrap over episodes, None with fewer than 5 of either.
+    """
+    rng = generator(seed, "quality", "segments")
+    long = dataset.lengths >= SEGMENT
+    kinds = [np.flatnonzero(long & chosen) for chosen in (dataset.success, ~dataset.success)]
+    counts = {"solved": len(kinds[0]), "failed": len(kinds[1])}
+    if min(counts.values()) < 5:
+        return counts | {"above": None, "low": None, "high": None}
+    means = []
+    for episodes, solved in zip(kinds, (True, False), strict=True):
+        room = dataset.lengths[episodes] - SEGMENT
+        start = room if solved else rng.integers(0, room + 1)
+        rows = (dataset.first_row[episodes] + start)[:, None] + np.arange(SEGMENT)
+        phi = potential(dataset.windows(rows.ravel(), potential.horizon))
+        means.append(phi.reshape(rows.shape).mean(axis=1))
+    high, low = means
+    drawn = [area_under_curve(rng.choice(high, len(high)), rng.choice(low, len(low))) for _ in range(500)]
+    bounds = np.quantile(drawn, [0.025, 0.975])
+    return counts | {"above": area_under_curve(high, low), "low": float(bounds[0]), "high": float(bounds[1])}
+
+
+def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count: int = 4000) -> float | None:
+    """Rank correlation of Φ with the discounted reward that followed in the recording; None where none ever did.
+
+    It is the recorded policy's return and not the best one's, so it is a hint and not a measure of truth; it can be had
+    in every world that pays.
+    """
+    if not dataset.rewards.any():
+        return None
+    follows = np.zeros(len(dataset.rewards))
+    running = 0.0
+    ends = dataset.actions < 0
+    for row in range(len(follows) - 1, -1, -1):
+        running = 0.0 if ends[row] else float(dataset.rewards[row]) + gamma * running
+        follows[row] = running
+    rows = _spread(np.flatnonzero(~ends), count)
+    return rank_correlation(potential(dataset.windows(rows, potential.horizon)), follows[rows])
+
+
+def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Any]:
+    """What Φ depends on: {present, past, actions}, each {changed, mean}: in what share of windows Φ changes, and by how
+    much on average, when that part is exchanged for another window's.
+    """
+    rows = _spread(np.arange(len(dataset.actions)), count)
+    windows = dataset.windows(rows, potential.horizon)
+    phi = potential(windows)
+    other = generator(seed, "quality", "sensitivity").permutation(len(rows))
+    there = windows.valid[:, :-1] & windows.valid[other, :-1]  # only what both windows have is exchanged
+    present, past = windows.observations.copy(), windows.observations.copy()
+    present[:, -1] = windows.observations[other, -1]
+    past[:, :-1][there] = windows.observations[other, :-1][there]
+    acted = np.where(there, windows.actions[other], windows.actions)
+    parts = {"present": Windows(present, windows.actions, windows.valid)}
+    if potential.horizon:
+        parts["past"] = Windows(past, windows.actions, windows.valid)
+        parts["actions"] = Windows(windows.observations, acted, windows.valid)
+    changes = {name: np.abs(potential(changed) - phi) for name, changed in parts.items()}
+    return {name: {"changed": float((by > 0).mean()), "mean": float(by.mean())} for name, by in changes.items()}
+
+
+def disagreement(
+    potentials: Mapping[str, Potential], dataset: Dataset, count: int = 4000, shown: int = 6
+) -> dict[str, Any]:
+    """How differently several potentials order the same windows.
+
+    {names, matrix, windows}: rank correlations (n, n), None where one of the two is constant; and the windows whose
+    places in two orders are furthest apart, at most one of an episode: {episode, step, captions, actions, places {name:
+    share of windows below}, phi {name: Φ}, between [two names]}.
+    """
+    longest = max(potential.horizon for potential in potentials.values())
+    rows = _spread(np.arange(len(dataset.actions)), count)
+    phi = {name: potential(dataset.windows(rows, potential.horizon)) for name, potential in potentials.items()}
+    names = list(phi)
+    matrix = [
+        [None if np.ptp(phi[a]) == 0 or np.ptp(phi[b]) == 0 else rank_correlation(phi[a], phi[b]) for b in names]
+        for a in names
+    ]
+    places = {name: (ranks(values) - 0.5) / len(values) for name, values in phi.items()}
+    couples = [(a, b) for i, a in enumerate(names) for b in names[:i]]
+    gaps = np.stack([np.abs(places[a] - places[b]) for a, b in couples])
+    windows: list[dict[str, Any]] = []
+    seen: set[tuple[str, int]] = set()
+    for place in np.argsort(-gaps.max(axis=0), kind="stable"):
+        row = int(rows[place])
+        marks = {("episode", int(dataset.episode_of_row[row])), ("caption", int(dataset.caption_ids[row]))}
+        if marks & seen:
+            continue
+        seen |= marks
+        past = np.arange(row - min(int(dataset.ages[row]), longest), row + 1)
+        windows.append(
+            {
+                "episode": int(dataset.episode_of_row[row]),
+                "step": int(dataset.ages[row]),
+                "captions": [dataset.caption(int(one)) for one in past],
+                "actions": [dataset.action_names[action] for action in dataset.actions[past[:-1]]],
+                "places": {name: float(places[name][place]) for name in names},
+                "phi": {name: float(phi[name][place]) for name in names},
+                "between": list(couples[int(gaps[:, place].argmax())]),
+            }
+        )
+        if len(windows) == shown:
+            break
+    return {"names": names, "matrix": matrix, "windows": windows}
+
+
+def courses(potential: Potential, dataset: Dataset, longest: int = 120) -> list[dict[str, Any]]:
+    """Φ over one solved and one failed episode, or those of best and worst return where there is only one kind.
+
+    The middle one of each kind, by number, is taken, so that nobody looked for a good one: {episode, kind, return,
+    rows, phi}, `rows` of the dataset; of an episode with more than `longest` steps the last ones.
+    """
+    kinds = {"solved": np.flatnonzero(dataset.success), "not solved": np.flatnonzero(~dataset.success)}
+    if not all(map(len, kinds.values())):
+        order = np.argsort(dataset.returns, kind="stable")
+        kinds = {"best return": order[-1:], "worst return": order[:1]}
+    found = []
+    for kind, episodes in kinds.items():
+        episode = int(episodes[len(episodes) // 2])
+        steps = min(int(dataset.lengths[episode]), longest)
+        last = int(dataset.first_row[episode] + dataset.lengths[episode])
+        found.append(
+            {
+                "episode": episode,
+                "kind": kind,
+                "return": float(dataset.returns[episode]),
+                "rows": np.arange(last - steps, last + 1),
+                "phi": _course(potential, dataset, episode, steps),
+            }
+        )
+    return found
+
+
+def _spread(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """At most `count` of `rows`, evenly spaced."""
+    return rows[np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64))]
 
 
 def _examples(potential: Scaled, dataset: Dataset) -> list[dict[str, Any]]:
@@ -109,20 +259,7 @@ def _examples(potential: Scaled, dataset: Dataset) -> list[dict[str, Any]]:
     return examples
 
 
-def _course(potential: Scaled, dataset: Dataset, episode: int, steps: int) -> NDArray[np.float32]:
+def _course(potential: Potential, dataset: Dataset, episode: int, steps: int) -> NDArray[np.float32]:
     """(steps + 1,) Φ over the last steps of an episode."""
     last = int(dataset.first_row[episode] + dataset.lengths[episode])
     return potential(dataset.windows(np.arange(last - steps, last + 1), potential.horizon))
-
-
-def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where one side is constant."""
-    x, y = _ranks(a), _ranks(b)
-    spread = float(x.std() * y.std())
-    return 0.0 if spread == 0 else float(((x - x.mean()) * (y - y.mean())).mean() / spread)
-
-
-def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts).astype(np.float64)
-    return (last - (counts - 1) / 2.0)[inverse]

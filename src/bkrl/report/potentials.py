@@ -1,0 +1,249 @@
+"""The potential report: what a potential is worth before any reinforcement learning, as JSON, pictures and one page.
+
+`write` makes the report of one or more potentials. `section` gives the same as a piece of another page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from bkrl.dataset import Dataset
+from bkrl.envs import world
+from bkrl.errors import InputError, UsageError
+from bkrl.potentials import load_potential
+from bkrl.potentials.protocol import Scaled
+from bkrl.potentials.quality import courses, describe, disagreement
+from bkrl.potentials.worth import measure
+from bkrl.report.strips import Strip, moments, pictures
+from bkrl.reporter import Reporter
+from bkrl.run import Run, atomic_write, read_json, to_json
+
+STAGE = "potential-report"
+HTML, QUALITY = "potential.html", "quality.json"
+WINDOWS = 20_000
+_BATCH = 8192
+
+
+def write(
+    potential: Path,
+    reporter: Reporter,
+    *,
+    out: Path | None = None,
+    against: Sequence[Path] = (),
+    dataset: Path | None = None,
+    layouts: int = 6,
+) -> Run:
+    """Measure potentials and write quality.json, potential.html and the strips as SVG files; made anew each time.
+
+    Args:
+        potential: a train-rm run.
+        reporter: where progress goes.
+        out: run directory; default logs/potential-report-NAME.
+        against: other potentials of the same family of worlds to compare with.
+        dataset: a collect run; default the one the first potential was built on.
+        layouts: of each level that is solved.
+
+    Raises:
+        InputError: a potential or the dataset is missing, damaged, or they are of different worlds.
+        UsageError: `out` holds another run, or a potential is named twice.
+    """
+    paths = [Path(potential), *map(Path, against)]
+    names = _names(paths)
+    runs = [Run.open(path, "train-rm") for path in paths]
+    source = dataset or Path(runs[0].manifest["inputs"]["dataset"]["path"])
+    data = Dataset.open(source)
+    folder = out or Path("logs") / f"potential-report-{names[0]}"
+    result = _folder(folder, paths, source, layouts)
+    potentials: dict[str, Scaled] = {}
+    try:
+        for name, path in zip(names, paths, strict=True):
+            potentials[name] = load_potential(path)
+            _check(path, potentials[name], data)
+        qualities: dict[str, Any] = {}
+        drawn: dict[str, list[Strip]] = {}
+        with reporter.progress("measure potentials", 2 * len(names), "parts") as update:
+            for number, (name, phi) in enumerate(potentials.items()):
+                update(2 * number, f"{name} on the dataset")
+                qualities[name] = _describe(phi, data, runs[number])
+                drawn[name] = strips(phi, data)
+                update(2 * number + 1, f"{name} on solved levels")
+                qualities[name]["worth"] = measure(phi, phi.artefact.env_family, layouts)
+                qualities[name]["summary"] = summary(qualities[name])
+        between = disagreement(potentials, data) if len(names) > 1 else None
+    finally:
+        for phi in potentials.values():
+            phi.close()
+    outputs = _store(result, data, qualities, drawn, between)
+    facts = {name: headline_figures(quality) for name, quality in qualities.items()}
+    result.finish(outputs, env_id=data.env_id, potentials=facts)
+    for name, quality in qualities.items():
+        reporter.say(f"{name}: {quality['summary']}")
+    return result
+
+
+def strips(potential: Scaled, dataset: Dataset) -> list[Strip]:
+    """Φ over one solved and one failed episode of a dataset (best and worst return where there is only one kind)."""
+    found = []
+    for course in courses(potential, dataset):
+        rows = course["rows"]
+        phi = [round(float(value), 4) for value in course["phi"]]
+        shown = moments(phi)
+        drawn = pictures(world(dataset.env_id).family, dataset.observations[rows[shown]])
+        found.append(
+            Strip(
+                title=f"Φ over episode {course['episode']} ({course['kind']}, return {course['return']:.3g})",
+                first_step=int(dataset.ages[rows[0]]),
+                phi=phi,
+                captions=[dataset.caption(int(row)) for row in rows],
+                actions=[dataset.action_names[action] for action in dataset.actions[rows[:-1]]],
+                pictures=[drawn[shown.index(i)] if i in shown else "" for i in range(len(rows))],
+            )
+        )
+    return found
+
+
+def section(path: Path) -> Markup:
+    """The body of a finished potential report, one part a potential, for another page that has bkrl's style.
+
+    Raises:
+        InputError: no complete potential report is there, or one of its files was changed.
+    """
+    result = Run.open(path, STAGE)
+    document = read_json(result.file(QUALITY))
+    body = Markup("")
+    for name, quality in document["potentials"].items():
+        body += Markup("<h4>{}</h4>").format(name) + _part(quality, [Strip(**one) for one in quality["strips"]])
+    return body
+
+
+def headline_figures(quality: dict[str, Any]) -> dict[str, Any]:
+    """The few figures a terminal shows."""
+    small, paper = (quality["worth"][part] or {} for part in ("small", "paper"))
+    return {
+        "rank correlation with the optimal value in play": small.get("mean_play_rho"),
+        "rank correlation with the optimal value, all states": small.get("mean_states_rho"),
+        "rank correlation with the way to success in play": paper.get("mean_play_rho"),
+        "note": quality["worth"]["note"] or None,
+        "before success above failed": quality["segments"]["above"],
+        "rank correlation with the recorded return": quality["foresight"],
+        "coverage": quality["coverage"],
+    }
+
+
+def summary(quality: dict[str, Any]) -> str:
+    """What stands out, in two or three sentences."""
+    small, paper = quality["worth"]["small"], quality["worth"]["paper"]
+    said = []
+    if small and small["mean_states_rho"] is not None:
+        rho = small["mean_play_rho"] if small["mean_play_rho"] is not None else small["mean_states_rho"]
+        text = f"Φ orders states of solved levels as their optimal value does with a rank correlation of {rho:.2f}"
+        if paper and paper["mean_play_rho"] is not None:
+            text += f", and those of the paper’s levels as their distance to success with {paper['mean_play_rho']:.2f}"
+        said.append(text + ", on average over tasks.")
+    segments = quality["segments"]
+    if segments["above"] is not None:
+        said.append(
+            f"The last moments before success lie above moments of failed episodes {segments['above']:.0%} of the time "
+            f"({segments['low']:.0%} to {segments['high']:.0%})."
+        )
+    if quality["coverage"] == 0:
+        said.append("Φ is constant: it shapes nothing.")
+    else:
+        said.append(f"It differs from its commonest value in {quality['coverage']:.0%} of windows.")
+    return " ".join(said)
+
+
+def _describe(potential: Scaled, data: Dataset, run: Run) -> dict[str, Any]:
+    total = len(data.actions)
+    rows = np.unique(np.linspace(0, total - 1, min(WINDOWS, total)).astype(np.int64))
+    phi = np.concatenate(
+        [potential(data.windows(rows[i : i + _BATCH], potential.horizon)) for i in range(0, len(rows), _BATCH)]
+    )
+    quality = describe(potential, data, phi, run.facts.get("training", {}))
+    quality.pop("examples")  # the strips show the same, with pictures
+    return quality
+
+
+def _store(
+    result: Run,
+    data: Dataset,
+    qualities: dict[str, Any],
+    drawn: dict[str, list[Strip]],
+    between: dict[str, Any] | None,
+) -> list[str]:
+    outputs = [QUALITY, HTML]
+    parts: list[dict[str, Any]] = []
+    for name, quality in qualities.items():
+        for number, strip in enumerate(drawn[name]):
+            file = f"strip-{name}-{number}.svg"
+            atomic_write(result.file(file), strip.svg())
+            outputs.append(file)
+        last = len(parts) == len(qualities) - 1
+        quality["strips"] = drawn[name]
+        quality["disagreement"] = between if last else None
+        parts.append({"name": name, "body": _part(quality, drawn[name])})
+    atomic_write(result.file(QUALITY), to_json({"env_id": data.env_id, "potentials": qualities}))
+    title = " and ".join(qualities) if len(qualities) < 3 else f"{len(qualities)} potentials"
+    page = (
+        _templates()
+        .get_template("potential.html")
+        .render(title=title, meta=f"{data.env_id} · dataset {data.path.name}", parts=parts, css=Markup(_css()))
+    )
+    atomic_write(result.file(HTML), page)
+    return outputs
+
+
+def _part(quality: dict[str, Any], drawn: Sequence[Strip]) -> Markup:
+    svgs = [Markup(strip.svg()) for strip in drawn]  # ours; the texts of others in them are escaped
+    return Markup(_templates().get_template("quality.html").render(quality=quality, strips=svgs))
+
+
+def _css() -> str:
+    return resources.files("bkrl.report").joinpath("templates", "report.css").read_text(encoding="utf-8")
+
+
+def _templates() -> jinja2.Environment:
+    folder = resources.files("bkrl.report").joinpath("templates")
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    names = [path.name.removeprefix("sample:") for path in paths]
+    if len(set(paths)) < len(paths):
+        raise UsageError("A potential is named twice; name each once.")
+    if len(set(names)) < len(names):
+        names = [path.as_posix().replace("/", "-").strip(".-") for path in paths]
+    return names
+
+
+def _folder(folder: Path, paths: Sequence[Path], dataset: Path, layouts: int) -> Run:
+    """The report's own folder; an earlier report in it is replaced, any other run is not."""
+    earlier = folder / "config.json"
+    replace = earlier.exists() and read_json(earlier).get("stage") == STAGE
+    if earlier.exists() and not replace:
+        raise UsageError(f"{folder} holds another run; choose another --out.")
+    inputs = {f"potential {number}": path for number, path in enumerate(paths)} | {"dataset": dataset}
+    settings = {"potentials": [path.as_posix() for path in paths], "dataset": dataset.as_posix(), "layouts": layouts}
+    return Run.create(folder, stage=STAGE, config=settings, inputs=inputs, fresh=replace)
+
+
+def _check(path: Path, potential: Scaled, data: Dataset) -> None:
+    artefact = potential.artefact
+    if artefact.obs_shape != data.obs_shape or artefact.action_names != data.action_names:
+        raise InputError(
+            f"{path} was built in {artefact.env_id}, and {data.path} holds experience of {data.env_id}; name a "
+            "--dataset and potentials of one family of worlds."
+        )
