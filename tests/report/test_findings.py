@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,15 +14,16 @@ from bkrl.report.findings import Finding, findings, headline
 STEPS = np.arange(0.0, 1001.0, 50.0)
 
 
-def run(alg: str, seed: int, reaches: float, env: str = "World", **more: str) -> Trained:
+def run(alg: str, seed: int, reaches: float, env: str = "World", **more: Any) -> Trained:
     """A run whose success jumps to 1 at `reaches` steps (never, if beyond the end)."""
     reaches += 10 * (seed % 3)
     values = (reaches <= STEPS).astype(float)
     more.setdefault("key", f"{alg}-{env}-{seed}-{more.get('control', '')}{more.get('potential', '')}")
+    more.setdefault("form", "pbrs" if alg.startswith("bk-") else "none")
     return Trained(env=env, alg=alg, seed=seed, settings={}, series={SUCCESS: (STEPS, values)}, **more)
 
 
-def runs(alg: str, reaches: float, n: int = 6, **more: str) -> list[Trained]:
+def runs(alg: str, reaches: float, n: int = 6, **more: Any) -> list[Trained]:
     return [run(alg, seed, reaches, **more) for seed in range(n)]
 
 
@@ -37,8 +41,11 @@ def said(trained: list[Trained], tone: str) -> str:
 
 
 def test_faster_and_slower():
-    assert "bk-code reached 80 % faster than plain PPO" in said(runs("ppo", 600) + runs("bk-code", 200), "for")
-    assert "bk-code was slower than plain PPO" in said(runs("ppo", 200) + runs("bk-code", 600), "against")
+    half = said(runs("ppo", 600) + runs("bk-code", 200), "for")
+    assert "bk-code reached 80 % in at most half of plain PPO’s steps (the whole interval is below one half)" in half
+    faster = said(runs("ppo", 600) + runs("bk-code", 400), "for")
+    assert "bk-code reached 80 % significantly faster than plain PPO, not in half the steps" in faster
+    assert "bk-code was significantly slower than plain PPO" in said(runs("ppo", 200) + runs("bk-code", 600), "against")
     assert "No difference between bk-code and plain PPO" in said(runs("ppo", 400) + runs("bk-code", 400), "open")
 
 
@@ -63,7 +70,7 @@ def test_censoring_on_both_sides_leaves_the_ratio_unknown():
     base = [*runs("ppo", 900, 3), *(run("ppo", seed, 9000) for seed in range(3, 6))]
     told = said(half + base, "open")
     assert "the ratio of steps is not known" in told
-    assert "3 of its runs never got there and 3 of PPO's never got there" in told
+    assert "3 of its runs never got there and 3 of PPO’s never got there" in told
 
 
 def test_without_plain_ppo_nothing_is_claimed():
@@ -94,13 +101,95 @@ def test_what_holds_of_two_worlds_is_said_once():
     assert [one.worlds for one in seeds] == [("A", "B")]
 
 
-def test_several_draws_of_labels_are_pooled_but_not_paired():
+def test_several_draws_of_labels_are_pooled_and_paired_only_where_they_are_crossed_with_seeds():
     draws = [run("bk-pref", seed, 200, potential=name) for seed in range(3) for name in ("x", "y")]
-    (comparison,), _ = judged(runs("ppo", 600, 6) + draws)
+    (comparison,), found = judged(runs("ppo", 600, 6) + draws)
     row = comparison.rows[1]
     assert row.n == 6
-    assert row.paired is None
     assert row.ratio is not None
+    assert row.against is not None
+    assert row.against.paired is not None
+    assert row.against.paired.n == 3  # three seeds, each with both draws
+    assert row.split is not None
+    assert (row.split.draws, row.split.n) == (2, 6)
+    assert any("bk-pref rests on 2 draws of labels: 0 % of the variance" in one.text for one in found)
+    (comparison,), _ = judged(runs("ppo", 600, 6) + draws[:-1])
+    assert comparison.rows[1].against is not None
+    assert comparison.rows[1].against.paired is None
+
+
+def test_draws_that_differ_are_said():
+    good = [run("bk-pref", seed, 200, potential="x") for seed in range(4)]
+    bad = [run("bk-pref", seed, 700, potential="y") for seed in range(4)]
+    (comparison,), found = judged(runs("ppo", 600, 4) + good + bad)
+    split = comparison.rows[1].split
+    assert split is not None
+    assert split.share > 0.9
+    assert any(one.tone == "caution" and "lies between draws" in one.text for one in found)
+
+
+def test_a_method_is_held_against_its_own_controls():
+    shuffled = runs("bk-pref", 600, control="shuffled", potential="s")
+    trained = runs("ppo", 600) + runs("bk-pref", 200, potential="p") + runs("bk-code", 200, potential="c") + shuffled
+    (comparison,), found = judged(trained)
+    rows = {row.group.label: row for row in comparison.rows}
+    assert [one.control for one in rows["bk-pref"].versus] == ["bk-pref (shuffled)"]
+    assert rows["bk-code"].versus == ()  # another method's labels, shuffled, are no control of its own
+    texts = [one.text for one in found if one.tone == "for"]
+    assert "bk-pref is better than its control bk-pref (shuffled): 0.37 of the control’s steps" in " ".join(texts)
+    zero = runs("bk-pref", 200, control="zero", potential="z")
+    (comparison,), found = judged([*trained, *zero])
+    rows = {row.group.label: row for row in comparison.rows}
+    assert [(one.control, one.borrowed) for one in rows["bk-code"].versus] == [("bk-pref (zero)", True)]
+    against = [one.text for one in found if one.tone == "against"]
+    assert found[0].tone == "against"  # a control that does as well comes before everything else
+    assert any(text.startswith("bk-code is not shown to be better than its control bk-pref (zero)") for text in against)
+    assert headline([comparison]) == "Where a method is faster than plain PPO, a control is not shown to do worse."
+
+
+def test_control_tests_are_adjusted_together():
+    trained = runs("ppo", 600) + runs("bk-pref", 200, potential="p")
+    for control in ("shuffled", "zero", "random"):
+        trained += runs("bk-pref", 600, control=control, potential=control)
+    (comparison,), _ = judged(trained)
+    (row,) = [row for row in comparison.rows if row.group.label == "bk-pref"]
+    raw = 2 / 2**6
+    assert [one.difference.paired and one.difference.paired.p for one in row.versus] == [raw] * 3
+    assert [one.difference.p_holm for one in row.versus] == pytest.approx([3 * raw] * 3)
+
+
+def test_a_form_without_guarantee_is_said_wherever_its_result_is():
+    none = {"form": "additive", "guarantee": "none: what is optimal may change"}
+    (comparison,), found = judged(runs("ppo", 600) + runs("bk-pref", 200, **none))
+    row = comparison.rows[1]
+    assert row.group.label == "bk-pref (additive)"
+    assert row.group.legend == "bk-pref (additive) · no guarantee"
+    assert any(one.tone == "caution" and "has no guarantee" in one.text for one in found)
+    assert "a form of shaping that guarantees nothing" in headline([comparison])
+
+
+def test_forms_of_one_method_are_told_apart_and_have_controls_of_their_own():
+    trained = runs("ppo", 600)
+    for form in ("pbrs", "advice"):
+        trained += runs("bk-pref", 200, form=form, potential=form)
+        trained += runs("bk-pref", 600, form=form, control="zero", potential=f"{form}0")
+    (comparison,), _ = judged(trained)
+    rows = {row.group.label: row for row in comparison.rows}
+    assert set(rows) == {"ppo", "bk-pref", "bk-pref (advice)", "bk-pref (zero)", "bk-pref (advice, zero)"}
+    assert [one.control for one in rows["bk-pref (advice)"].versus] == ["bk-pref (advice, zero)"]
+    assert rows["bk-pref"].group.legend == "bk-pref · pbrs"
+
+
+def test_missing_seeds_are_said():
+    trained = [*runs("ppo", 600), *runs("bk-pref", 200)]
+    assert "Not all methods have the same seeds" not in said(trained, "caution")
+    assert "missing: bk-pref (seed 5)" in said(trained[:-1], "caution")
+
+
+def test_other_settings_of_ppo_are_said():
+    trained = runs("ppo", 600) + [replace(one, settings={"ppo.learning_rate": "0.1"}) for one in runs("bk-pref", 200)]
+    trained = [replace(one, settings={"ppo.learning_rate": "0.001"}) if one.alg == "ppo" else one for one in trained]
+    assert "bk-pref differs from plain PPO in ppo.learning_rate" in said(trained, "caution")
 
 
 def test_annotators_are_told_apart():

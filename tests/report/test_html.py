@@ -82,4 +82,4 @@ def test_figures(value: object, text: str):
 
 
 def test_json_for_attributes_has_no_nan():
-    assert html.compact_json({"a": [math.nan, 1 / 3], "b": (1, math.inf)}) == '{"a":[null,0.33333],"b":[1,null]}'
+    assert html.compact_json({"a": [math.nan, 1 / 3], "b": (1, math.inf)}) == '{"a":[null,0.3333],"b":[1,null]}'

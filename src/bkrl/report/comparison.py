@@ -15,10 +15,16 @@ import numpy as np
 
 from bkrl.report import statistics as st
 from bkrl.report.curves import Curve, Series
+from bkrl.report.variance import VarianceSplit, split_variance
 from bkrl.rng import generator
 
 BASELINE = "ppo"
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
+ALPHA = 0.05
+LABEL_FREE = ("zero", "random")
+"""Controls that hold no labels, so that one of them stands for all methods."""
+COMMON_SETTINGS = ("network", "backend", "reward_scale", "eval_every", "eval_episodes")
+"""Settings that plain PPO and a shaped run both have, besides PPO's own."""
 FINAL_SHARE = 0.1
 """Final success is the mean over evaluations in this last share of the steps compared."""
 
@@ -37,6 +43,8 @@ class Trained:
     annotator: str = ""
     collect_steps: int = 0
     potential: str = ""
+    form: str = "none"
+    guarantee: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,27 @@ class Group:
     runs: tuple[Trained, ...]
 
     @property
+    def form(self) -> str:
+        """The form of shaping, such as "pbrs"; "none" without any."""
+        return self.runs[0].form
+
+    @property
+    def guarantee(self) -> str:
+        """What the form keeps, in a sentence; it begins with "none" where nothing is kept."""
+        return self.runs[0].guarantee
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether what is optimal may have been changed: said wherever its result is shown."""
+        return self.guarantee.lower().startswith("none")
+
+    @property
+    def legend(self) -> str:
+        """The label with its form of shaping, and a warning where that keeps nothing."""
+        form = f" · {self.form}" if self.form not in ("none", "") and self.form not in self.label else ""
+        return self.label + form + (" · no guarantee" if self.unguarded else "")
+
+    @property
     def is_baseline(self) -> bool:
         return self.label == BASELINE
 
@@ -57,21 +86,72 @@ class Group:
     def is_control(self) -> bool:
         return self.control != "none"
 
+    @property
+    def is_method(self) -> bool:
+        """Whether it carries background knowledge: shaped, and no control."""
+        return self.alg.startswith("bk-") and not self.is_control
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One group against another: steps to the threshold, and mean success in training; None where it cannot be said.
+
+    ``p_holm``: the paired test's p, adjusted for all tests of its family (all methods against the baseline of a world,
+    or all methods against controls).
+    """
+
+    ratio: st.StepsRatio | None = None
+    improvement: st.Interval | None = None
+    paired: st.PairedTest | None = None
+    p_holm: float | None = None
+
+    @property
+    def better(self) -> bool:
+        """Beyond doubt: fewer steps, or a higher mean success by the adjusted paired test."""
+        higher = self.p_holm is not None and self.p_holm < ALPHA and self._sign > 0
+        return (self.ratio is not None and self.ratio.faster) or (higher and not self.worse)
+
+    @property
+    def worse(self) -> bool:
+        """Beyond doubt the other way round."""
+        lower = self.p_holm is not None and self.p_holm < ALPHA and self._sign < 0
+        return (self.ratio is not None and self.ratio.slower) or lower
+
+    @property
+    def _sign(self) -> float:
+        return self.paired.difference.estimate if self.paired is not None else 0.0
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A method against a control. `borrowed`: the control was made for another method (it holds none of its labels)."""
+
+    control: str
+    borrowed: bool
+    difference: Difference
+
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the results table. Shares in [0, 1], steps in environment steps; None where it cannot be said."""
+    """A line of the results table. Shares in [0, 1], steps in environment steps; None where it cannot be said.
+
+    `split`: variance of mean success between draws of labels and between seeds, where there are several draws.
+    """
 
     group: Group
     n: int
     final: st.Interval
     average: st.Interval
     steps: st.StepsSummary
-    ratio: st.StepsRatio | None = None
-    improvement: st.Interval | None = None
-    paired: st.PairedTest | None = None
-    p_holm: float | None = None
+    split: VarianceSplit | None = None
+    against: Difference | None = None
     ratio_with_collection: float | None = None
+    versus: tuple[Versus, ...] = ()
+
+    @property
+    def ratio(self) -> st.StepsRatio | None:
+        """Steps to the threshold, over the baseline's."""
+        return self.against.ratio if self.against is not None else None
 
 
 @dataclass(frozen=True)
@@ -119,7 +199,8 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
     labels = []
     for run in runs:
-        parts = [] if run.control == "none" else [run.control]
+        parts = [] if run.form in ("none", "pbrs") or run.alg == "rnd" else [run.form]
+        parts += [] if run.control == "none" else [run.control]
         if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
             parts.append(run.annotator)
         parts += [
@@ -141,9 +222,17 @@ def _distinct(runs: Sequence[Trained]) -> tuple[list[Trained], list[Trained]]:
     return list(kept.values()), dropped
 
 
+def compare_all(groups: Sequence[Group], threshold: float) -> list[Comparison]:
+    """One comparison for each world, never one over several."""
+    return [
+        compare(env, [group for group in groups if group.env == env], threshold)
+        for env in dict.fromkeys(group.env for group in groups)
+    ]
+
+
 def compare(env: str, groups: Sequence[Group], threshold: float) -> Comparison:
     """The rows of one world. Every random draw is named after the world and the method: same runs, same numbers."""
-    notes = []
+    notes = _seed_notes(groups) + _setting_notes(groups)
     lasts = {run.key: float(run.series[SUCCESS][0][-1]) for group in groups for run in group.runs}
     horizon = min(lasts.values())
     longer = sorted({group.label for group in groups for run in group.runs if lasts[run.key] > horizon})
@@ -155,11 +244,107 @@ def compare(env: str, groups: Sequence[Group], threshold: float) -> Comparison:
     rows = [_row(group, horizon, threshold) for group in groups]
     base = next((row for row in rows if row.group.is_baseline), None)
     if base is not None:
-        rows = [row if row is base else _against(row, base, horizon, threshold) for row in rows]
-        p_values = [row.paired.p for row in rows if row.paired is not None]
-        adjusted = iter(st.holm(p_values))
-        rows = [row if row.paired is None else replace(row, p_holm=next(adjusted)) for row in rows]
-    return Comparison(env, horizon, tuple(rows), tuple(notes))
+        others = [row for row in rows if row is not base]
+        found = iter(_adjusted([difference(row.group, base.group, horizon, threshold) for row in others]))
+        rows = [row if row is base else _costed(replace(row, against=next(found)), base) for row in rows]
+    return Comparison(env, horizon, tuple(_with_controls(rows, horizon, threshold)), tuple(notes))
+
+
+def _seed_notes(groups: Sequence[Group]) -> list[str]:
+    """Methods that lack seeds others have: a run was deleted, failed, or was never made."""
+    seeds = {group.label: {run.seed for run in group.runs} for group in groups}
+    every = set().union(*seeds.values())
+    lacking = [
+        f"{label} (seed{'s' if len(every - own) > 1 else ''} {', '.join(map(str, sorted(every - own)))})"
+        for label, own in seeds.items()
+        if every - own
+    ]
+    return [f"Not all methods have the same seeds; missing: {'; '.join(lacking)}."] if lacking else []
+
+
+def _setting_notes(groups: Sequence[Group]) -> list[str]:
+    """Groups trained with another PPO than the baseline's: a difference between them need not be the shaping's."""
+    base = next((group.runs[0].settings for group in groups if group.is_baseline), None)
+    if base is None:
+        return []
+    notes = []
+    for group in groups:
+        other = group.runs[0].settings
+        shared = [key for key in base if key in other and (key.startswith("ppo.") or key in COMMON_SETTINGS)]
+        different = [key for key in shared if base[key] != other[key]]
+        if different:
+            notes.append(
+                f"{group.label} differs from plain PPO in {', '.join(different)} too, not in its shaping alone."
+            )
+    return notes
+
+
+def _with_controls(rows: Sequence[Row], horizon: float, threshold: float) -> list[Row]:
+    """Each method against its own controls, all these tests adjusted together."""
+    pairs: list[tuple[int, Row, bool]] = []
+    for i, row in enumerate(rows):
+        if row.group.is_method:
+            pairs += [(i, control, borrowed) for control, borrowed in _controls_of(row, rows)]
+    found = _adjusted([difference(rows[i].group, control.group, horizon, threshold) for i, control, _ in pairs])
+    versus: dict[int, list[Versus]] = {}
+    for (i, control, borrowed), one in zip(pairs, found, strict=True):
+        versus.setdefault(i, []).append(Versus(control.group.label, borrowed, one))
+    return [replace(row, versus=tuple(versus.get(i, ()))) for i, row in enumerate(rows)]
+
+
+def _controls_of(row: Row, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
+    """Controls of the same algorithm and form; failing that, others' that hold no labels (zero, random)."""
+    same_form = [one for one in rows if one.group.is_control and one.group.form == row.group.form]
+    own = [(one, False) for one in same_form if one.group.alg == row.group.alg]
+    return own or [(one, True) for one in same_form if one.group.control in LABEL_FREE]
+
+
+def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> Difference:
+    """One group against another over the first `horizon` steps; p is not adjusted yet."""
+    rng = generator(0, "report", "difference", ours.env, ours.label, theirs.label)
+    crossed = [[_crossing(run, threshold) for run in group.runs] for group in (ours, theirs)]
+    times = [st.restrict(side, horizon) for side in crossed]
+    ratio = None
+    someone_got_there = any(not censored.all() for _, censored in times)
+    if someone_got_there and times[1][0].mean() > 0:
+        ratio = st.steps_ratio(crossed[0], crossed[1], horizon, rng)
+    by_seed = [_by_seed(group, horizon) for group in (ours, theirs)]
+    paired = None
+    if all(by_seed) and len(set(by_seed[0]) & set(by_seed[1])) >= 2:
+        paired = st.paired_test(by_seed[0], by_seed[1], rng)
+    improvement = None
+    if min(len(ours.runs), len(theirs.runs)) >= st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
+        mine, other = (np.array(scores_of(group, horizon)) for group in (ours, theirs))
+        improvement = st.probability_of_improvement([mine], [other], rng)
+    return Difference(ratio, improvement, paired)
+
+
+def _adjusted(found: Sequence[Difference]) -> list[Difference]:
+    adjusted = iter(st.holm([one.paired.p for one in found if one.paired is not None]))
+    return [one if one.paired is None else replace(one, p_holm=next(adjusted)) for one in found]
+
+
+def _by_seed(group: Group, horizon: float) -> dict[int, float]:
+    """Mean success in training for each seed, averaged over draws of labels where each seed has all of them.
+
+    Empty where draws and seeds are not crossed: such runs have no single partner.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for run in group.runs:
+        found.setdefault(run.seed, {})[run.potential] = _final_and_average(run, horizon)[1]
+    draws = {run.potential for run in group.runs}
+    if any(set(values) != draws for values in found.values()):
+        return {}
+    return {seed: float(np.mean(list(values.values()))) for seed, values in found.items()}
+
+
+def _costed(row: Row, base: Row) -> Row:
+    """With the steps that collected the dataset charged whole to this one task."""
+    collected = np.mean([run.collect_steps for run in row.group.runs])
+    if row.ratio is None or collected <= 0:
+        return row
+    whole = float((row.steps.restricted.estimate + collected) / base.steps.restricted.estimate)
+    return replace(row, ratio_with_collection=whole)
 
 
 def curves_of(group: Group, metric: str) -> list[Curve]:
@@ -176,39 +361,17 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
     rng = generator(0, "report", group.env, group.label)
     finals, averages = np.array([_final_and_average(run, horizon) for run in group.runs]).T
     crossings = [_crossing(run, threshold) for run in group.runs]
+    by_draw: dict[str, list[float]] = {}
+    for run, value in zip(group.runs, averages, strict=True):
+        by_draw.setdefault(run.potential, []).append(float(value))
     return Row(
         group,
         len(group.runs),
         share(st.centre_interval(finals, rng)),
         share(st.centre_interval(averages, rng)),
         st.summarise_steps(crossings, horizon, rng),
+        split_variance(by_draw),
     )
-
-
-def _against(row: Row, base: Row, horizon: float, threshold: float) -> Row:
-    rng = generator(0, "report", "against", row.group.env, row.group.label)
-    ours, theirs = ([_crossing(run, threshold) for run in side.group.runs] for side in (row, base))
-    ratio = with_collection = None
-    someone_got_there = row.steps.censored < row.n or base.steps.censored < base.n
-    if someone_got_there and base.steps.restricted.estimate > 0:
-        ratio = st.steps_ratio(ours, theirs, horizon, rng)
-        collected = np.mean([run.collect_steps for run in row.group.runs])
-        if collected > 0:
-            with_collection = float((row.steps.restricted.estimate + collected) / base.steps.restricted.estimate)
-    averages = [{run.seed: _final_and_average(run, horizon)[1] for run in side.group.runs} for side in (row, base)]
-    paired = None
-    # Several runs of one seed (several draws of labels) have no single partner.
-    one_each = all(len(mine) == side.n for mine, side in zip(averages, (row, base), strict=True))
-    if one_each and len(set(averages[0]) & set(averages[1])) >= 2:
-        paired = st.paired_test(averages[0], averages[1], rng)
-    improvement = None
-    if min(row.n, base.n) >= st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
-        improvement = st.probability_of_improvement(
-            [np.array([_final_and_average(run, horizon)[1] for run in row.group.runs])],
-            [np.array([_final_and_average(run, horizon)[1] for run in base.group.runs])],
-            rng,
-        )
-    return replace(row, ratio=ratio, improvement=improvement, paired=paired, ratio_with_collection=with_collection)
 
 
 def _final_and_average(run: Trained, horizon: float) -> tuple[float, float]:
@@ -230,3 +393,8 @@ def share(interval: st.Interval) -> st.Interval:
     """An interval of a share cannot leave [0, 1]; Student's t does not know that."""
     low, high = (x if math.isnan(x) else min(1.0, max(0.0, x)) for x in (interval.low, interval.high))
     return st.Interval(interval.estimate, low, high, interval.n, interval.method, interval.level)
+
+
+def scores_of(group: Group, horizon: float) -> list[float]:
+    """Mean success in training of each run, over the first `horizon` steps: the score of profiles and tests."""
+    return [_final_and_average(run, horizon)[1] for run in group.runs]

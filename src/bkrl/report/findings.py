@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.report import statistics as st
-from bkrl.report.comparison import Comparison, Row
+from bkrl.report.comparison import Comparison, Difference, Row, Versus
 from bkrl.report.curves import step_label
 
 Tone = Literal["caution", "against", "open", "for"]
-_ORDER: tuple[Tone, ...] = ("caution", "against", "open", "for")
+# Where knowledge does not help, or a control does as well, is said before anything else.
+_ORDER: tuple[Tone, ...] = ("against", "caution", "open", "for")
+TONES: dict[Tone, str] = {"caution": "Care", "against": "Against", "open": "Open", "for": "For"}
+HALF = 0.5
 
 RULES_SENTENCE = (
     "The labels come from the embedded rules annotator: hand-written heuristics, not a language model. Nothing on this "
@@ -34,38 +37,42 @@ class Finding:
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """One sentence above all others."""
-    methods = [
-        (comparison, row)
-        for comparison in comparisons
-        if comparison.baseline is not None
-        for row in comparison.rows
-        if _is_method(row)
-    ]
+    methods = [row for comparison in comparisons for row in comparison.rows if row.group.is_method and row.against]
     if not methods:
         return "Nothing is compared here: it takes plain PPO and a shaped method in the same world."
-    faster = [row for _, row in methods if row.ratio is not None and row.ratio.faster]
-    slower = [row for _, row in methods if row.ratio is not None and row.ratio.slower]
-    n = min(min(row.n, comparison.baseline.n) for comparison, row in methods if comparison.baseline is not None)
-    total = len(methods)
-    cases = "the only case" if total == 1 else f"{len(faster)} of {total} cases"
+    faster = [row for row in methods if row.ratio is not None and row.ratio.faster]
+    slower = [row for row in methods if row.ratio is not None and row.ratio.slower]
+    known = [row for row in faster if not any(versus_matches(one) for one in row.versus)]
+    n = min(comparison.baseline.n for comparison in comparisons if comparison.baseline is not None)
+    n, total = min([n, *(row.n for row in methods)]), len(methods)
     if not faster:
-        text = "No gain over plain PPO is shown" + (
-            f", and {len(slower)} of {total} methods are slower" if slower else ""
-        )
+        text = "No gain over plain PPO is shown"
+        text += f", and {len(slower)} of {total} methods are slower" if slower else ""
+    elif not known:
+        text = "Where a method is faster than plain PPO, a control is not shown to do worse"
     elif total == 1:
         text = "Background knowledge helped in the only case compared"
     else:
-        text = f"Background knowledge helped in {cases}"
-        text += f" and hurt in {len(slower)}" if slower else ""
+        text = f"Background knowledge helped in {len(known)} of {total} cases"
+        if len(known) < len(faster):
+            text += f", in {len(faster) - len(known)} more a control is not shown to do worse"
+        text += f", and hurt in {len(slower)}" if slower else ""
+    if any(row.group.unguarded for row in known):
+        text += "; some of these gains come from a form of shaping that guarantees nothing"
     if n < st.FEW_SEEDS:
         text += f"; with {n} seed{'s' if n > 1 else ''} per method this is a hint, not a result"
     return text + "."
 
 
+def versus_matches(one: Versus) -> bool:
+    """Whether a control does as well: the method is not shown to be better than it."""
+    return not one.difference.better
+
+
 def findings(
     comparisons: Sequence[Comparison], threshold: float, rules: bool, problems: Sequence[str]
 ) -> list[Finding]:
-    """All sentences of the summary: reasons for care first, then what speaks against, what is open, what speaks for."""
+    """All sentences of the summary: what speaks against first, then reasons for care, what is open, what speaks for."""
     found = [Finding("caution", problem) for problem in problems]
     if rules:
         found.append(Finding("caution", RULES_SENTENCE))
@@ -89,6 +96,7 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
 
 
 def percent(x: float, digits: int = 0) -> str:
+    """A share in words: "85 %"."""
     return "–" if math.isnan(x) else f"{100 * x:.{digits}f} %"
 
 
@@ -102,19 +110,32 @@ def ratio_text(ratio: st.StepsRatio) -> str:
     return f"{ratio.bound} {ratio.ratio.estimate:.2f}".strip() if ratio.bound != "unknown" else "not known"
 
 
+def verdict(difference: Difference | None) -> str:
+    """What may be said of a ratio of steps, in a word or two, for tables."""
+    ratio = difference.ratio if difference is not None else None
+    if ratio is None or not ratio.ratio.known:
+        return "nothing can be said"
+    if ratio.faster:
+        return "at most half the steps" if ratio.ratio.estimate <= HALF else "significantly faster"
+    return "significantly slower" if ratio.slower else "no difference shown"
+
+
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     base = comparison.baseline
     found = [Finding("caution", note) for note in comparison.notes]
-    n = min(row.n for row in comparison.rows)
-    warning = st.few_seeds_warning(n)
+    warning = st.few_seeds_warning(min(row.n for row in comparison.rows))
     if warning:
         found.append(Finding("caution", warning))
-    methods = [row for row in comparison.rows if _is_method(row)]
+    methods = [row for row in comparison.rows if row.group.is_method]
     controls = [row for row in comparison.rows if row.group.is_control]
     if base is None:
         found.append(Finding("caution", "There is no plain PPO run here, so whether anything helps cannot be said."))
         return found
-    found += [_verdict(comparison, row, base, threshold) for row in methods]
+    for row in methods:
+        found.append(_verdict(comparison, row, base, threshold))
+        found += _against_controls(row)
+    for row in comparison.rows:
+        found += _of_form(row) + _of_draws(row)
     if methods and not controls:
         found.append(
             Finding(
@@ -129,15 +150,10 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
                 Finding(
                     "against",
                     f"The control {control.group.label} is faster than plain PPO as well "
-                    f"({_ratio_sentence(control.ratio)}); the gain of the method it stands for is not due "
-                    "to knowledge.",
+                    f"({_ratio_sentence(control.ratio, 'PPO')}): so much of a gain is not due to knowledge.",
                 )
             )
     return found
-
-
-def _is_method(row: Row) -> bool:
-    return row.group.alg.startswith("bk-") and not row.group.is_control
 
 
 def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> Finding:
@@ -150,27 +166,90 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
             f"Neither {label} nor plain PPO reached {goal} within {step_label(comparison.horizon)} steps "
             f"({end}; {seeds}), so steps to {goal} say nothing.",
         )
-    told = f"{_ratio_sentence(row.ratio)}; {seeds}; {end}"
+    told = f"{_ratio_sentence(row.ratio, 'PPO')}; {seeds}; {end}"
     if row.ratio.faster:
-        return Finding("for", f"{label} reached {goal} faster than plain PPO: {told}.{_collected(row)}")
+        return Finding("for", f"{label} {_how_much_faster(row.ratio, goal)}: {told}.{_collected(row)}")
     if row.ratio.slower:
-        return Finding("against", f"{label} was slower than plain PPO to reach {goal}: {told}.")
+        return Finding("against", f"{label} was significantly slower than plain PPO to reach {goal}: {told}.")
     if row.steps.censored == row.n:
         return Finding(
             "against",
             f"{label} never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
-            f"{base.n - base.steps.censored} of {base.n} runs ({end}).",
+            f"{base.n - base.steps.censored} of {base.n} runs ({end}; {seeds}).",
         )
     return Finding("open", f"No difference between {label} and plain PPO is shown: {told}.")
 
 
-def _ratio_sentence(ratio: st.StepsRatio) -> str:
+def _how_much_faster(ratio: st.StepsRatio, goal: str) -> str:
+    if ratio.ratio.estimate > HALF:
+        return f"reached {goal} significantly faster than plain PPO, not in half the steps"
+    sure = "the whole interval is below one half" if ratio.ratio.high <= HALF else "the interval reaches above one half"
+    return f"reached {goal} in at most half of plain PPO’s steps ({sure})"
+
+
+def _against_controls(row: Row) -> list[Finding]:
+    """A method against each of its controls: a control that does as well speaks against it."""
+    found = []
+    faster = row.ratio is not None and row.ratio.faster
+    for one in row.versus:
+        told = f"{one.control}{' (made for another method)' if one.borrowed else ''}: {_difference_sentence(one)}"
+        if one.difference.better:
+            found.append(Finding("for", f"{row.group.label} is better than its control {told}."))
+        elif one.difference.worse:
+            found.append(Finding("against", f"{row.group.label} is worse than its control {told}."))
+        elif faster:
+            found.append(Finding("against", f"{row.group.label} is not shown to be better than its control {told}."))
+        else:
+            found.append(Finding("open", f"No difference between {row.group.label} and its control {told}."))
+    return found
+
+
+def _difference_sentence(one: Versus) -> str:
+    parts = []
+    if one.difference.ratio is not None:
+        parts.append(_ratio_sentence(one.difference.ratio, "the control"))
+    if one.difference.paired is not None and one.difference.p_holm is not None:
+        paired = one.difference.paired
+        points, p = 100 * paired.difference.estimate, one.difference.p_holm
+        parts.append(f"mean success in training {points:+.1f} points, p = {p:.2g} over {paired.n} shared seeds")
+    return "; ".join(parts) or "nothing can be said"
+
+
+def _of_form(row: Row) -> list[Finding]:
+    if not row.group.unguarded or not (row.group.is_method or row.group.is_control):
+        return []
+    return [
+        Finding(
+            "caution",
+            f"{row.group.label} has no guarantee ({row.group.guarantee.rstrip('.')}): whatever it gains may be "
+            "another task's solution.",
+        )
+    ]
+
+
+def _of_draws(row: Row) -> list[Finding]:
+    split = row.split
+    if split is None:
+        return []
+    whole = split.over_draws
+    shown = f" ({percent(whole.low, 1)} to {percent(whole.high, 1)})" if whole.known else ""
+    return [
+        Finding(
+            "caution" if split.share >= HALF else "open",
+            f"{row.group.label} rests on {split.draws} draws of labels: {percent(split.share)} of the variance of mean "
+            f"success lies between draws, the rest between seeds (n = {split.n}, F test of no difference between "
+            f"draws p = {split.p:.2g}). Over draws its mean is {percent(whole.estimate, 1)}{shown}; the other "
+            "intervals speak of these draws alone.",
+        )
+    ]
+
+
+def _ratio_sentence(ratio: st.StepsRatio, other: str) -> str:
     interval = ratio.ratio
     spread = f"95 % interval {interval.low:.2f} to {interval.high:.2f}" if interval.known else "no interval"
-    gone = [
-        f"{count} {who} never got there" for count, who in zip(ratio.censored, ("of its runs", "of PPO's")) if count
-    ]
-    text = f"{ratio_text(ratio)} of PPO's steps, {spread}"
+    owners = ("of its runs", f"of {other}’s")
+    gone = [f"{count} {who} never got there" for count, who in zip(ratio.censored, owners) if count]
+    text = f"{ratio_text(ratio)} of {other}’s steps, {spread}"
     if ratio.bound == "unknown":
         text = f"the ratio of steps is not known, {spread} for the part that was seen"
     return text + (f", {' and '.join(gone)}" if gone else "")
@@ -182,5 +261,5 @@ def _collected(row: Row) -> str:
     steps = row.group.runs[0].collect_steps
     return (
         f" Counting the {step_label(steps)} steps that collected the dataset, for this one task, it is "
-        f"{row.ratio_with_collection:.2f} of PPO's steps."
+        f"{row.ratio_with_collection:.2f} of PPO’s steps."
     )

@@ -14,6 +14,7 @@ import keyword
 import math
 import tokenize
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -25,13 +26,30 @@ from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
 RATIO_RANGE = (0.25, 4.0)
 
 
-def render(page: dict[str, Any]) -> str:
-    """The whole document. Same values, same bytes."""
-    folder = resources.files("bkrl.report").joinpath("templates")
-    css, js = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+def render(page: dict[str, Any], name: str = "report") -> str:
+    """The whole document of template NAME.html with the report's style and script, and its own after them. Same values,
+    same bytes.
+    """
+    parts = list(dict.fromkeys(("report", name)))
+    css, js = ("\n".join(_source(f"{part}.{kind}") for part in parts) for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
+    template = _environment().get_template(f"{name}.html")
+    return template.render(page, css=Markup(_palette() + css), js=Markup(js), script_hash=digest)
+
+
+def fragment(name: str, values: dict[str, Any]) -> Markup:
+    """A piece of a page from template NAME.html."""
+    return Markup(_environment().get_template(f"{name}.html").render(values))
+
+
+def _source(name: str) -> str:
+    return resources.files("bkrl.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+        loader=jinja2.FunctionLoader(_source),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -39,12 +57,16 @@ def render(page: dict[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        steps=steps, percent=percent, figure=figure, short=lambda digest: str(digest)[:12], compact=compact_json
+        steps=steps,
+        percent=percent,
+        figure=figure,
+        duration=duration,
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
+        short=lambda digest: str(digest)[:12],
+        compact=compact_json,
     )
     environment.globals.update(python=python, course=course, forest=forest)
-    return environment.get_template("report.html").render(
-        page, css=Markup(_palette() + css), js=Markup(js), script_hash=digest
-    )
+    return environment
 
 
 # --- filters
@@ -75,6 +97,15 @@ def figure(value: Any) -> str:
     return str(value)
 
 
+def duration(seconds: float | None) -> str:
+    """Seconds for people: 41 s, 12 min, 3.5 h."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def compact_json(value: Any) -> str:
     """JSON for an attribute, where the template's escaping makes it safe; non-finite numbers become null."""
     return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
@@ -86,8 +117,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     if isinstance(value, float):
-        return None if not math.isfinite(value) else float(f"{value:.5g}")
+        return None if not math.isfinite(value) else _short(value)
     return value
+
+
+def _short(value: float) -> float | int:
+    """Four significant figures and no ".0": what a pointer can show."""
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 # --- small pictures

@@ -13,7 +13,7 @@ from typing import Any
 from bkrl.errors import BkrlError
 from bkrl.run import Run, sha256
 
-STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate")
+STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Node:
 
     @property
     def config(self) -> dict[str, Any]:
-        return dict(self.run.config.get("config", {})) if self.run is not None else {}
+        """The settings as the manifest, which is sealed, has them."""
+        return dict(self.run.manifest.get("config", {})) if self.run is not None else {}
 
 
 @dataclass

@@ -37,47 +37,73 @@
     });
   }
 
-  // Curves: the legend turns methods off and on, the pointer reads values.
-  const steps = (x) => (x >= 1e6 ? (x / 1e6).toPrecision(3) + "M" : x >= 1e3 ? Math.round(x / 1e3) + "k" : Math.round(x));
+  // Curves: the legend turns lines off and on, the pointer or the arrow keys read values, a switch makes x logarithmic.
+  const steps = (x) => (x >= 1e6 ? +(x / 1e6).toPrecision(3) + "M" : x >= 1e3 ? Math.round(x / 1e3) + "k" : +x.toPrecision(3));
   for (const figure of document.querySelectorAll("figure.curves")) {
     const data = JSON.parse(figure.dataset.curves);
-    const plot = figure.querySelector(".plot");
+    const area = figure.querySelector(".area");
     const cursor = figure.querySelector(".cursor");
     const caption = figure.querySelector(".at");
     const buttons = [...figure.querySelectorAll(".legend button")];
+    const logarithmic = figure.querySelector(".logarithmic");
+    let at = null;
+
     buttons.forEach((button, i) => {
       button.addEventListener("click", () => {
         const shown = button.getAttribute("aria-pressed") !== "true";
         button.setAttribute("aria-pressed", String(shown));
-        for (const part of ["line", "band"]) {
-          const group = document.getElementById(`${data.name}-${part}-${i}`);
-          if (group) group.style.display = shown ? "" : "none";
-        }
+        for (const part of area.querySelectorAll(`[data-i="${i}"]`)) part.style.display = shown ? "" : "none";
       });
     });
-    const [left, top, right, bottom] = data.frame;
-    plot.addEventListener("pointermove", (event) => {
-      const box = plot.getBoundingClientRect();
-      const share = ((event.clientX - box.left) / box.width - left) / (right - left);
-      if (share < 0 || share > 1) return leave();
-      const at = data.xlim[0] + share * (data.xlim[1] - data.xlim[0]);
-      cursor.style.cssText =
-        `display:block;left:${event.clientX - box.left}px;top:${top * box.height}px;height:${(bottom - top) * box.height}px`;
-      caption.textContent = `at ${steps(at)} steps`;
+
+    const limits = () => (figure.classList.contains("uselog") ? data.xlog.map(Math.log) : data.xlim);
+    const unscale = (u) => (figure.classList.contains("uselog") ? Math.exp(u) : u);
+    const scale = (x) => (figure.classList.contains("uselog") ? Math.log(x) : x);
+    const number = (y) => (data.share ? Math.round(100 * y) + " %" : +y.toPrecision(3));
+    const read = (x) => {
+      at = x;
+      const [left, right] = limits();
+      cursor.style.display = "block";
+      cursor.style.left = `${(100 * (scale(x) - left)) / (right - left)}%`;
+      caption.textContent = data.xlim[1] <= 1 ? `at ${x.toFixed(2)}` : `at ${steps(x)} steps`;
       data.bands.forEach((band, i) => {
         let best = 0;
-        band.x.forEach((x, k) => { if (Math.abs(x - at) < Math.abs(band.x[best] - at)) best = k; });
-        const y = band.y[best];
-        buttons[i].querySelector("output").value =
-          y === null ? "" : data.share ? Math.round(100 * y) + " %" : y.toPrecision(3);
+        band.x.forEach((there, k) => { if (Math.abs(there - x) < Math.abs(band.x[best] - x)) best = k; });
+        const [y, low, high] = [band.y[best], band.low[best], band.high[best]];
+        const spread = low === null || high === null ? "" : ` (${number(low)} to ${number(high)})`;
+        buttons[i].querySelector("output").value = y === null ? "" : number(y) + spread;
       });
-    });
+    };
     const leave = () => {
+      at = null;
       cursor.style.display = "none";
       caption.textContent = "";
       buttons.forEach((button) => { button.querySelector("output").value = ""; });
     };
-    plot.addEventListener("pointerleave", leave);
+    area.addEventListener("pointermove", (event) => {
+      const box = area.getBoundingClientRect();
+      const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+      const [left, right] = limits();
+      read(unscale(left + share * (right - left)));
+    });
+    area.addEventListener("pointerleave", leave);
+    area.addEventListener("blur", leave);
+    area.addEventListener("keydown", (event) => {
+      const grid = data.bands.reduce((a, b) => (b.x.length > a.length ? b.x : a), []);
+      if (event.key === "Escape") return leave();
+      const turn = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!turn || !grid.length) return;
+      event.preventDefault();
+      const now = at === null ? (turn > 0 ? -1 : grid.length) : grid.findIndex((x) => x >= at);
+      const next = Math.min(grid.length - 1, Math.max(grid[0] === 0 && figure.classList.contains("uselog") ? 1 : 0, now + turn));
+      read(grid[next]);
+    });
+    if (logarithmic) {
+      logarithmic.addEventListener("click", () => {
+        logarithmic.setAttribute("aria-pressed", String(figure.classList.toggle("uselog")));
+        leave();
+      });
+    }
   }
 
   // A link to a run opens it.

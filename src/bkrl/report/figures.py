@@ -1,0 +1,233 @@
+"""Which lines stand in which figure of a world, how they look, and the values the page needs to draw them.
+
+At most ``MOST_LINES`` lines a figure: methods first, in all their forms of shaping; then, in small multiples, each
+method among its own controls. Plain PPO stands in every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from bkrl.report import findings as words
+from bkrl.report import statistics as st
+from bkrl.report.comparison import LENGTH, RETURN, SUCCESS, Comparison, Group, curves_of, scores_of
+from bkrl.report.curves import COLOURS, Band, band, step_label
+from bkrl.report.svg import Drawing, Style, draw
+from bkrl.rng import generator
+
+MOST_LINES = 8
+METRICS = (
+    (SUCCESS, "success rate", True),
+    (RETURN, "episode return", False),
+    (LENGTH, "episode length (steps)", False),
+)
+PROFILE_POINTS = 51
+
+# A colour for each algorithm and each kind of control, a pattern for each form of shaping: figures agree.
+_SLOTS = {"ppo": 0, "bk-code": 1, "bk-pref": 2, "bk-goal": 3, "rnd": 4}
+_CONTROL_SLOTS = {"shuffled": 5, "zero": 7, "random": 6, "random labels": 4, "return labels": 3}
+_DASHES = {"none": "6 4", "pbrs": "", "advice": "8 3", "decay": "2 3", "pbim": "10 3 2 3", "grm": "10 3 2 3"}
+_OTHER_DASHES = ("", "8 3", "2 3", "10 3 2 3", "4 2", "1 4")
+
+
+def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
+    """One look for each label in a world, no two alike."""
+    found: dict[str, Style] = {}
+    for group in groups:
+        slots = _CONTROL_SLOTS if group.is_control else _SLOTS
+        wanted = Style(slots.get(group.control if group.is_control else group.alg, 7), _DASHES.get(group.form, "4 2"))
+        found[group.label] = next(one for one in _from(wanted) if one not in found.values() or len(found) >= 48)
+    return found
+
+
+def _from(wanted: Style) -> Iterator[Style]:
+    """The look that is wanted, then others: the same colour in other patterns, then other colours."""
+    yield wanted
+    for dash in _OTHER_DASHES:
+        yield Style(wanted.slot, dash)
+    for turn in range(1, len(COLOURS)):
+        for dash in _OTHER_DASHES:
+            yield Style((wanted.slot + turn) % len(COLOURS), dash)
+    yield wanted
+
+
+def panels(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+    """The figures of a world as (title, groups), none with more than `MOST_LINES` lines, every group in one of them."""
+    base = [group for group in groups if group.is_baseline]
+    rest = [group for group in groups if not group.is_baseline]
+    if len(groups) <= MOST_LINES:
+        return [("", list(groups))]
+    controls = [group for group in rest if group.is_control]
+    methods = [group for group in rest if not group.is_control]
+    found = _cut("methods", base, methods)
+    for alg in dict.fromkeys(group.alg for group in controls):
+        own = [group for group in methods if group.alg == alg]
+        mine = [group for group in controls if group.alg == alg]
+        forms = list(dict.fromkeys(group.form for group in mine))
+        whole = len(own) + len(mine) + len(base) <= MOST_LINES
+        for form in forms if not whole else [""]:
+            chosen = [group for group in (*own, *mine) if form in ("", group.form)]
+            title = f"{alg} and its controls" + (f", {form}" if form and len(forms) > 1 else "")
+            found += _cut(title, base, chosen)
+    return found
+
+
+def _cut(title: str, base: Sequence[Group], groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+    room = MOST_LINES - len(base)
+    if len(groups) <= room:
+        return [(title, [*base, *groups])] if groups else []
+    forms = list(dict.fromkeys(group.form for group in groups))
+    if len(forms) > 1:
+        return [
+            panel
+            for form in forms
+            for panel in _cut(f"{title}, {form}", base, [group for group in groups if group.form == form])
+        ]
+    pieces = -(-len(groups) // room)
+    size = -(-len(groups) // pieces)
+    return [(f"{title} ({i + 1} of {pieces})", [*base, *groups[i * size : (i + 1) * size]]) for i in range(pieces)]
+
+
+def bands_of(comparison: Comparison, groups: Sequence[Group], metric: str) -> list[Band]:
+    """The curve of each method with its interval, for one metric."""
+    return [
+        band(group.legend, curves, generator(0, "report", "curve", comparison.env, group.label, metric))
+        for group in groups
+        if (curves := curves_of(group, metric))
+    ]
+
+
+def profiles_of(comparison: Comparison, groups: Sequence[Group]) -> list[Band]:
+    """Performance profiles: the share of runs whose mean success in training exceeds τ, for τ in [0, 1]."""
+    tau = np.linspace(0.0, 1.0, PROFILE_POINTS)
+    found = []
+    for group in groups:
+        scores = np.array(scores_of(group, comparison.horizon))
+        rng = generator(0, "report", "profile", comparison.env, group.label)
+        share, low, high = st.performance_profile([scores], tau, rng, repetitions=500)
+        if len(scores) < st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
+            low = high = np.full_like(share, np.nan)
+        method = "bootstrap" if len(scores) >= st.FEW_SEEDS else "none"
+        found.append(Band(group.legend, tau, share, low, high, len(scores), method))
+    return found
+
+
+def figures_of(number: int, comparison: Comparison, threshold: float) -> list[dict[str, Any]]:
+    """All figures of a world: success in each panel, then return, length and profiles of the first panel's methods."""
+    groups = [row.group for row in comparison.rows]
+    styles = styles_of(groups)
+    split = panels(groups)
+    found = []
+    for i, (title, members) in enumerate(split):
+        one = _curves(f"w{number}-p{i}", comparison, members, styles, threshold, METRICS[0], title)
+        found += [one | {"small": i > 0, "folded": False}] if one else []
+    for i, metric in enumerate(METRICS[1:]):
+        one = _curves(f"w{number}-m{i}", comparison, split[0][1], styles, threshold, metric, split[0][0])
+        found += [one | {"small": False, "folded": True}] if one else []
+    found.append(_profile(f"w{number}-profile", comparison, split[0][1], styles))
+    return found
+
+
+def _curves(
+    name: str,
+    comparison: Comparison,
+    groups: Sequence[Group],
+    styles: dict[str, Style],
+    threshold: float,
+    metric: tuple[str, str, bool],
+    title: str,
+) -> dict[str, Any] | None:
+    key, ylabel, share = metric
+    shown = [group for group in groups if curves_of(group, key)]
+    bands = bands_of(comparison, shown, key)
+    if not bands:
+        return None
+    told = "; ".join(f"{b.label}: {words.percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
+    looks = [styles[group.label] for group in shown]
+    drawing = draw(
+        bands,
+        looks,
+        name=name,
+        description=f"{ylabel} against environment steps in {comparison.env}. At the end: {told}.",
+        share=share,
+        threshold=threshold if share else None,
+    )
+    return _figure(name, ylabel, title, drawing, bands, looks, shown, share) | {
+        "xlabel": "environment steps",
+        "note": f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes; shaded: 95 % intervals.",
+        "points": _points(bands, share),
+    }
+
+
+def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles: dict[str, Style]) -> dict[str, Any]:
+    bands = profiles_of(comparison, groups)
+    looks = [styles[group.label] for group in groups]
+    drawing = draw(
+        bands,
+        looks,
+        name=name,
+        description=f"Performance profiles in {comparison.env}: share of runs above each mean success in training.",
+        share=True,
+        steps=False,
+    )
+    return _figure(name, "share of runs above τ", "", drawing, bands, looks, groups, True) | {
+        "title": "performance profile",
+        "panel": "performance profile",
+        "xlabel": "τ: mean success in training",
+        "note": "The share of runs whose mean success in training is above τ (Agarwal et al. 2021): higher is better, "
+        "and a method whose line is never below another’s is better whatever the aim. Shaded: 95 % intervals.",
+        "points": _points(bands, True, lambda x: f"{x:.1f}"),
+        "small": True,
+        "folded": False,
+    }
+
+
+def _figure(
+    name: str,
+    ylabel: str,
+    panel: str,
+    drawing: Drawing,
+    bands: Sequence[Band],
+    looks: Sequence[Style],
+    groups: Sequence[Group],
+    share: bool,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": ylabel,
+        "panel": panel,
+        "svg": Markup(drawing.svg),  # ours; the only text of others in it is escaped by draw
+        "y_ticks": drawing.y_ticks,
+        "x_ticks": drawing.x_ticks,
+        "log_ticks": drawing.log_ticks,
+        "legend": [
+            {"label": b.label, "n": b.n, "slot": look.slot, "dash": look.dash, "control": group.is_control}
+            for b, look, group in zip(bands, looks, groups, strict=True)
+        ],
+        "data": {
+            "name": name,
+            "share": share,
+            "xlim": list(drawing.xlim),
+            "xlog": list(drawing.xlog) if drawing.xlog else None,
+            "bands": [
+                {"x": b.steps.tolist(), "y": b.centre.tolist(), "low": b.low.tolist(), "high": b.high.tolist()}
+                for b in bands
+            ],
+        },
+    }
+
+
+def _points(bands: Sequence[Band], share: bool, at_text: Any = step_label) -> dict[str, Any]:
+    """The curves as a table for those who cannot see them: at most 11 steps of the widest grid."""
+    grid = max((b.steps for b in bands), key=len)
+    at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]
+    show = words.percent if share else (lambda y: f"{y:.3g}")
+    rows = [
+        [at_text(x), *(show(float(np.interp(x, b.steps, b.centre))) if x <= b.steps[-1] else "–" for b in bands)]
+        for x in at
+    ]
+    return {"header": [b.label for b in bands], "rows": rows}

@@ -1,0 +1,148 @@
+"""Curves as PNG files, for READMEs and slides: small multiples with their legends, the same bytes each time.
+
+Each file carries the identity of the report that made it, so that `bkrl trace` finds its way back from a picture.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bkrl.errors import InputError
+from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, step_label
+from bkrl.report.svg import Style
+from bkrl.run import atomic_write
+
+IDENTITY = "bkrl:report"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: bands with their looks."""
+
+    title: str
+    bands: Sequence[Band]
+    styles: Sequence[Style]
+
+
+def write_png(
+    path: Path,
+    panels: Sequence[Panel],
+    *,
+    ylabel: str,
+    title: str = "",
+    limits: tuple[float, float] | None = None,
+    threshold: float | None = None,
+    dark: bool = False,
+    identity: str = "",
+    columns: int = 2,
+    dpi: int = 110,
+) -> None:
+    """Draw `panels` as small multiples; `dark` for a dark background, `identity` into the file's metadata."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    ink, rule, ground = ("#e6e8eb", "#33383f", "#14171a") if dark else ("#1d2126", "#e3e6ea", "#ffffff")
+    columns = min(columns, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    out = io.BytesIO()
+    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9}):
+        figure = Figure(figsize=(7.4 if columns == 1 else 5.2 * columns, 3.9 * rows), layout="constrained")
+        for i, panel in enumerate(panels):
+            axes = figure.add_subplot(rows, columns, i + 1)
+            _draw(axes, panel, DARK_COLOURS if dark else COLOURS, ink, rule, limits, threshold)
+            axes.set_ylabel(ylabel if i % columns == 0 else "", color=ink)
+        if title:
+            figure.suptitle(title, color=ink, fontsize=11, x=0.01, ha="left")
+        metadata = {"Software": None} | ({IDENTITY: identity} if identity else {})
+        figure.savefig(out, format="png", dpi=dpi, facecolor=ground, metadata=metadata)
+    atomic_write(path, _few_colours(out.getvalue(), identity))
+
+
+def _few_colours(raw: bytes, identity: str) -> bytes:
+    """The same picture with a palette of 64 colours, a third of the size."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    with Image.open(io.BytesIO(raw)) as image:
+        small = image.convert("RGB").quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    info = PngInfo()
+    if identity:
+        info.add_text(IDENTITY, identity)
+    out = io.BytesIO()
+    small.save(out, format="PNG", optimize=True, pnginfo=info)
+    return out.getvalue()
+
+
+def _draw(
+    axes: Any,
+    panel: Panel,
+    colours: Sequence[str],
+    ink: str,
+    rule: str,
+    limits: tuple[float, float] | None,
+    threshold: float | None,
+) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    for b, style in zip(panel.bands, panel.styles, strict=True):
+        low, high = (np.clip(x, *limits) if limits else x for x in (b.low, b.high))
+        if not np.isnan(low).all():
+            axes.fill_between(b.steps, low, high, color=colours[style.slot], alpha=0.14, linewidth=0)
+        dashes = [float(x) for x in style.dash.split()]
+        axes.plot(
+            b.steps,
+            b.centre,
+            color=colours[style.slot],
+            linestyle=(0, [x / 1.9 for x in dashes]) if dashes else "-",
+            linewidth=1.8,
+            marker="o" if len(b.steps) < 3 else None,
+            markersize=4,
+            label=f"{b.label} (n = {b.n})",
+            clip_on=False,
+        )
+    if threshold is not None:
+        axes.axhline(threshold, color=ink, linewidth=0.8, linestyle=(0, (1, 3)), alpha=0.7)
+    if limits:
+        pad = 0.02 * (limits[1] - limits[0])
+        axes.set_ylim(limits[0] - pad, limits[1] + pad)
+    axes.set_xlim(0, max([float(b.steps[-1]) for b in panel.bands], default=1.0) or 1.0)
+    axes.set_xlabel("environment steps", color=ink)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: step_label(x)))
+    axes.tick_params(colors=ink, length=0, labelsize=8.5)
+    axes.grid(color=rule, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    if panel.title:
+        axes.set_title(panel.title, color=ink, fontsize=9.5, loc="left")
+    # Beside the axes, where it hides no line.
+    axes.legend(
+        frameon=False, labelcolor=ink, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, borderaxespad=0
+    )
+
+
+def identity_of(path: Path) -> str:
+    """The identity a PNG of `write_png` carries; InputError when the file is no PNG or carries none."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+    if not raw.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise InputError(f"{path} is not a PNG.")
+    place = 8
+    while place + 8 <= len(raw):
+        size, kind = struct.unpack(">I4s", raw[place : place + 8])
+        key, _, text = raw[place + 8 : place + 8 + size].partition(b"\0")
+        if kind == b"tEXt" and key == IDENTITY.encode():
+            return text.decode("latin-1")
+        place += 12 + size
+    raise InputError(f"{path} was not made by bkrl report: it names none.")

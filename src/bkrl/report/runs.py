@@ -1,0 +1,126 @@
+"""From verified run directories to the training runs of a comparison, with every setting that must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bkrl.report.comparison import SUCCESS, Trained
+from bkrl.report.curves import series_of
+from bkrl.report.provenance import Chain, Node
+
+# What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.
+_POOLED = {"seed", "out", "potential", "env", "alg", "form", "steps", "threads", "fresh", "checkpoint_every"}
+# The same for what they rest on; who answered and what a control is stand in the label already.
+_POOLED_BEFORE = {
+    "seed", "out", "dataset", "labels", "llm", "control", "variant", "cache", "concurrency", "rpm", "tpm",
+    "max_requests", "dry_run", "threads", "fresh",
+}  # fmt: skip
+_BEFORE = {
+    "none": "",
+    "pbrs": "Optimal policies stay optimal, exactly, on the decision process whose states are the histories Φ sees.",
+    "additive": "none: what is optimal may change while the bonus lasts",
+}
+_SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
+
+
+def training_runs(chain: Chain, nodes: Sequence[Node]) -> tuple[list[Trained], list[str]]:
+    """The sound train-rs runs among `nodes`, and sentences about those that hold no evaluation."""
+    found, problems = [], []
+    for node in nodes:
+        if node.run is None or not node.sound or node.stage != "train-rs":
+            continue
+        series = series_of(node.run.metrics())
+        if SUCCESS not in series or not np.isfinite(series[SUCCESS][1]).any():
+            problems.append(f"{node.key} holds no evaluation and is left out of every number on this page.")
+            continue
+        found.append(_trained(chain, node, series))
+    return found, problems
+
+
+def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
+    settings, ancestors = node.config, chain.ancestors(node)
+    alg = str(settings.get("alg", node.facts.get("alg")))
+    return Trained(
+        key=node.key,
+        env=str(settings.get("env", node.facts.get("env_id"))),
+        alg=alg,
+        seed=int(settings.get("seed", 0)),
+        settings=_settings(node, ancestors),
+        series=series,
+        control=_control(ancestors),
+        annotator=next((str(a.facts.get("llm", "")) for a in ancestors if a.stage == "label"), ""),
+        collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage == "collect"),
+        potential=next((link.sha256 for link in node.links if link.name == "potential"), ""),
+        form=form_of(alg, node.facts),
+        guarantee=guarantee_of(alg, node.facts),
+    )
+
+
+def form_of(alg: str, facts: Mapping[str, Any]) -> str:
+    """The form of shaping a run says it has; runs from before manifests said so had one each."""
+    return str(facts.get("form") or ("pbrs" if alg.startswith("bk-") else "additive" if alg == "rnd" else "none"))
+
+
+def guarantee_of(alg: str, facts: Mapping[str, Any]) -> str:
+    """What that form keeps, as the run says."""
+    return str(facts.get("guarantee") or _BEFORE.get(form_of(alg, facts), ""))
+
+
+def _control(ancestors: Sequence[Node]) -> str:
+    """Which control a potential is: its own kind, or labels made without knowledge; "none" for the real thing."""
+    for node in ancestors:
+        if node.stage == "train-rm" and node.facts.get("control", "none") != "none":
+            return str(node.facts["control"])
+        if node.stage == "label" and node.facts.get("llm") in ("random", "return"):
+            return f"{node.facts['llm']} labels"
+    return "none"
+
+
+def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
+    """Every setting that must agree for runs to be pooled, nested ones with a dot, those of inputs with a prefix."""
+    flat = _flat(node.config, _POOLED, "")
+    for one in ancestors:
+        if one.stage in _SHORT:
+            flat |= _flat(one.config, _POOLED_BEFORE, f"{_SHORT[one.stage]}.")
+    return flat
+
+
+def _flat(config: Mapping[str, Any], leave_out: set[str], prefix: str) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if key in leave_out:
+            continue
+        if isinstance(value, dict):
+            flat |= _flat(value, set(), f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def strangers(chain: Chain, nodes: Sequence[Node]) -> list[str]:
+    """Potentials and policies used in a world of another family than the one they were made in."""
+    problems = []
+    for node in nodes:
+        here = world_facts(str(node.facts.get("env_id", node.config.get("env", "")))).get("family", "")
+        for other in chain.ancestors(node):
+            there = world_facts(str(other.facts.get("env_id", ""))).get("family", "")
+            if here and there and here != there:
+                problems.append(
+                    f"{node.key} is a {here} run but rests on {other.key}, which was made in a {there} world."
+                )
+    return problems
+
+
+def world_facts(env_id: str) -> dict[str, str]:
+    """Family, rules and success of a world, in words; empty for one this version does not know."""
+    from bkrl.envs import world
+    from bkrl.errors import UsageError
+
+    try:
+        known = world(env_id)
+    except UsageError:
+        return {}
+    return {"family": known.family, "rules": known.rules, "solved": known.solved}

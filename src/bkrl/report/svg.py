@@ -1,0 +1,152 @@
+"""Curves as inline SVG: small, the same bytes each time, and readable at any width.
+
+The picture itself is stretched to its place (lines keep their width); tick labels are text of the page around it, so
+that they stay legible on a phone. Colours are the CSS variables ``--s0`` … ``--s7``, so themes apply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from bkrl.report.curves import Band, step_label
+
+SIZE = 1000  # the picture's own units, both ways
+Scale = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line looks: a colour slot and an SVG dash pattern ("" for a solid line)."""
+
+    slot: int
+    dash: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure for the page: the picture, and ticks as (place in percent, label). ``log`` ticks are empty without a
+    logarithmic picture.
+    """
+
+    svg: str
+    y_ticks: tuple[tuple[float, str], ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    log_ticks: tuple[tuple[float, str], ...]
+    xlim: tuple[float, float]
+    xlog: tuple[float, float] | None
+
+
+def draw(
+    bands: Sequence[Band],
+    styles: Sequence[Style],
+    *,
+    name: str,
+    description: str,
+    share: bool,
+    threshold: float | None = None,
+    steps: bool = True,
+) -> Drawing:
+    """An ``<svg>`` element to stand inside a page.
+
+    Each line and its band carry the ids ``NAME-line-I`` and ``NAME-band-I``; ``name`` must be unique in the page and
+    of letters, digits and hyphens. ``share``: values lie in [0, 1]. ``steps``: x is environment steps, and a second
+    drawing with logarithmic x stands beside the first, shown by the page's switch.
+    """
+    if not name.replace("-", "").isalnum() or not name.isascii():
+        raise ValueError("the name of a figure is made of letters, digits and hyphens")
+    x1 = max((float(b.steps[-1]) for b in bands), default=1.0) or 1.0
+    low, high = (0.0, 1.0) if share else _range(bands)
+    y_ticks = _nice(low, high, 5)
+    low, high = (low, high) if share else (min(low, y_ticks[0]), max(high, y_ticks[-1]))
+
+    def y(values: np.ndarray) -> np.ndarray:
+        return SIZE * (1 - (np.clip(values, low, high) - low) / (high - low))
+
+    x_ticks = _nice(0.0, x1, 6)
+    parts = ['<g class="grid">']
+    parts += [f'<path d="M0 {float(y(np.array(t))):.0f}H{SIZE}"/>' for t in y_ticks]
+    parts.append("</g>")
+    if threshold is not None:
+        parts.append(f'<path class="threshold" d="M0 {float(y(np.array(threshold))):.0f}H{SIZE}"/>')
+    parts.append(_lines(bands, styles, lambda s: SIZE * s / x1, y, name, "lin" if steps else ""))
+    first = min((float(b.steps[b.steps > 0][0]) for b in bands if (b.steps > 0).any()), default=x1)
+    xlog = (first, x1) if steps and x1 / first >= 4 else None
+    if xlog is not None:
+        span = math.log(x1 / first)
+        later = [_after_zero(b) for b in bands]
+        parts.append(_lines(later, styles, lambda s: SIZE * np.log(s / first) / span, y, "", "log"))
+    svg = (
+        f'<svg role="img" aria-label="{escape(description)}" viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none">'
+        + "".join(parts)
+        + "</svg>"
+    )
+    return Drawing(
+        svg,
+        tuple((100 * float(y(np.array(t))) / SIZE, f"{100 * t:.0f} %" if share else f"{t:.4g}") for t in y_ticks),
+        tuple((100 * t / x1, step_label(t) if steps else f"{t:.4g}") for t in x_ticks),
+        () if xlog is None else _log_ticks(*xlog),
+        (0.0, x1),
+        xlog,
+    )
+
+
+def _lines(bands: Sequence[Band], styles: Sequence[Style], x: Scale, y: Scale, name: str, kind: str) -> str:
+    """All bands under all lines, in the page's order; `name` "" leaves the ids out (they are taken already)."""
+    shades, lines = [], []
+    for i, (b, style) in enumerate(zip(bands, styles, strict=True)):
+        if b.steps.size == 0:
+            continue
+        place = x(b.steps)
+        known = np.isfinite(b.low) & np.isfinite(b.high)
+        mark = f' id="{name}-{{}}-{i}"' if name else ""
+        if known.any():
+            edge = [*_points(place[known], y(b.high[known])), *_points(place[known][::-1], y(b.low[known][::-1]))]
+            look = f'class="shade" data-i="{i}"{mark.format("band")} fill="var(--s{style.slot})"'
+            shades.append(f'<path {look} d="M{"L".join(edge)}Z"/>')
+        points = _points(place, y(b.centre))
+        points = points if len(points) > 1 else points * 2  # a round cap makes a lone point a dot
+        dash = f' stroke-dasharray="{style.dash}"' if style.dash else ""
+        lines.append(
+            f'<path class="line" data-i="{i}"{mark.format("line")} stroke="var(--s{style.slot})"{dash} '
+            f'd="M{"L".join(points)}"/>'
+        )
+    return (f'<g class="{kind}">' if kind else "<g>") + "".join(shades) + "".join(lines) + "</g>"
+
+
+def _points(x: np.ndarray, y: np.ndarray) -> list[str]:
+    return [f"{a:.0f} {b:.0f}" for a, b in zip(x, y, strict=True)]
+
+
+def _after_zero(b: Band) -> Band:
+    kept = b.steps > 0
+    return Band(b.label, b.steps[kept], b.centre[kept], b.low[kept], b.high[kept], b.n, b.method)
+
+
+def _range(bands: Sequence[Band]) -> tuple[float, float]:
+    every = np.concatenate([np.concatenate([b.centre, b.low, b.high]) for b in bands] or [np.zeros(1)])
+    every = every[np.isfinite(every)]
+    if every.size == 0:
+        return 0.0, 1.0
+    low, high = float(every.min()), float(every.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _nice(low: float, high: float, count: int) -> list[float]:
+    """About `count` round numbers inside [low, high]; the ends of a range that is no share are rounded outwards."""
+    step = 10.0 ** math.floor(math.log10((high - low) / count))
+    step *= min((m for m in (1, 2, 2.5, 5, 10) if (high - low) / (m * step) <= count + 0.01), default=10)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def _log_ticks(first: float, last: float) -> tuple[tuple[float, str], ...]:
+    span = math.log(last / first)
+    decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
+    values = [m * 10.0**d for d in decades for m in (1, 2, 5)]
+    return tuple((100 * math.log(v / first) / span, step_label(v)) for v in values if first <= v <= last)

@@ -1,0 +1,172 @@
+"""Figures: which lines stand in which, how they look, and pictures that are the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bkrl.errors import InputError
+from bkrl.report import svg
+from bkrl.report.comparison import SUCCESS, Comparison, Group, Trained, compare
+from bkrl.report.curves import Band, Curve, band
+from bkrl.report.figures import MOST_LINES, figures_of, panels, profiles_of, styles_of
+from bkrl.report.png import Panel, identity_of, write_png
+from bkrl.report.svg import Style
+
+STEPS = np.arange(0.0, 1001.0, 100.0)
+
+
+def bands() -> list[Band]:
+    curves = [
+        (label, [Curve(s, np.array([0.0, 50_000, 100_000]), np.array([0, 0.1 * s, top])) for s in range(1, n + 1)])
+        for label, n, top in (("ppo", 3, 0.6), ("bk-code", 5, 0.9), ("bk <odd> & 'name'", 1, 0.2))
+    ]
+    return [band(label, several, np.random.default_rng(0)) for label, several in curves]
+
+
+def draw(name: str = "fig") -> svg.Drawing:
+    looks = [Style(0, "6 4"), Style(1), Style(5)]
+    return svg.draw(bands(), looks, name=name, description='a "quoted" <text>', share=True, threshold=0.8)
+
+
+def test_svg_is_deterministic_themed_and_well_formed():
+    drawing = draw()
+    assert drawing == draw()
+    root = ElementTree.fromstring(drawing.svg)
+    assert root.get("aria-label") == 'a "quoted" <text>'
+    assert "var(--s0)" in drawing.svg
+    assert "var(--s1)" in drawing.svg
+    assert not re.findall(r"#[0-9a-f]{6}\b", drawing.svg)  # every colour is the theme's
+    assert "http" not in drawing.svg
+    for part in ("line-0", "line-1", "line-2", "band-0", "band-1"):
+        assert drawing.svg.count(f'id="fig-{part}"') == 1
+    assert 'id="fig-band-2"' not in drawing.svg  # one seed has no interval
+    first, second = (set(re.findall(r' id="([^"]+)"', draw(name).svg)) for name in ("a", "b"))
+    assert first
+    assert not first & second
+    with pytest.raises(ValueError, match="letters"):
+        draw("a b")
+
+
+def test_lines_lie_where_their_values_are():
+    root = ElementTree.fromstring(draw().svg)
+    line = root.find(".//*[@id='fig-line-0']")
+    assert line is not None
+    assert line.attrib["d"] == "M0 1000L500 800L1000 400"  # 0, 0.2 and 0.6 at none, half and all of the steps
+    assert draw().x_ticks[-1] == (100.0, "100k")
+    assert [label for _, label in draw().y_ticks] == ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]
+
+
+def test_a_logarithmic_twin_leaves_step_zero_out():
+    one = Band("a", np.array([0.0, 10.0, 1000.0]), *(np.array([0.0, 0.5, 1.0]) for _ in range(3)), 5, "bootstrap")
+    drawing = svg.draw([one], [Style(0)], name="f", description="", share=True)
+    logarithmic = ElementTree.fromstring(drawing.svg).find(".//g[@class='log']/path[@class='line']")
+    assert logarithmic is not None
+    assert logarithmic.attrib["d"] == "M0 500L1000 0"
+    assert drawing.xlog == (10.0, 1000.0)
+    assert [label for _, label in drawing.log_ticks] == ["10", "20", "50", "100", "200", "500", "1k"]
+    short = svg.draw(
+        [Band("a", STEPS[:2], *(STEPS[:2],) * 3, 5, "t")], [Style(0)], name="f", description="", share=True
+    )
+    assert short.xlog is None
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 401_408.0), (-3.0, 17.2), (0.91, 0.94), (0.0, 5e-4)])
+def test_ticks_are_few_round_and_inside(low: float, high: float):
+    ticks = svg._nice(low, high, 5)
+    assert 3 <= len(ticks) <= 7
+    assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
+
+
+def group(alg: str, control: str = "none", form: str = "pbrs", note: str = "") -> Group:
+    form = form if alg.startswith("bk-") else "none"
+    parts = [x for x in (form if form not in ("pbrs", "none") else "", control if control != "none" else "", note) if x]
+    label = alg + (f" ({', '.join(parts)})" if parts else "")
+    values = np.linspace(0, 1, len(STEPS))
+    runs = tuple(
+        Trained(f"{label}-{s}", "W", alg, s, {}, {SUCCESS: (STEPS, values)}, control, form=form) for s in range(5)
+    )
+    return Group("W", alg, label, control, runs)
+
+
+def everything() -> list[Group]:
+    methods = [group(f"bk-{v}", form=form) for v in ("code", "pref", "goal") for form in ("pbrs", "advice")]
+    controls = [
+        group(f"bk-{v}", control, form)
+        for v in ("code", "pref", "goal")
+        for control in ("shuffled", "random", "zero")
+        for form in ("pbrs", "advice")
+    ]
+    return [group("ppo"), group("rnd"), *methods, *controls]
+
+
+def test_few_lines_share_a_figure_and_many_are_split_by_method():
+    few = everything()[:MOST_LINES]
+    assert [len(members) for _, members in panels(few)] == [MOST_LINES]
+    split = panels(everything())
+    assert [title for title, _ in split][:2] == ["methods", "bk-code and its controls, pbrs"]
+    assert {g.label for _, members in split for g in members} == {g.label for g in everything()}
+    for _, members in split:
+        assert len(members) <= MOST_LINES
+        assert members[0].is_baseline
+    defects = [group("ppo"), *(group("bk-pref", note=f"compat=b{i}") for i in range(1, 20))]
+    sizes = [len(members) for _, members in panels(defects)]
+    assert sum(sizes) == 19 + len(sizes)
+    assert max(sizes) <= MOST_LINES
+
+
+def test_no_two_methods_of_a_world_look_alike():
+    styles = styles_of(everything())
+    assert len(set(styles.values())) == len(everything())
+    assert styles["ppo"].slot == 0
+    assert styles["bk-pref"] == Style(2)
+    assert styles["bk-pref (advice)"].slot == 2
+    assert styles_of([group("bk-pref")])["bk-pref"] == styles["bk-pref"]  # figures agree
+
+
+def comparison() -> Comparison:
+    return compare("W", everything(), 0.8)
+
+
+def test_a_world_has_curves_and_a_profile():
+    figures = figures_of(0, comparison(), 0.8)
+    assert len({figure["name"] for figure in figures}) == len(figures)
+    assert figures[0]["panel"] == "methods"
+    assert any(figure["title"] == "performance profile" for figure in figures)
+    assert all(len(figure["legend"]) == len(figure["data"]["bands"]) <= MOST_LINES for figure in figures)
+
+
+def test_profiles_fall_from_one_to_none():
+    (line,) = profiles_of(comparison(), [group("ppo")])
+    assert line.centre[0] == 1
+    assert line.centre[-1] == 0
+    assert np.all(np.diff(line.centre) <= 0)
+    assert line.centre[np.searchsorted(line.steps, 0.5) - 1] == 1  # every run's mean success is 0.5
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_png(tmp_path: Path, dark: bool):
+    looks = [Style(0, "6 4"), Style(1), Style(5)]
+    for name in ("a.png", "b.png"):
+        panel = Panel("T", bands(), looks)
+        write_png(tmp_path / name, [panel] * 3, ylabel="success", limits=(0, 1), dark=dark, identity="abc")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert identity_of(tmp_path / "a.png") == "abc"
+    with Image.open(tmp_path / "a.png") as image:
+        corner = image.convert("L").getpixel((2, 2))
+        assert image.width > 800
+    assert (corner < 60) == dark
+
+
+def test_a_foreign_picture_has_no_identity(tmp_path: Path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.png")
+    with pytest.raises(InputError, match="was not made by bkrl report"):
+        identity_of(tmp_path / "x.png")
+    (tmp_path / "y.png").write_bytes(b"no")
+    with pytest.raises(InputError, match="is not a PNG"):
+        identity_of(tmp_path / "y.png")
