@@ -7,7 +7,7 @@ import typing
 from pathlib import Path
 
 from bkrl import schema
-from bkrl.config import VERBS
+from bkrl.config import MANY, VERBS
 from bkrl.options import flags_of, option_name
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def cli() -> str:
         "Besides the verbs: `bkrl show RUN`, `bkrl list envs|algs|llms|potentials`, `bkrl prompt code|pref|goal ENV`,",
         "`bkrl check-potential RM`, `bkrl data validate|head|export`, `bkrl doctor`, and `bkrl --install-completion` for your shell.",
     ]
-    for verb, settings in VERBS.items():
+    for verb, settings in (VERBS | MANY).items():
         arguments = [path[-1].upper() for path, _, flag, _ in flags_of(settings) if flag.positional]
         lines += ["", f"## bkrl {' '.join([verb, *arguments])}", "", settings.__doc__ or "", ""]
         lines += ["| flag | type | default | meaning |", "|---|---|---|---|"]

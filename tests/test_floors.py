@@ -20,7 +20,8 @@ FLOORS = [
      "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
-    {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "reproduce"},
+    {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "executors", "sweep",
+     "watching", "reproduce"},
 ]  # fmt: skip
 # Siblings on floor 2 do not know each other.
 STRANGERS = [("envs", "llm"), ("llm", "envs"), ("llm", "prompts"), ("envs", "potentials"), ("envs", "rl")]

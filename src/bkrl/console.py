@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bkrl.reporter import Reporter, Update
+from bkrl.reporter import Board, Line, Reporter, Update
 
 # A piped log gets a line at most this often, in seconds.
 PLAIN_INTERVAL = 10.0
@@ -59,6 +59,18 @@ class LiveReporter(Reporter):
 
             yield update
 
+    @contextmanager
+    def board(self) -> Iterator[Board]:
+        """A table that changes in place: what runs, what failed, what comes next, and a summary."""
+        from rich.live import Live
+
+        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
+
+            def show(lines: Sequence[Line], summary: str) -> None:
+                live.update(_board(lines, summary, max(self._console.size.height - 6, 4)), refresh=True)
+
+            yield show
+
 
 class PlainReporter(Reporter):
     """Whole lines on stderr, a few for each progress, for pipes and logs."""
@@ -97,6 +109,27 @@ class PlainReporter(Reporter):
 
         yield update
         self.say(f"{line()}, {time.monotonic() - started:,.1f} s in all")
+
+    @contextmanager
+    def board(self) -> Iterator[Board]:
+        """A line for each run that ends, and the summary every PLAIN_INTERVAL seconds."""
+        told: dict[str, str] = {}
+        spoken = time.monotonic()
+        latest = ""
+
+        def show(lines: Sequence[Line], summary: str) -> None:
+            nonlocal spoken, latest
+            latest = summary
+            for line in lines:
+                before, told[line.name] = told.get(line.name), line.state
+                if before not in (None, line.state) and line.state in ("done", "failed"):
+                    self.say(f"{line.name}: {line.state}, {line.seconds:,.1f} s" + (line.note and f", {line.note}"))
+            if time.monotonic() - spoken >= PLAIN_INTERVAL:
+                spoken = time.monotonic()
+                self.say(summary)
+
+        yield show
+        self.say(latest)
 
 
 def reporter() -> Reporter:
@@ -140,6 +173,37 @@ def error(text: str) -> None:
     """One sentence on stderr, control characters made visible."""
     clean = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
     sys.stderr.write(f"bkrl: {clean}\n")
+
+
+_COLOURS = {"running": "cyan", "queued": "blue", "failed": "red", "done": "green", "waiting": "dim"}
+
+
+def _board(lines: Sequence[Line], summary: str, most: int) -> Any:
+    """At most `most` rows: running and failed runs first, then what comes next, then what was done last."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    order = ["running", "failed", "queued", "waiting"]
+    shown = sorted((line for line in lines if line.state in order), key=lambda line: order.index(line.state))
+    done = [line for line in lines if line.state == "done"]
+    room = max(most - len(shown), 0)
+    shown = [*(done[-room:] if room else []), *shown[:most]]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for line in shown:
+        steps = f"{line.done:,.0f}/{line.total:,.0f}" if line.total else ""
+        left = f"{(line.total - line.done) / line.rate:,.0f} s left" if line.rate > 0 else ""
+        table.add_row(
+            Text(line.state, style=_COLOURS[line.state]),
+            Text(line.name),
+            ProgressBar(line.total or 1, line.done, width=16) if line.total else "",
+            steps,
+            f"{line.rate:,.0f} steps/s" if line.rate else "",
+            f"{line.seconds:,.0f} s" if line.seconds else "",
+            Text(line.note[:60] if line.note else left, style="dim"),
+        )
+    return Group(table, Text(summary, style="bold"))
 
 
 def _already_done(completed: float, total: float) -> float:

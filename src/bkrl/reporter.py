@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 
 class Update(Protocol):
     """Tell a progress line how much is done in all, with an optional short note."""
 
     def __call__(self, completed: float, note: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class Line:
+    """How one of many runs stands.
+
+    Attributes:
+        name: of the run.
+        state: what has become of it so far.
+        done: steps done, of `total`; 0 of 0 where nothing is counted.
+        total: steps in all.
+        rate: steps a second.
+        seconds: since it was started.
+        note: a short remark, such as why it failed.
+    """
+
+    name: str
+    state: Literal["waiting", "queued", "running", "done", "failed"]
+    done: float = 0.0
+    total: float = 0.0
+    rate: float = 0.0
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Board(Protocol):
+    """Tell how all of many runs stand, with a summary."""
+
+    def __call__(self, lines: Sequence[Line], summary: str) -> None: ...
 
 
 class Reporter:
@@ -30,3 +60,12 @@ class Reporter:
             del completed, note
 
         yield update
+
+    @contextmanager
+    def board(self) -> Iterator[Board]:
+        """A live table of many runs, alive inside the `with` block."""
+
+        def show(lines: Sequence[Line], summary: str) -> None:
+            del lines, summary
+
+        yield show

@@ -6,6 +6,7 @@ Writes are atomic (temporary file, fsync, rename). Nothing is inferred from a fo
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,6 +35,7 @@ except ImportError:  # Windows
 
 FORMAT = 1
 LOCK = ".lock"
+CONTINUE = "what was written before is whole: make room and run the same command again."
 _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
@@ -130,7 +133,7 @@ class Run:
         self.path = path
         self.config = config
         self._manifest = manifest
-        self._metrics: IO[str] | None = None
+        self._metrics: FileIO | None = None
         self._lock: IO[bytes] | None = None
 
     @classmethod
@@ -164,7 +167,7 @@ class Run:
             raise UsageError(f"{path} is a file; name a folder with --out.")
         config_file = path / "config.json"
         if fresh and config_file.exists():
-            _lock(path).close()
+            hold(path).close()
             shutil.rmtree(path)
         if config_file.exists():
             found = read_json(config_file)
@@ -177,7 +180,7 @@ class Run:
             manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
             run = cls(path, found, manifest)
             if manifest is None:
-                run._lock = _lock(path)
+                run._lock = hold(path)
             return run
         if path.exists() and any(p.name != LOCK for p in path.iterdir()):
             raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
@@ -185,7 +188,7 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFailed(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
-        lock = _lock(path)
+        lock = hold(path)
         atomic_write(config_file, to_json(document))
         run = cls(path, _plain(document), None)
         run._lock = lock
@@ -247,12 +250,25 @@ class Run:
         return self.path / name
 
     def log(self, step: int, **metrics: float) -> None:
-        """Append one line to metrics.jsonl. Keys look like `eval/success_rate`; non-finite values become null."""
-        if self._metrics is None:
-            self._metrics = self.file("metrics.jsonl").open("a")
+        """Append one line to metrics.jsonl. Keys look like `eval/success_rate`; non-finite values become null.
+
+        Raises:
+            RunFailed: the disk is full or the folder has vanished; the lines before this one stay whole.
+        """
         values = {key: _plain(value) for key, value in metrics.items()}
-        self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False) + "\n")
-        self._metrics.flush()
+        line = (json.dumps({"step": int(step), **values}, allow_nan=False) + "\n").encode()
+        path = self.file("metrics.jsonl")
+        try:
+            if self._metrics is None:
+                self._metrics = path.open("ab", buffering=0)
+            written = self._metrics.write(line)
+            if written != len(line):  # the last bytes of a full disk: half a line is no line
+                os.ftruncate(self._metrics.fileno(), os.fstat(self._metrics.fileno()).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RunFailed(f"{path} cannot be written ({error.strerror}); {CONTINUE}") from None
+        if os.fstat(self._metrics.fileno()).st_nlink == 0:
+            raise RunFailed(f"{path} was removed while it was written; has somebody deleted the run?")
 
     def close(self) -> None:
         """Release metrics.jsonl (a run that goes on after this opens it again)."""
@@ -349,8 +365,12 @@ def _seal(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_json(record).encode()).hexdigest()
 
 
-def _lock(path: Path) -> IO[bytes]:
-    """Hold the folder for as long as the file is open: two processes in one run would write over each other."""
+def hold(path: Path) -> IO[bytes]:
+    """Hold the folder for as long as the file is open: two processes in one run would write over each other.
+
+    Raises:
+        UsageError: another process holds it.
+    """
     file = (path / LOCK).open("ab")
     if fcntl is not None:
         try:
@@ -361,6 +381,23 @@ def _lock(path: Path) -> IO[bytes]:
         except OSError:
             pass  # a file system without locks: nothing can be promised there
     return file
+
+
+def busy(path: Path) -> bool:
+    """Whether another process is at work in a run directory."""
+    if not (path / LOCK).exists():
+        return False
+    try:
+        hold(path).close()
+    except UsageError:
+        return True
+    return False
+
+
+def changed(path: Path, stage: str, config: object) -> list[str]:
+    """Names of the settings in which the run at `path` differs from `config`; what changes no result is left out."""
+    found = read_json(path / "config.json")
+    return _differences({**found, "inputs": {}}, {"stage": stage, "config": _plain(config), "inputs": {}})
 
 
 def _input(path: Path) -> dict[str, str]:
@@ -407,7 +444,7 @@ def _atomically(path: Path, write: Any) -> None:
         temporary.replace(path)
     except OSError as error:
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
-        raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free).") from None
+        raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free); {CONTINUE}") from None
     finally:
         temporary.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)

@@ -178,8 +178,8 @@ class _World:
             self.preparation.append(self._cell("collect", out=self.root / "data"))
         for draw in draws:
             for variant in variants:
-                plain = _Entry(f"bk-{variant}", f"bk-{variant}")
-                self._potential(plain, draw)
+                if "variants" in table:
+                    self._potential(_Entry(f"bk-{variant}", f"bk-{variant}"), draw)
                 for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
                     self._potential(entry, draw)
         for task, listed in zip(tasks, entries, strict=True):

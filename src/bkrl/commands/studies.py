@@ -2,8 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+
+from bkrl import console
+from bkrl.config import SweepConfig
+from bkrl.errors import RunFailed
+from bkrl.options import command
+
+PANEL = "Many runs"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
+    app.command("sweep", rich_help_panel=PANEL)(command(SweepConfig, sweep))
+
+
+def sweep(settings: SweepConfig, as_json: bool) -> None:
+    """Do a study; --dry-run and --executor print only read it."""
+    from bkrl import sweep
+    from bkrl.study import load_study
+
+    if settings.dry_run or settings.executor == "print":
+        study = load_study(settings.study, settings.folder)
+        cells = sweep.chosen(study, settings.folder, settings.only)
+        if settings.dry_run:
+            _list(sweep.listed(cells, settings.folder), as_json)
+            return
+        from bkrl.executors.shell import script
+
+        left = [cell for cell in cells if sweep.standing(cell) != "done"]
+        left += [study.report] if settings.report else []
+        console.print_text(script(left, sweep.needs([*cells, study.report])))
+        return
+    outcome = sweep.run(settings, console.reporter())
+    if as_json:
+        report = outcome.report.path.as_posix() if outcome.report is not None else None
+        console.print_json({**outcome._asdict(), "out": outcome.out.as_posix(), "report": report})
+    else:
+        rows: list[tuple[str, str]] = list(outcome.failed.items())
+        rows += [(name, "needs one that failed") for name in outcome.blocked]
+        console.print_table("", ("", ""), [(str(outcome.out), f"{len(outcome.done)} runs done"), *rows])
+    if outcome.failed:
+        raise RunFailed(f"{len(outcome.failed)} runs failed; --retry-failed tries them again.")
+
+
+def _list(rows: list[tuple[Any, ...]], as_json: bool) -> None:
+    header = ("cell", "stage", "steps", "state")
+    if as_json:
+        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        console.print_table("", header, rows)

@@ -1,0 +1,146 @@
+"""Cells side by side in worker processes on this machine, one thread each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import NamedTuple
+
+from bkrl.executors.work import work
+from bkrl.reporter import Reporter
+from bkrl.study import Cell
+
+_DIED = "its process ended without a word (was it killed, or was memory short?)"
+
+
+class _Job(NamedTuple):
+    cell: Cell
+    slot: int
+    future: Future[str]
+
+
+class Local:
+    """A fixed number of workers, each a pool of its own: when one is killed, the others do not notice."""
+
+    def __init__(self, jobs: int, log: Callable[[Cell], Path]) -> None:
+        self._log = log
+        self._pools: list[ProcessPoolExecutor | None] = [None] * jobs
+        self._jobs: list[_Job] = []
+
+    def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
+        """Compile the kernels of all worlds in one worker, before others would do the same."""
+        worlds = sorted({cell.config.env for cell in cells if getattr(cell.config, "env", None)})
+        if not worlds:
+            return
+        future = self._pool(0).submit(_warm, worlds)
+        reporter.say("getting the world engines ready (compiled once on a machine, which takes up to a minute)")
+        while not wait([future], timeout=1.0).done:
+            pass
+        if future.exception() is not None:  # a cell will meet the same problem and tell it properly
+            self._pools[0] = None
+
+    def free(self) -> int:
+        """Idle workers."""
+        return len(self._pools) - len(self._jobs)
+
+    def start(self, cells: Sequence[Cell]) -> None:
+        """Give each an idle worker."""
+        idle = sorted(set(range(len(self._pools))) - {job.slot for job in self._jobs})
+        for cell, slot in zip(cells, idle):
+            self._jobs.append(_Job(cell, slot, self._pool(slot).submit(_work, cell, self._log(cell))))
+
+    def running(self) -> dict[str, str]:
+        """All that were started are running."""
+        return {job.cell.run_dir.as_posix(): "running" for job in self._jobs}
+
+    def ended(self, seconds: float) -> list[tuple[Cell, str]]:
+        """Cells whose worker is done, or dead."""
+        done = wait([job.future for job in self._jobs], timeout=seconds, return_when=FIRST_COMPLETED).done
+        over = [job for job in self._jobs if job.future in done]
+        self._jobs = [job for job in self._jobs if job.future not in done]
+        return [(job.cell, self._reason(job)) for job in over]
+
+    def stop(self) -> str:
+        """End the workers; those that are in the middle of a run keep what they have."""
+        pools = [pool for pool in self._pools if pool is not None]
+        if self._jobs:
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+        for pool in pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return ""
+
+    def _pool(self, slot: int) -> ProcessPoolExecutor:
+        pool = self._pools[slot]
+        if pool is None:
+            # Spawned, not forked: torch and numba own threads that do not survive a fork.
+            context = multiprocessing.get_context("spawn")
+            pool = self._pools[slot] = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
+        return pool
+
+    def _reason(self, job: _Job) -> str:
+        try:
+            return job.future.result()
+        except BrokenProcessPool:
+            self._pools[job.slot] = None
+            return _DIED
+
+
+_stopping = False  # in a worker: it was told to stop
+
+
+def _start_worker() -> None:
+    """A terminal sends Ctrl-C to every process; workers leave it to their parent, which then terminates them."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _stop_with(parent: int) -> None:
+    """A worker whose parent was killed keeps what it has and stops, rather than train on for nobody."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _work(cell: Cell, log: Path) -> str:
+    """Run a cell in a worker that may be told to stop."""
+    if _stopping:
+        return ""
+    idle = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return work(cell, log)
+    finally:
+        signal.signal(signal.SIGTERM, idle)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Stop a stage as Ctrl-C would, so that it keeps what it has; the next cell may be on its way already."""
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    global _stopping
+    _stopping = True
+    raise KeyboardInterrupt
+
+
+def _warm(env_ids: Sequence[str]) -> str:
+    """Play a few steps of each kind of world, so that its kernels are compiled and kept."""
+    from bkrl.envs import make_vec, world
+
+    kinds = {world(env_id).rules: env_id for env_id in env_ids}
+    for env_id in kinds.values():
+        envs = make_vec(env_id, 2)
+        envs.reset(seed=0)
+        for _ in range(3):
+            envs.step(envs.action_space.sample())
+        envs.close()
+    return ""

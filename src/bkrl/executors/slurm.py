@@ -1,0 +1,190 @@
+"""Cells as jobs of a SLURM cluster, through submitit: what is ready together goes as one array.
+
+A job that runs out of time, or is pre-empted, keeps a checkpoint, is queued again and continues from there. What a job
+found is told by its run directory and a small file beside its log; job states come from `squeue`, which every cluster
+has. The sweep may be stopped and started again: jobs that still wait or run are found again by their numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import RunFailed, UsageError
+from bkrl.executors.work import work
+from bkrl.reporter import Reporter
+from bkrl.run import atomic_write, read_json, to_json
+from bkrl.study import Cell
+
+MANY = 1_000_000
+POLL_SECONDS = 5.0
+"""Between two questions to the queue; a cluster's users share it."""
+_QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_GONE = "The job ended without a result (cancelled, out of memory or refused its time?); see {log} and {folder}."
+
+
+class Slurm:
+    """Submits cells, and remembers their job numbers in `jobs`, which the sweep keeps.
+
+    Args:
+        folder: for submitit's files; every node must see it.
+        jobs: name of a cell → job number, from an earlier start of the same sweep; kept up to date.
+        name: a cell's name.
+        log: where a cell's words go.
+        parameters: of submitit's SlurmExecutor: partition, time (minutes), mem (GB), gpus_per_node, ...
+        most: jobs of an array that may run at the same time; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        jobs: dict[str, str],
+        name: Callable[[Cell], str],
+        log: Callable[[Cell], Path],
+        parameters: Mapping[str, Any],
+        most: int = 0,
+    ) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise UsageError("--executor slurm needs submitit: pip install 'bkrl[slurm]'.") from None
+        self._folder, self._jobs, self._name, self._log = folder, jobs, name, log
+        self._cells: dict[str, Cell] = {}
+        self._states: dict[str, str] = {}
+        self._missing: dict[str, int] = {}
+        self._asked = 0.0
+        try:
+            # A run that needs many time slots is no mistake, so the number of requeues is as good as unlimited.
+            self._executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
+            settings = {"job_name": "bkrl", "time": 240, "stderr_to_stdout": True, **parameters}
+            extra = {"requeue": True, **settings.pop("additional_parameters", {})}
+            self._executor.update_parameters(array_parallelism=most or MANY, additional_parameters=extra, **settings)
+        except RuntimeError:
+            raise UsageError("There is no srun here; start the sweep on a machine of the cluster.") from None
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"The slurm settings are not understood: {str(error).splitlines()[0]}.") from None
+
+    def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
+        """Find the jobs of an earlier start that still wait or run."""
+        for cell in cells:
+            if self._name(cell) in self._jobs:
+                self._cells[self._name(cell)] = cell
+        self._ask()
+        found = [name for name in self._cells if self._jobs[name] in self._states]
+        for name in set(self._cells) - set(found):
+            del self._cells[name], self._jobs[name]
+        if found:
+            reporter.say(f"{len(found)} jobs of an earlier start are still in the queue")
+
+    def free(self) -> int:
+        """The cluster's queue has room."""
+        return MANY
+
+    def start(self, cells: Sequence[Cell]) -> None:
+        """Submit one array."""
+        for cell in cells:
+            _outcome(self._log(cell)).unlink(missing_ok=True)
+        cpus = max(getattr(cell.config, "threads", 1) for cell in cells)
+        if "cpus_per_task" not in self._executor.parameters:
+            self._executor.update_parameters(cpus_per_task=cpus)
+        try:
+            submitted = self._executor.map_array(Task(), cells, [self._log(cell) for cell in cells])
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            raise RunFailed(f"The jobs could not be submitted: {str(error).strip().splitlines()[-1]}.") from None
+        for cell, job in zip(cells, submitted, strict=True):
+            self._cells[self._name(cell)], self._jobs[self._name(cell)] = cell, job.job_id
+            self._states[job.job_id] = "PENDING"
+
+    def running(self) -> dict[str, str]:
+        """What was submitted and has not ended."""
+        waits = {name: self._states.get(self._jobs[name], "RUNNING") in _QUEUED for name in self._cells}
+        return {cell.run_dir.as_posix(): "queued" if waits[name] else "running" for name, cell in self._cells.items()}
+
+    def ended(self, seconds: float) -> list[tuple[Cell, str]]:
+        """Jobs that have left the queue, seen twice: a shared disk may show their files a little later."""
+        time.sleep(seconds)
+        if time.monotonic() - self._asked < POLL_SECONDS or not self._ask():
+            return []
+        over = []
+        for name, cell in list(self._cells.items()):
+            if self._jobs[name] in self._states:
+                self._missing.pop(name, None)
+                continue
+            self._missing[name] = self._missing.get(name, 0) + 1
+            reason = self._reason(cell)
+            if reason is not None or self._missing[name] > 1:
+                del self._cells[name], self._jobs[name], self._missing[name]
+                gone = _GONE.format(log=self._log(cell), folder=self._folder)
+                over.append((cell, gone if reason is None else reason))
+        return over
+
+    def stop(self) -> str:
+        """Jobs go on without the sweep."""
+        if not self._cells:
+            return ""
+        jobs = " ".join(sorted({self._jobs[name].split("_")[0] for name in self._cells}))
+        return f"{len(self._cells)} jobs go on; the same command finds them again, `scancel {jobs}` ends them."
+
+    def _ask(self) -> bool:
+        """Learn the states of all our jobs; False when the queue did not answer."""
+        self._asked = time.monotonic()
+        command = ["squeue", "--noheader", "--array", "--format=%i %T", f"--user={os.getuid()}"]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            return False
+        self._states = {job: state for job, _, state in (line.partition(" ") for line in answer.splitlines())}
+        for job in [job for job, state in self._states.items() if state in ("COMPLETED", "CANCELLED", "FAILED")]:
+            del self._states[job]
+        return True
+
+    def _reason(self, cell: Cell) -> str | None:
+        """What a job that is over left: "" when its run is complete, the reason of a failure, None when neither."""
+        if (cell.run_dir / "manifest.json").exists():
+            return ""
+        outcome = _outcome(self._log(cell))
+        return str(read_json(outcome)["reason"]) if outcome.exists() else None
+
+
+class Task:
+    """What runs on the cluster's node."""
+
+    def __call__(self, cell: Cell, log: Path) -> None:
+        """Do a cell, and leave its reason when it fails. Told to stop, keep a checkpoint, and be queued again."""
+        out_of_time: list[int] = []
+        queue_again = signal.getsignal(signal.SIGUSR2)  # submitit's, which asks for this job to be queued again
+
+        def at_limit(number: int, frame: Any) -> None:
+            del frame
+            out_of_time.append(number)
+            signal.raise_signal(signal.SIGTERM)
+
+        def leave(number: int, frame: Any) -> None:
+            del number, frame
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, leave)
+        signal.signal(signal.SIGUSR2, at_limit)
+        try:
+            reason = work(cell, log)
+        except KeyboardInterrupt:
+            if out_of_time and callable(queue_again):
+                queue_again(signal.SIGUSR2, None)
+            os._exit(143)  # cancelled, or pre-empted by SLURM, which queues it again by itself: there is no result
+        if reason:
+            atomic_write(_outcome(log), to_json({"reason": reason}))
+
+    def checkpoint(self, cell: Cell, log: Path) -> Any:
+        """What to run when the job is queued again: the same, since a run continues by itself."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(Task(), cell, log)
+
+
+def _outcome(log: Path) -> Path:
+    return log.with_suffix(".json")

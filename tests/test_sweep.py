@@ -1,0 +1,305 @@
+"""Sweeps: what is done, skipped, blocked and remembered; the same bytes in any order, any process, after any kill."""
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bkrl import cli, console, sweep
+from bkrl.cli import run_command
+from bkrl.config import SweepConfig
+from bkrl.errors import UsageError
+from bkrl.executors import shell
+from bkrl.executors.local import Local
+from bkrl.executors.work import work
+from bkrl.reporter import Line, Reporter
+from bkrl.run import hold
+from bkrl.study import load_study, plan, presets
+
+TOY = """
+title = "toy"
+[[world]]
+name = "chain"
+algs = ["ppo", "bk-pref"]
+seeds = [1]
+
+[world.collect]
+env = "Toy-Chain"
+steps = 512
+checkpoints = 1
+episodes_per_checkpoint = 20
+ppo = { num_envs = 8, num_steps = 32 }
+
+[world.label]
+llm = "return"
+num = 120
+length = 2
+
+[world.train_rm]
+epochs = 1
+
+[world.train_rs]
+env = "Toy-Chain"
+steps = 4096
+eval_every = 2048
+eval_episodes = 4
+checkpoint_every = 512
+ppo = { num_envs = 8, num_steps = 32 }
+
+[world.evaluate]
+episodes = 4
+gifs = 0
+"""
+BKRL = [sys.executable, "-m", "bkrl.cli"]
+
+
+class Here:
+    """Runs cells in this process, one after another; the last of those that are ready goes first."""
+
+    def __init__(self, out):
+        self.out, self.waiting, self.order = out, [], []
+
+    def prepare(self, cells, reporter):
+        pass
+
+    def free(self):
+        return 99
+
+    def start(self, cells):
+        self.waiting += cells
+
+    def running(self):
+        return {cell.run_dir.as_posix(): "running" for cell in self.waiting}
+
+    def ended(self, seconds):
+        cell = self.waiting.pop()
+        self.order.append(sweep.name_of(cell, self.out))
+        return [(cell, work(cell, self.out / "log" / cell.run_dir.name))]
+
+    def stop(self):
+        return ""
+
+
+def toy(tmp_path, text=TOY):
+    path = tmp_path / "toy.toml"
+    path.write_text(text)
+    return path
+
+
+def do(tmp_path, monkeypatch, text=TOY, **settings):
+    """A sweep in this process; the outcome and the order in which cells were done."""
+    config = SweepConfig(study=str(toy(tmp_path, text)), out=tmp_path / "out", **settings)
+    here = Here(config.folder)
+    monkeypatch.setattr(sweep, "open_executor", lambda *args, **kwargs: here)
+    return sweep.run(config, Reporter()), here.order
+
+
+def contents(out):
+    """Every result of a study as bytes; lines with a clock and the manifests' words about this machine left out."""
+    found = {}
+    for manifest in sorted(out.glob("chain/*/manifest.json")):
+        for name in json.loads(manifest.read_text())["outputs"]:
+            raw = (manifest.parent / name).read_bytes()
+            if name.endswith(".jsonl"):
+                raw = b"\n".join(line for line in raw.split(b"\n") if b'"time/' not in line)
+            found[f"{manifest.parent.name}/{name}"] = raw
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        outcome, order = do(tmp_path, monkeypatch)
+    assert not outcome.failed
+    assert len(outcome.done) == len(order) == 7
+    return tmp_path / "out"
+
+
+def test_cells_are_done_after_what_they_need_and_only_once(tmp_path, monkeypatch, undisturbed):
+    outcome, order = do(tmp_path, monkeypatch, only="chain/eval-bk*")
+    assert order == [f"chain/{name}" for name in ("data", "label-pref", "rm-pref", "bk-pref-s1", "eval-bk-pref-s1")]
+    assert outcome.done == order
+    outcome, order = do(tmp_path, monkeypatch)
+    assert set(order) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
+    # Another order of cells, the same bytes.
+    assert contents(tmp_path / "out") == contents(undisturbed)
+    assert do(tmp_path, monkeypatch)[1] == []
+
+
+def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, undisturbed):
+    command = [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("chain/*-s1/checkpoints/step*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    assert not (tmp_path / "out" / "chain" / "eval-bk-pref-s1" / "manifest.json").exists()
+    second = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
+    assert second.returncode == 0, second.stderr
+    assert len(json.loads(second.stdout)["done"]) == 7
+    assert contents(tmp_path / "out") == contents(undisturbed)
+
+
+def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
+    endless = TOY.replace('algs = ["ppo", "bk-pref"]\nseeds = [1]', 'algs = ["ppo"]\nseeds = [1, 2, 3]')
+    endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*BKRL, "sweep", str(toy(tmp_path, endless)), "--out", str(out), "--jobs", "1", "--only", "*/ppo-*"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while sweep.last_step(out / "chain" / "ppo-s1") < 1024 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert list((out / "chain" / "ppo-s1" / "checkpoints").iterdir())
+    assert not (out / "chain" / "ppo-s2").exists()
+
+
+def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
+    cells = plan(tomllib.loads(TOY), tmp_path).cells
+    local = Local(1, lambda cell: tmp_path / "log")
+    local.start(cells[:1])
+    (worker,) = local._pools[0]._processes.values()
+    os.kill(worker.pid, signal.SIGKILL)
+    ((cell, reason),) = local.ended(60)
+    assert cell == cells[0]
+    assert "killed" in reason
+    assert local.free() == 1
+    assert local._pools[0] is None
+    local.stop()
+
+
+BROKEN = TOY.replace("steps = 512\n", "steps = 512\nint_coef = 0\n")
+
+
+def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tmp_path, monkeypatch):
+    outcome, _ = do(tmp_path, monkeypatch, BROKEN)
+    assert list(outcome.failed) == ["chain/data"]
+    assert "paid for nothing" in outcome.failed["chain/data"]
+    assert outcome.blocked == [f"chain/{name}" for name in ("label-pref", "rm-pref", "bk-pref-s1", "eval-bk-pref-s1")]
+    assert set(outcome.done) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
+    # The same again: nothing is tried, the reason is still known.
+    again, order = do(tmp_path, monkeypatch, BROKEN)
+    assert order == []
+    assert again == outcome
+    rows = sweep.listed(load_study(str(tmp_path / "toy.toml"), tmp_path / "out").cells, tmp_path / "out")
+    assert rows[0][3].startswith("failed: With --ext-coef 0")
+    # Mended, and asked to try again.
+    outcome, order = do(tmp_path, monkeypatch, only="chain/label*", retry_failed=True)
+    assert order == ["chain/data", "chain/label-pref"]
+    assert not outcome.failed
+    assert json.loads((tmp_path / "out" / "sweep" / "state.json").read_text())["failed"] == {}
+
+
+def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, monkeypatch):
+    only = "chain/ppo-s1"
+    do(tmp_path, monkeypatch, only=only)
+    changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
+    outcome, order = do(tmp_path, monkeypatch, changed, only=only)
+    assert order == []
+    assert "another steps" in outcome.failed[only]
+    assert not do(tmp_path, monkeypatch, only=only)[0].failed
+
+
+def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeypatch):
+    import bkrl.stages.train_rs
+
+    def broken(config, reporter):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(bkrl.stages.train_rs, "run", broken)
+    cell = plan(tomllib.loads(TOY), tmp_path).training[0]
+    reason = work(cell, tmp_path / "log" / "x.log")
+    assert reason.startswith("ZeroDivisionError: a bug")
+    assert "Traceback" in (tmp_path / "log" / "x.log").read_text()
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    with hold(tmp_path / "out" / "sweep"), pytest.raises(UsageError, match="Another process"):
+        do(tmp_path, monkeypatch)
+
+
+def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):
+    assert run_command(["sweep", "laptob"]) == 2
+    assert "Did you mean 'laptop'" in capsys.readouterr().err
+    assert run_command(["sweep", str(toy(tmp_path)), "--only", "nothing*", "--dry-run"]) == 2
+    assert "No cell is called 'nothing*'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
+    given = []
+
+    class Stage:
+        def run(self, settings, reporter):
+            given.append(settings)
+
+    monkeypatch.setattr(cli, "import_module", lambda name: Stage())
+    study = load_study(preset, Path("here"))
+    cells = [*study.cells[:40], *study.cells[-40:], study.report]
+    for cell in cells:
+        bkrl, *words = shlex.split(shell.command(cell))
+        assert bkrl == "bkrl"
+        assert run_command(words) == 0
+    assert given == [cell.config for cell in cells]
+
+
+def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbed):
+    out = tmp_path / "out"
+    printed = subprocess.run(
+        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(out), "--only", "*/eval-ppo-s1", "--executor", "print"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert not out.exists()
+    assert "step 2 of 2" in printed
+    bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl.cli "$@"; }}\n'
+    done = subprocess.run(["bash"], input=bkrl + printed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = contents(out)
+    assert made
+    assert made == {name: raw for name, raw in contents(undisturbed).items() if name in made}
+
+
+LINES = [
+    Line("w/ppo-s1", "running", 50, 100, 10.0, 5.0),
+    Line("w/[bold]x", "failed", note="no [red] dataset"),
+    Line("w/ppo-s2", "waiting", total=100),
+    Line("w/data", "done", 10, 10, seconds=3.0),
+]
+
+
+def test_the_live_table_shows_what_runs_and_why_something_failed(monkeypatch):
+    from rich.console import Console
+
+    live = console.LiveReporter()
+    live._console = Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
+    with live.board() as show:
+        show(LINES, "1/4 done")
+    text = live._console.file.getvalue()
+    for words in ("w/ppo-s1", "50/100", "10 steps/s", "5 s left", "w/[bold]x", "no [red] dataset", "1/4 done"):
+        assert words in text
+
+
+def test_a_pipe_gets_a_line_for_each_run_that_ends(capsys):
+    with console.PlainReporter().board() as show:
+        show([Line("a", "running"), Line("b", "done")], "x")
+        show([Line("a", "failed", note="because"), Line("b", "done")], "2/2")
+    assert capsys.readouterr().err == "a: failed, 0.0 s, because\n2/2\n"
