@@ -26,7 +26,7 @@ from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.gate import Gate
 from bkrl.llm.interrupts import deferred
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import MAX_REPLY_CHARS, Backend, Fault, Reply, Request, Usage, request_key
+from bkrl.llm.protocol import MAX_REPLY_CHARS, Backend, Fault, Reply, Request, Usage, request_content, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 
@@ -275,7 +275,9 @@ class Asker:
         try:
             async with asyncio.timeout(self._policy.deadline):
                 reply = _cleaned(await self.backend.complete(request))
-            result: Reply | Fault = reply if self._store is None else self._store.put(key, reply)
+            result: Reply | Fault = reply
+            if self._store is not None:
+                result = self._store.put(key, reply, request_content(self.backend.identity or {}, request))
             outcome = "answered"
             self._answered += 1
             paid = 0.0 if self.price is None else self.price.of(reply)

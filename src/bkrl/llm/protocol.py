@@ -118,8 +118,8 @@ class Backend(Protocol):
     async def close(self) -> None: ...
 
 
-def request_key(identity: Mapping[str, str], request: Request) -> str:
-    """sha256 (hex) over exactly what changes the answer: who answers, the words, the schema, sampling, sample index."""
+def request_content(identity: Mapping[str, str], request: Request) -> str:
+    """Exactly what changes the answer, as canonical JSON: endpoint, words, schema, sampling, sample index."""
     content = {
         "version": 1,
         "endpoint": dict(sorted(identity.items())),
@@ -130,7 +130,17 @@ def request_key(identity: Mapping[str, str], request: Request) -> str:
         "reasoning_effort": request.reasoning_effort,
         "sample": int(request.sample),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+    return canonical(content)
+
+
+def canonical(content: Any) -> str:
+    """JSON with one spelling only: sorted, without spaces, in ASCII."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def request_key(identity: Mapping[str, str], request: Request) -> str:
+    """sha256 (hex) of the request's content: its address in the store."""
+    return hashlib.sha256(request_content(identity, request).encode("ascii")).hexdigest()
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""`replay:RUN_OR_FILE`: the answers of an earlier label run, or of an exported responses table. A miss is an error.
+"""`replay:RUN_OR_FILE`: the answers of an earlier label run, of a responses table, or of a file written by
+`bkrl cache export`. A miss is an error.
 
 With it a labelled study can be repeated by anyone, without a key, long after the model is gone.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import InputError
+from bkrl.llm.archive import as_responses
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.run import Run, read_table, sha256
 from bkrl.schema import RESPONSES
@@ -63,6 +65,8 @@ class ReplayBackend:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
+    if file.suffix != ".parquet":
+        return as_responses(file)
     return read_table(file, RESPONSES).to_pylist()  # type: ignore[no-any-return]
 
 

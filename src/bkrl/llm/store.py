@@ -5,20 +5,24 @@ killed at any moment loses at most what was in flight. Several processes may use
 question wins and all of them read that one. The write-ahead log keeps readers and writers apart; it needs a local
 disk, not a network folder.
 
-Three tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers
-for the record and is never read back as an answer; `attempt` notes every send before it happens, so that what was
-interrupted, and may have been billed without an answer, can be counted.
+Four tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers
+for the record and is never read back as an answer; `question` holds what each key stands for, so that replies can be
+sorted by who gave them and shared with others (`archive`); `attempt` notes every send before it happens, so that what
+was interrupted, and may have been billed without an answer, can be counted.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from bkrl.errors import InputError, RunFailed
 from bkrl.llm.protocol import Reply
@@ -37,6 +41,8 @@ create table if not exists rejected(id integer primary key, key text not null, t
   format text not null, model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens
   integer, reasoning_tokens integer, created integer not null, cached_tokens integer,
   tier text not null default 'default') strict;
+create table if not exists question(key text primary key, kind text not null, host text not null, model text not null,
+  content blob not null) strict;
 create table if not exists attempt(id integer primary key, key text not null, process text not null,
   outcome text not null) strict;
 create index if not exists rejected_key on rejected(key);
@@ -84,15 +90,23 @@ class Store:
             row = self._db.execute(f"select {_COLUMNS} from reply where key = ?", (key,)).fetchone()
         return None if row is None else Reply(*row)
 
-    def put(self, key: str, reply: Reply) -> Reply:
-        """Record a reply and return the one that now counts: for a good reply the first ever stored under `key`."""
+    def put(self, key: str, reply: Reply, question: str = "", created: int | None = None) -> Reply:
+        """Record a reply and return the one that now counts: for a good reply the first ever stored under `key`.
+
+        `question` is the request's content (`protocol.request_content`); `created`: seconds since 1970, now by default.
+        """
         row = (
             *(key, reply.text, reply.status, reply.format, reply.model, reply.finish_reason),
             *(reply.prompt_tokens, reply.completion_tokens, reply.reasoning_tokens, reply.cached_tokens, reply.tier),
-            int(time.time()),
+            int(time.time()) if created is None else created,
         )
         table = "reply" if reply.status == "ok" else "rejected"
-        with self._explained():
+        with self.transaction():
+            if question:
+                who = json.loads(question)["endpoint"]
+                described = (key, who.get("kind", ""), who.get("host", ""), who.get("model", ""))
+                packed = zlib.compress(question.encode("ascii"), 1)
+                self._db.execute("insert or ignore into question values (?, ?, ?, ?, ?)", (*described, packed))
             self._db.execute(
                 f"insert or ignore into {table}(key, {_COLUMNS}, created) values ({','.join('?' * len(row))})", row
             )
@@ -130,6 +144,32 @@ class Store:
                 "select key from attempt where outcome = 'in flight' and process <> ?", (self._process,)
             ).fetchall()
         return sum(key in wanted for (key,) in rows)
+
+    def question(self, key: str) -> str | None:
+        """The content of the request behind a key; None for replies that were kept before contents were."""
+        rows = self.execute("select content from question where key = ?", (key,))
+        return zlib.decompress(rows[0][0]).decode("ascii") if rows else None
+
+    def keys(self) -> list[str]:
+        """The keys of all good replies."""
+        return [key for (key,) in self.execute("select key from reply order by key")]
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """One SQL statement and its rows, errors explained; for `archive`, which looks at the tables as a whole."""
+        with self._explained():
+            return self._db.execute(statement, tuple(values)).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is written inside the block is kept together or not at all."""
+        with self._explained():
+            self._db.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
 
     def counts(self) -> dict[str, int]:
         """Rows of each table."""
