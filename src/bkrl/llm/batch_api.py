@@ -52,6 +52,10 @@ class BatchApi:
         backend.learn(request, parameters, body, reply)
         return reply
 
+    def told(self, text: str) -> str:
+        """What an endpoint says, fit to be shown."""
+        return redacted(text, self._backend.secret) or "no reason given"
+
     async def upload(self, file: Path) -> str:
         """Send a batch's input; its id at the endpoint."""
         created = await self._call(

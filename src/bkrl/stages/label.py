@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,13 +18,15 @@ from bkrl import envs, prompts
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, RunFailed, UsageError
-from bkrl.labelers import baseline, code, goals, preferences, quality
+from bkrl.labelers import baseline, batching, code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import SegmentText, WorldCard, world_card
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
+from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
+from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import find_price, unknown_price
 from bkrl.llm.protocol import Connection, Request
 from bkrl.llm.store import Store
@@ -60,8 +63,19 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
         _label_control(config, dataset, result)
         return result
     with _asker(config, result, reporter) as asker:
-        work = {"pref": _label_pairs, "goal": _label_goals, "code": _label_code}[config.variant]
-        name, schema, table, responses, facts, templates = work(config, dataset, world, asker)
+        variant = {"pref": _label_pairs, "goal": _label_goals, "code": _label_code}[config.variant]
+        work = partial(variant, config, dataset, world)
+        batches = None
+        if config.batch == "off":
+            _check_nothing_is_out(result)
+            done = work(asker)
+        else:
+            batches = _batches(result, asker, reporter)
+            finished = batching.advance(config.batch, batches, asker, work, reporter)
+            if finished is None:
+                return None
+            asker, done = finished
+        name, schema, table, responses, facts, templates = done
         write_table(result.file("responses.parquet"), pa.Table.from_pylist(responses.rows, schema=RESPONSES))
         write_table(result.file(name), pa.Table.from_pylist(table, schema=schema))
         _require_something(config, table, responses)
@@ -73,6 +87,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
             **asker.backend.facts(),
             prompts=prompts.fingerprint([*templates, f"world_{world.family}"]),
             usage=_usage(asker),
+            **({"batches": batches.facts()} if batches else {}),
             quality=facts,
             table=quality.as_table(facts),
         )
@@ -170,6 +185,20 @@ def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Ask
         yield Asker(backend, store, policy, reporter, budget, find_price(backend.identity, config.prices))
 
 
+def _batches(result: Run, asker: Asker, reporter: Reporter) -> Batches:
+    assert isinstance(asker.backend, OpenAIBackend)  # _check has made sure
+    assert asker.store is not None
+    return Batches(result.path, asker.backend, asker.store, asker.budget, asker.price, reporter)
+
+
+def _check_nothing_is_out(result: Run) -> None:
+    out = out_in(result.path)
+    if out:
+        raise UsageError(
+            f"{out:,} requests of this run are out in batches and would be paid twice; pass --batch collect first."
+        )
+
+
 def _checker(dataset: Dataset) -> code.Checker:
     """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
 
@@ -226,6 +255,13 @@ def _check(config: LabelConfig) -> None:
         )
     if config.variant != "pref" and config.swap != "none":
         raise UsageError("--swap is for --variant pref: only a comparison has an order.")
+    if config.batch != "off" and (not config.llm.startswith("openai:") or config.variant == "code"):
+        raise UsageError(
+            "--batch is for --llm openai:MODEL and the variants pref and goal; code is a conversation, each question "
+            "builds on the reply before."
+        )
+    if config.tier != "default" and not config.llm.startswith("openai:"):
+        raise UsageError("--tier is for --llm openai:MODEL.")
     if config.llm not in baseline.NAMES:
         identity = open_backend(config.llm, _connection(config)).identity
         if identity is not None and find_price(identity, config.prices) is None and config.max_cost:

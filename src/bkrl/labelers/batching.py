@@ -1,0 +1,66 @@
+"""A label run in batches: submit, come back, collect. The same questions as at once, and the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from bkrl.errors import RunFailed
+from bkrl.llm.ask import Asker
+from bkrl.llm.batches import Batches, Unsent
+from bkrl.llm.openai import OpenAIBackend
+from bkrl.reporter import Reporter
+
+T = TypeVar("T")
+
+Step = Literal["submit", "status", "collect"]
+
+
+def advance(
+    step: Step, batches: Batches, live: Asker, work: Callable[[Asker], T], reporter: Reporter
+) -> tuple[Asker, T] | None:
+    """Take one step; the finished work and who answered it once every answer is here, else None.
+
+    Args:
+        live: asks at once: one request of an endpoint that was never asked, before thousands are submitted blindly.
+        work: the whole label run with whatever answers its asker has.
+    """
+    if step == "status":
+        batches.status()
+        return None
+    asker, _ = _from_store(batches, live, work)
+    if step == "submit":
+        missing = asker.missing
+        backend = live.backend
+        if missing and isinstance(backend, OpenAIBackend) and not backend.capabilities.accepted:
+            first = next(iter(missing))
+            live.run([lambda: live.ask(missing[first])], "try one request")
+            missing = _from_store(batches, live, work)[0].missing
+        batches.submit(missing)
+        return None
+    outcome = batches.collect(asker.missing)
+    if outcome.replies or outcome.faults:
+        reporter.say(f"{outcome.replies:,} replies collected.")
+    if outcome.faults:
+        told = ", ".join(f"{count:,} {reason}" for reason, count in outcome.faults.most_common())
+        reporter.warn(f"{outcome.faults.total():,} requests brought no reply ({told}).")
+    if outcome.foreign:
+        reporter.warn(
+            f"{outcome.foreign:,} lines of the output belong to no request of this run; they were left alone."
+        )
+    asker, done = _from_store(batches, live, work)
+    if not asker.missing:
+        return asker, done
+    out = batches.out()
+    waiting = sum(key in out for key in asker.missing)
+    if waiting:
+        raise RunFailed(f"{waiting:,} requests are still out; collect again later (--batch status tells how they do).")
+    raise RunFailed(
+        f"{len(asker.missing):,} requests are still to be asked (failed ones, second questions about answers that "
+        "could not be read, longer replies); --batch submit hands them in, or leave --batch out to ask them now."
+    )
+
+
+def _from_store(batches: Batches, live: Asker, work: Callable[[Asker], T]) -> tuple[Unsent, T]:
+    asker = Unsent(live, batches.failures)
+    return asker, work(asker)

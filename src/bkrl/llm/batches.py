@@ -1,0 +1,318 @@
+"""Batches: thousands of questions handed in at once, answered within a day for less; replies go to the same store.
+
+What is out stands in `batches.json` in the run's folder, written before anything is sent, and every batch carries a
+token of ours at the endpoint. So a process killed at any moment neither loses a batch nor submits one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bkrl.errors import InputError, RunFailed
+from bkrl.llm.ask import Asker, Exchange
+from bkrl.llm.batch_api import BatchApi
+from bkrl.llm.budget import Budget
+from bkrl.llm.openai import OpenAIBackend
+from bkrl.llm.prices import Price
+from bkrl.llm.protocol import Fault, Request, cleaned, request_content
+from bkrl.llm.store import Store
+from bkrl.reporter import Reporter
+from bkrl.run import atomic_write, read_json, to_json
+
+T = TypeVar("T")
+
+FILE = "batches.json"
+MOST_REQUESTS = 50_000
+MOST_BYTES = 200_000_000
+_FINAL = ("completed", "expired", "cancelled", "failed")
+_NOBODY = Request(())
+
+
+@dataclass
+class Batch:
+    """One batch. `status` is the endpoint's word for it; `batch_id` is empty until the endpoint has named one."""
+
+    token: str
+    keys: list[str]
+    batch_id: str = ""
+    status: str = "uploading"
+    collected: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came back: replies kept, lines that hold no reply by reason, lines that were nobody's or no JSON."""
+
+    replies: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    foreign: int = 0
+
+
+class Unsent(Asker):
+    """Answers from the store alone. What is not there is noted in `missing`; `failures` are answers that will never
+    come, with the reason.
+    """
+
+    def __init__(self, live: Asker, failures: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(live.backend, live.store, live.policy, live.reporter, live.budget, live.price)
+        self.missing: dict[str, Request] = {}
+        self._failures = failures
+
+    async def _obtain(self, key: str, request: Request) -> Exchange:
+        if key in self._failures:
+            return Exchange(request, key, None, *self._failures[key])
+        self.missing[key] = request
+        return Exchange(request, key, None, "not asked yet")
+
+
+def out_in(folder: Path) -> int:
+    """How many requests of a run are out in batches that were not collected."""
+    return sum(len(batch.keys) for batch in _read(folder / FILE)[0] if not batch.collected)
+
+
+class Batches:
+    """The batches of one run. Every method raises RunFailed with a sentence when the endpoint does not play along."""
+
+    def __init__(
+        self,
+        folder: Path,
+        backend: OpenAIBackend,
+        store: Store,
+        budget: Budget,
+        price: Price | None,
+        reporter: Reporter,
+    ) -> None:
+        self._folder, self._backend, self._store = folder, backend, store
+        self._budget, self._price, self._reporter = budget, price, reporter
+        self._api = BatchApi(backend)
+        self.batches, self.failures = _read(folder / FILE)
+
+    def submit(self, missing: Mapping[str, Request]) -> None:
+        """Hand in what is missing and not out already; as much of it as the run's limits allow."""
+        self._run(self._submit(missing))
+
+    def status(self) -> None:
+        """Say how every batch is doing."""
+        self._run(self._status())
+
+    def collect(self, missing: Mapping[str, Request]) -> Outcome:
+        """Fetch what is finished into the store. `missing`: the requests whose replies are not there."""
+        return self._run(self._collect(missing))
+
+    def out(self) -> set[str]:
+        """The keys that are out."""
+        return {key for batch in self.batches if not batch.collected for key in batch.keys}
+
+    def facts(self) -> list[dict[str, Any]]:
+        """For the manifest."""
+        return [
+            {"id": batch.batch_id, "status": batch.status, "requests": len(batch.keys)}
+            for batch in self.batches
+            if batch.batch_id
+        ]
+
+    async def _submit(self, missing: Mapping[str, Request]) -> None:
+        await self._recover()
+        out = self.out()
+        todo = {key: request for key, request in missing.items() if key not in out and key not in self.failures}
+        if not todo:
+            if out:
+                self._reporter.say(f"Already submitted: {len(out):,} requests are out; see --batch status.")
+            else:
+                self._reporter.say("Nothing to submit: every answer is here; --batch collect finishes the run.")
+            return
+        sent = 0
+        for keys, lines, most in self._chunks(todo):
+            await self._hand_in(keys, lines, most)
+            sent += len(keys)
+            self._reporter.say(f"{self.batches[-1].batch_id}: {len(keys):,} requests submitted.")
+        if sent == 0:
+            raise RunFailed(
+                f"None of the {len(todo):,} requests fits into --max-cost or --max-requests; raise it and submit again."
+            )
+        if sent < len(todo):
+            self._reporter.warn(
+                f"{len(todo) - sent:,} requests do not fit into --max-cost or --max-requests, counted at the most they "
+                "can cost; collect, then submit again."
+            )
+        self._reporter.say("Come back with --batch status, then --batch collect; a batch takes up to 24 hours.")
+
+    def _chunks(self, todo: Mapping[str, Request]) -> Iterator[tuple[list[str], list[bytes], float]]:
+        """Keys, lines and most dollars of each batch, within the endpoint's limits and the run's."""
+        keys: list[str] = []
+        lines: list[bytes] = []
+        size, most = 0, 0.0
+        for key, request in todo.items():
+            line = self._api.line(key, request)
+            cost = 0.0 if self._price is None else self._price.bound(request, "batch")
+            if not self._budget.room(most + cost, len(keys) + 1):
+                break
+            if keys and (len(keys) == MOST_REQUESTS or size + len(line) > MOST_BYTES):
+                yield keys, lines, most
+                keys, lines, size, most = [], [], 0, 0.0
+            keys.append(key)
+            lines.append(line)
+            size, most = size + len(line), most + cost
+        if keys:
+            yield keys, lines, most
+
+    async def _hand_in(self, keys: list[str], lines: list[bytes], most: float) -> None:
+        batch = Batch(secrets.token_hex(8), keys)
+        file = self._folder / f"batch-{batch.token}.jsonl"
+        name = self._budget.begin(most, len(keys), _name(batch))
+        self.batches.append(batch)
+        self._save()
+        try:
+            atomic_write(file, b"".join(lines))
+            file_id = await self._api.upload(file)
+            batch.batch_id = await self._api.create(file_id, batch.token)
+        except Fault as fault:
+            if not fault.billed:  # it is certain that nothing was started
+                self.batches.remove(batch)
+                self._save()
+                self._budget.settle(name, 0.0)
+            raise
+        finally:
+            file.unlink(missing_ok=True)
+        batch.status = "submitted"
+        self._backend.capabilities.batch = True
+        self._save()
+
+    async def _recover(self) -> None:
+        """Look for batches whose submission was cut off: they are out, or were never started."""
+        for batch in [batch for batch in self.batches if not batch.batch_id]:
+            found = await self._api.find(batch.token)
+            if found is not None:
+                batch.batch_id, batch.status = found, "submitted"
+            else:
+                self.batches.remove(batch)
+                self._budget.settle(_name(batch), 0.0)
+            self._save()
+        for file in self._folder.glob("batch-*.jsonl"):
+            file.unlink(missing_ok=True)
+
+    async def _status(self) -> None:
+        await self._recover()
+        if not self.batches:
+            self._reporter.say("No batch was submitted; --batch submit does that.")
+        for batch in self.batches:
+            if batch.collected:
+                self._reporter.say(f"{batch.batch_id}: {batch.status}, collected ({len(batch.keys):,} requests)")
+                continue
+            said = await self._api.status(batch.batch_id)
+            batch.status = str(said.get("status"))
+            counts = said.get("request_counts")
+            counts = counts if isinstance(counts, dict) else {}
+            self._reporter.say(
+                f"{batch.batch_id}: {batch.status}, {counts.get('completed', 0)} of {len(batch.keys):,} done, "
+                f"{counts.get('failed', 0)} failed"
+            )
+        self._save()
+
+    async def _collect(self, missing: Mapping[str, Request]) -> Outcome:
+        await self._recover()
+        outcome = Outcome()
+        for batch in self.batches:
+            if batch.collected:
+                continue
+            said = await self._api.status(batch.batch_id)
+            batch.status = str(said.get("status"))
+            if batch.status not in _FINAL:
+                continue
+            await self._fetch(batch, said, missing, outcome)
+            if batch.status == "failed":
+                errors = said.get("errors")
+                listed = errors.get("data") if isinstance(errors, dict) else None
+                told = "; ".join(str(error.get("message")) for error in (listed or [])[:3] if isinstance(error, dict))
+                self._reporter.warn(f"{batch.batch_id} failed as a whole ({self._api.told(told)}).")
+            batch.collected = True
+            self._save()
+        return outcome
+
+    async def _fetch(
+        self, batch: Batch, said: Mapping[str, Any], missing: Mapping[str, Request], outcome: Outcome
+    ) -> None:
+        """Every line of a finished batch into the store, in whatever order and however often it comes."""
+        wanted, seen = set(batch.keys), set()
+        paid = doubtful = 0.0
+        for name in ("output_file_id", "error_file_id"):
+            if not isinstance(said.get(name), str):
+                continue
+            async for raw in self._api.lines(str(said[name])):
+                line = _object(raw)
+                key = line.get("custom_id")
+                if key not in wanted:
+                    outcome.foreign += 1
+                    continue
+                if key in seen:
+                    continue
+                seen.add(key)
+                request = missing.get(key, _NOBODY)
+                try:
+                    reply = cleaned(self._api.reply(line, request))
+                except Fault as fault:
+                    self._note(key, fault, outcome)
+                    continue
+                question = request_content(self._backend.identity, request) if request is not _NOBODY else ""
+                self._store.put(key, reply, question)
+                outcome.replies += 1
+                cost = 0.0 if self._price is None else self._price.of(reply)
+                if cost is None and self._price is not None:
+                    doubtful += self._price.bound(request, "batch")
+                paid += cost or 0.0
+        lost = len(wanted - seen)
+        if lost:
+            outcome.faults[f"{batch.status} without an answer"] += lost
+        self._budget.settle(_name(batch), paid, doubtful)
+
+    def _note(self, key: str, fault: Fault, outcome: Outcome) -> None:
+        """A fault that can never go away is an answer of its own; everything else will be asked again."""
+        outcome.faults[fault.reason] += 1
+        if fault.kind == "item":
+            self.failures[key] = (fault.reason, str(fault))
+
+    def _save(self) -> None:
+        state = {"version": 1, "batches": [asdict(batch) for batch in self.batches], "failures": self.failures}
+        atomic_write(self._folder / FILE, to_json(state))
+
+    def _run(self, work: Awaitable[T]) -> T:
+        async def whole() -> T:
+            try:
+                return await work
+            except Fault as fault:
+                told = str(fault).rstrip(".")
+                raise RunFailed(f"{told[:1].upper()}{told[1:]}; nothing is lost, run the same command again.") from None
+            finally:
+                await self._backend.close()
+
+        return asyncio.run(whole())
+
+
+def _name(batch: Batch) -> str:
+    return f"batch-{batch.token}"
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read(file: Path) -> tuple[list[Batch], dict[str, tuple[str, str]]]:
+    if not file.exists():
+        return [], {}
+    state = read_json(file)
+    try:
+        batches = [Batch(**entry) for entry in state["batches"]]
+        return batches, {key: (reason, told) for key, (reason, told) in state["failures"].items()}
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{file} is damaged; restore it, or remove it if no batch is out.") from None
