@@ -26,7 +26,7 @@ from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.gate import Gate
 from bkrl.llm.interrupts import deferred
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import MAX_REPLY_CHARS, Backend, Fault, Reply, Request, Usage, request_content, request_key
+from bkrl.llm.protocol import Backend, Fault, Reply, Request, Usage, cleaned, request_content, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 
@@ -112,9 +112,9 @@ class Asker:
         self.price = price
         self.usage = Usage()
         self.keys: set[str] = set()
-        self._store = store if backend.identity is not None else None
-        self._policy = policy
-        self._reporter = reporter
+        self.store = store if backend.identity is not None else None
+        self.policy = policy
+        self.reporter = reporter
         self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
         self._answered = 0
@@ -156,7 +156,7 @@ class Asker:
         """Sends of this run's questions, by processes before this one, whose end nobody saw: each may have been
         billed.
         """
-        return 0 if self._store is None else self._store.interrupted(self.keys)
+        return 0 if self.store is None else self.store.interrupted(self.keys)
 
     def cost_facts(self) -> dict[str, Any]:
         """What the replies cost, and what this run has spent; null where a price is not known, which is not nothing."""
@@ -172,7 +172,7 @@ class Asker:
 
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
-            return Exchange(request, "", _cleaned(await self.backend.complete(request)))
+            return Exchange(request, "", cleaned(await self.backend.complete(request)))
         except Fault as fault:
             if fault.kind == "stop":
                 raise self._halt(str(fault)) from None
@@ -182,8 +182,8 @@ class Asker:
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
-        if self._store is not None:
-            kept = self._store.get(key) or self._store.truncated(key)
+        if self.store is not None:
+            kept = self.store.get(key) or self.store.truncated(key)
             if kept is not None:
                 if key not in self.keys:
                     self.usage.cached += 1
@@ -208,7 +208,7 @@ class Asker:
 
     async def _obtain(self, key: str, request: Request) -> Exchange:
         """Send until there is an answer, or a reason why there is none."""
-        policy = self._policy
+        policy = self.policy
         attempt, adapted, trying_since, paused = 0, 0, time.monotonic(), 0.0
         size = sum(len(message.text) for message in request.messages) // 4 + request.max_tokens
         while True:
@@ -254,7 +254,7 @@ class Asker:
 
     async def _wait_for_first(self) -> bool:
         """Until the first answer there is one request at a time. Returns whether this one holds that place."""
-        if self._answered or not self._policy.first_alone:
+        if self._answered or not self.policy.first_alone:
             return False
         await self._first.acquire()
         if self._answered:
@@ -271,20 +271,20 @@ class Asker:
 
     async def _send_once(self, key: str, request: Request, reserved: str) -> Reply | Fault:
         self.usage.sent += 1
-        attempt = self._store.begin(key) if self._store is not None else 0
+        attempt = self.store.begin(key) if self.store is not None else 0
         try:
-            async with asyncio.timeout(self._policy.deadline):
-                reply = _cleaned(await self.backend.complete(request))
+            async with asyncio.timeout(self.policy.deadline):
+                reply = cleaned(await self.backend.complete(request))
             result: Reply | Fault = reply
-            if self._store is not None:
-                result = self._store.put(key, reply, request_content(self.backend.identity or {}, request))
+            if self.store is not None:
+                result = self.store.put(key, reply, request_content(self.backend.identity or {}, request))
             outcome = "answered"
             self._answered += 1
             paid = 0.0 if self.price is None else self.price.of(reply)
             if paid is not None:
                 self.budget.settle(reserved, paid)
         except TimeoutError:
-            result = Fault("retry", "deadline", f"no whole answer within {self._policy.deadline} s", billed=True)
+            result = Fault("retry", "deadline", f"no whole answer within {self.policy.deadline} s", billed=True)
             outcome = result.reason
         except Fault as fault:
             result, outcome = fault, fault.reason
@@ -293,8 +293,8 @@ class Asker:
         finally:
             # Whatever is not settled by now may have been billed.
             self.budget.lose(reserved)
-        if self._store is not None:
-            self._store.end(attempt, outcome)
+        if self.store is not None:
+            self.store.end(attempt, outcome)
         return result
 
     def _failed(self, key: str, request: Request, fault: Fault) -> Exchange:
@@ -305,10 +305,10 @@ class Asker:
 
     def _pause_pool(self, entered: float, fault: Fault) -> None:
         pause = self._gate.refused(entered, fault.retry_after)
-        if fault.retry_after is None and time.monotonic() - self._gate.last_success > self._policy.stall:
-            raise self._halt(f"No reply for {self._policy.stall:.0f} s: {fault}")
+        if fault.retry_after is None and time.monotonic() - self._gate.last_success > self.policy.stall:
+            raise self._halt(f"No reply for {self.policy.stall:.0f} s: {fault}")
         if pause >= 30.0:
-            self._reporter.warn(f"The server asks for a pause of {pause:.0f} s ({fault.reason}); waiting.")
+            self.reporter.warn(f"The server asks for a pause of {pause:.0f} s ({fault.reason}); waiting.")
 
     def _count(self, key: str, reply: Reply) -> None:
         self.keys.add(key)
@@ -342,7 +342,7 @@ class Asker:
         results: dict[int, T] = {}
         pending = iter(enumerate(jobs))
         stopping = asyncio.Event()
-        with self._reporter.progress(title, total=len(jobs), unit="answers") as update:
+        with self.reporter.progress(title, total=len(jobs), unit="answers") as update:
 
             async def work() -> None:
                 try:
@@ -352,7 +352,7 @@ class Asker:
                 except _Stop:
                     stopping.set()
 
-            workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), 2 * self._policy.max_concurrency))]
+            workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), 2 * self.policy.max_concurrency))]
             watcher = asyncio.create_task(stopping.wait())
 
             def interrupt(number: signal.Signals) -> None:
@@ -365,7 +365,7 @@ class Asker:
                     everyone = asyncio.ensure_future(asyncio.gather(*workers))
                     await asyncio.wait((everyone, watcher), return_when=asyncio.FIRST_COMPLETED)
                     if stopping.is_set():
-                        await asyncio.wait(workers, timeout=self._policy.grace)
+                        await asyncio.wait(workers, timeout=self.policy.grace)
                     else:
                         await everyone
             finally:
@@ -383,11 +383,3 @@ class Asker:
     def _note(self) -> str:
         failed = f", {self.usage.failed} failed" if self.usage.failed else ""
         return "" if self.backend.identity is None else f"{self._gate.active} in flight{failed}"
-
-
-def _cleaned(reply: Reply) -> Reply:
-    """The same reply with text that SQLite, Parquet and terminals can hold; an absurdly long one is a fault."""
-    if len(reply.text) > MAX_REPLY_CHARS:
-        raise Fault("item", "reply too long", f"a reply of {len(reply.text):,} characters was refused", billed=True)
-    text = reply.text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return reply if text == reply.text else replace(reply, text=text)

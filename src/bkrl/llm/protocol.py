@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -141,6 +141,14 @@ def canonical(content: Any) -> str:
 def request_key(identity: Mapping[str, str], request: Request) -> str:
     """sha256 (hex) of the request's content: its address in the store."""
     return hashlib.sha256(request_content(identity, request).encode("ascii")).hexdigest()
+
+
+def cleaned(reply: Reply) -> Reply:
+    """The same reply with text that SQLite, Parquet and terminals can hold; an absurdly long one is a fault."""
+    if len(reply.text) > MAX_REPLY_CHARS:
+        raise Fault("item", "reply too long", f"a reply of {len(reply.text):,} characters was refused", billed=True)
+    text = reply.text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return reply if text == reply.text else replace(reply, text=text)
 
 
 @dataclass
