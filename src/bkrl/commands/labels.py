@@ -2,8 +2,53 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from bkrl import console
+from bkrl.commands.shown import LOOK, Json, print_facts
+
+Labels = Annotated[Path, typer.Argument(help="a label run")]
+DatasetOption = Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one that was labelled]")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
+    app.command("label view", rich_help_panel=LOOK)(view)
+    app.command("label audit", rich_help_panel=LOOK)(audit)
+
+
+def view(
+    labels: Labels,
+    out: Annotated[Path | None, typer.Option(help="HTML file to write  \\[default: LABELS/labels.html]")] = None,
+    dataset: DatasetOption = None,
+) -> None:
+    """Write a page to look at every label: segments with pictures, prompts, raw replies, votes; filters and search."""
+    from bkrl.report.labels_page import write
+
+    console.print_text(str(write(labels, out, dataset)))
+
+
+def audit(
+    labels: Labels,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="pairs to label, those of earlier times included")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="which pairs are drawn, and their order")] = 1,
+    auditor: Annotated[str, typer.Option(help="name under which the answers are kept")] = "me",
+    dataset: DatasetOption = None,
+    as_json: Json = False,
+) -> None:
+    """Label some pairs yourself, without seeing their labels, and learn how far both agree. Stop and go on at will."""
+    from bkrl.labelers.audit import hold
+
+    found = hold(labels, _ask, n=n, seed=seed, auditor=auditor, dataset=dataset)
+    print_facts(str(labels), found, as_json)
+
+
+def _ask(text: str) -> str | None:
+    """A question on stderr, its answer from stdin; None when nobody is there any more."""
+    sys.stderr.write(f"\n{text}\n> ")
+    sys.stderr.flush()
+    return sys.stdin.readline() or None

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.labelers.agreement import cohen_kappa, share
 from bkrl.labelers.answers import Choice
 from bkrl.labelers.material import SegmentText, segment_text
 from bkrl.labelers.quality import SWAPPED, segments_of
+from bkrl.labelers.tables import dataset_of, labels_of, variant_of
 from bkrl.rng import generator
-from bkrl.run import sha256
+from bkrl.run import Run, sha256
 
 FOLDER = "audit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -101,23 +101,29 @@ def sample(table: Sequence[Row], seed: int) -> list[tuple[int, bool]]:
 
 
 def hold(
-    run: Path, dataset: Dataset, table: Sequence[Row], *, n: int, seed: int, auditor: str, ask: Ask
+    labels: Path, ask: Ask, *, n: int = 20, seed: int = 1, auditor: str = "me", dataset: Path | None = None
 ) -> dict[str, Any]:
     """Ask a person about n pairs, going on where they stopped; the agreement with the labels so far.
 
     Raises:
+        InputError: the run or its dataset is missing or damaged, or earlier answers are.
         UsageError: no pair has a label to compare with, or the auditor's name is no file name.
     """
-    path, manifest = file_of(run, auditor), sha256(run / "manifest.json")
+    path = file_of(labels, auditor)
+    run = Run.open(labels, "label")
+    if variant_of(run) != "pref":
+        raise UsageError(f"{labels} holds no preferences; only pairs can be audited. `bkrl label view` shows the rest.")
+    table, data, manifest = labels_of(run), dataset_of(run, dataset), sha256(labels / "manifest.json")
     given = read_answers(path, manifest)
     chosen = sample(table, seed)[:n]
     if not chosen:
-        raise UsageError(f"No pair of {run} was labelled by an answer; there is nothing to audit.")
+        raise UsageError(f"No pair of {labels} was labelled by an answer; there is nothing to audit.")
     open_ = [(i, swapped) for i, swapped in chosen if int(table[i]["pair_id"]) not in given]
     done = len(chosen) - len(open_)
     for number, (place, swapped) in enumerate(open_, done + 1):
-        texts = [segment_text(dataset, segment) for segment in segments_of(table[place])]
-        shown = question(*(reversed(texts) if swapped else texts), f"Pair {number} of {len(chosen)}")
+        a, b = (segment_text(data, segment) for segment in segments_of(table[place]))
+        first, second = (b, a) if swapped else (a, b)
+        shown = question(first, second, f"Pair {number} of {len(chosen)}")
         reply = _asked(ask, shown)
         if reply in _STOP:
             break
@@ -127,7 +133,8 @@ def hold(
         answer = Answer(int(table[place]["pair_id"]), choice, swapped)
         given[answer.pair_id] = answer
         _append(path, {"pair_id": answer.pair_id, "choice": choice, "swapped": swapped, "labels": manifest})
-    return compare(table, given) | {"open": sum(int(table[i]["pair_id"]) not in given for i, _ in chosen)}
+    left = sum(int(table[i]["pair_id"]) not in given for i, _ in chosen)
+    return {"answers": path.as_posix(), "pairs_left": left, **compare(table, given)}
 
 
 def question(first: SegmentText, second: SegmentText, title: str) -> str:

@@ -174,16 +174,16 @@ def as_table(facts: Facts) -> dict[str, Any]:
     """Facts as `header` and `rows` to print, whatever the variant; what could not be measured (n = 0) is left out."""
     if "why" in facts:
         return _table_of_programs(facts)
-    known = {name: facts[name] for name in _WORDS if name in facts}
+    known = {name: facts[name] for name in WORDS if name in facts}
     rows = [
-        [_WORDS[name], *_cells(value)]
+        [WORDS[name], *cells(value)]
         for name, value in known.items()
         if not (isinstance(value, Mapping) and value["n"] == 0)
     ]
     return {"header": ["", "value", "95 % interval", "n"], "rows": rows}
 
 
-_WORDS = {
+WORDS = {
     "pairs": "pairs",
     "identical": "identical segments (ties without asking)",
     "labelled": "labelled by answers",
@@ -205,7 +205,7 @@ _WORDS = {
 }
 
 
-def _cells(value: Any) -> list[Any]:
+def cells(value: Any) -> list[Any]:
     """value, interval and n of a figure as text for a cell each."""
     if not isinstance(value, Mapping):
         return [f"{value:,.1f}" if isinstance(value, float) else f"{value:,}", "", ""]

@@ -1,0 +1,59 @@
+"""Reading a label run back: its tables as rows, and the dataset it speaks of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bkrl.dataset import Dataset
+from bkrl.errors import InputError
+from bkrl.run import Run, read_table
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+
+TABLES = {
+    "pref": ("preferences.parquet", PREFERENCES),
+    "goal": ("goals.parquet", GOALS),
+    "code": ("programs.parquet", PROGRAMS),
+}
+
+
+def variant_of(run: Run) -> str:
+    """pref, goal or code. InputError for a run of a kind that this bkrl does not know."""
+    variant = str(run.facts.get("variant"))
+    if variant not in TABLES:
+        raise InputError(f"{run.path} holds labels of unknown variant '{variant}'; it was made by a newer bkrl.")
+    return variant
+
+
+def labels_of(run: Run) -> list[dict[str, Any]]:
+    """The rows of a label run's own table."""
+    name, schema = TABLES[variant_of(run)]
+    rows: list[dict[str, Any]] = read_table(run.file(name), schema).to_pylist()
+    return rows
+
+
+def responses_of(run: Run) -> list[dict[str, Any]]:
+    """The rows of responses.parquet; none where nobody was asked (controls)."""
+    if "responses.parquet" not in run.manifest["outputs"]:
+        return []
+    rows: list[dict[str, Any]] = read_table(run.file("responses.parquet"), RESPONSES).to_pylist()
+    return rows
+
+
+def dataset_of(run: Run, path: Path | None = None) -> Dataset:
+    """The dataset a label run was made from; `path`: where it lies now, if not where the run found it.
+
+    Raises:
+        InputError: it is not there, or it is another one.
+    """
+    recorded = run.config["inputs"]["dataset"]
+    place = path or Path(recorded["path"])
+    if path is None and not place.exists():
+        raise InputError(f"{run.path} was made from {place}, which is not there; say where it is with --dataset.")
+    dataset = Dataset.open(place)
+    if dataset.manifest_sha256 != recorded["manifest_sha256"]:
+        raise InputError(
+            f"{run.path} was made from another dataset than {place} (or it was collected again since); pass the right "
+            "one with --dataset."
+        )
+    return dataset
