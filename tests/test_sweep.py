@@ -58,6 +58,7 @@ ppo = { num_envs = 8, num_steps = 32 }
 episodes = 4
 gifs = 0
 """
+OUT = Path("out")  # relative, because some results name the runs that they were made from
 BKRL = [sys.executable, "-m", "bkrl.cli"]
 
 
@@ -96,20 +97,23 @@ def toy(tmp_path, text=TOY):
 
 def do(tmp_path, monkeypatch, text=TOY, **settings):
     """A sweep in this process; the outcome and the order in which cells were done."""
-    config = SweepConfig(study=str(toy(tmp_path, text)), out=tmp_path / "out", **settings)
+    monkeypatch.chdir(tmp_path)
+    config = SweepConfig(study=str(toy(tmp_path, text)), out=OUT, **settings)
     here = Here(config.folder)
     monkeypatch.setattr(sweep, "open_executor", lambda *args, **kwargs: here)
     return sweep.run(config, Reporter()), here.order
 
 
 def contents(out):
-    """Every result of a study as bytes; lines with a clock and the manifests' words about this machine left out."""
+    """Every result of a study as bytes; left out are lines with a clock, and manifests, which say who asked where."""
     found = {}
     for manifest in sorted(out.glob("chain/*/manifest.json")):
         for name in json.loads(manifest.read_text())["outputs"]:
             raw = (manifest.parent / name).read_bytes()
-            if name.endswith(".jsonl"):
-                raw = b"\n".join(line for line in raw.split(b"\n") if b'"time/' not in line)
+            if name.endswith((".json", ".jsonl")):
+                raw = b"\n".join(
+                    line for line in raw.split(b"\n") if b'"time/' not in line and b"manifest_sha256" not in line
+                )
             found[f"{manifest.parent.name}/{name}"] = raw
     return found
 
@@ -136,15 +140,15 @@ def test_cells_are_done_after_what_they_need_and_only_once(tmp_path, monkeypatch
 
 
 def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, undisturbed):
-    command = [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(tmp_path / "out"), "--jobs", "2"]
-    first = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    command = [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--jobs"]
+    first = subprocess.Popen([*command, "1"], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not list((tmp_path / "out").glob("chain/*-s1/checkpoints/step*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     first.kill()
     first.wait()
     assert not (tmp_path / "out" / "chain" / "eval-bk-pref-s1" / "manifest.json").exists()
-    second = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
+    second = subprocess.run([*command, "2", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert second.returncode == 0, second.stderr
     assert len(json.loads(second.stdout)["done"]) == 7
     assert contents(tmp_path / "out") == contents(undisturbed)
@@ -197,7 +201,7 @@ def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tm
     again, order = do(tmp_path, monkeypatch, BROKEN)
     assert order == []
     assert again == outcome
-    rows = sweep.listed(load_study(str(tmp_path / "toy.toml"), tmp_path / "out").cells, tmp_path / "out")
+    rows = sweep.listed(load_study("toy.toml", OUT).cells, OUT)
     assert rows[0][3].startswith("failed: With --ext-coef 0")
     # Mended, and asked to try again.
     outcome, order = do(tmp_path, monkeypatch, only="chain/label*", retry_failed=True)
@@ -263,7 +267,7 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
 def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbed):
     out = tmp_path / "out"
     printed = subprocess.run(
-        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(out), "--only", "*/eval-ppo-s1", "--executor", "print"],
+        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--only", "*/eval-ppo-s1", "--executor", "print"],
         capture_output=True,
         text=True,
         check=True,
@@ -271,7 +275,7 @@ def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbe
     assert not out.exists()
     assert "step 2 of 2" in printed
     bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl.cli "$@"; }}\n'
-    done = subprocess.run(["bash"], input=bkrl + printed, capture_output=True, text=True)
+    done = subprocess.run(["bash"], cwd=tmp_path, input=bkrl + printed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = contents(out)
     assert made
