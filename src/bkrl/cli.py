@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl import __version__, console
-from bkrl.commands import cache, datasets, labels, potentials, studies
+from bkrl.commands import cache, datasets, labels, potentials, reports, studies
 from bkrl.commands.shown import LOOK, Json, show_run
 from bkrl.config import VERBS
 from bkrl.errors import BkrlError
@@ -119,7 +119,7 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-for _area in (datasets, labels, cache, potentials, studies):
+for _area in (datasets, labels, cache, potentials, studies, reports):
     _area.register(app)
 
 

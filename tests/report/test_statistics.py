@@ -131,6 +131,17 @@ def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
         st.paired_test({1: 0.0}, {2: 0.0}, rng())
 
 
+def test_difference_of_means_is_welch_below_five_runs() -> None:
+    x, y = np.array([1.0, 2.0, 4.0, 5.0]), np.array([0.0, 0.5, 0.2, 0.9])
+    ours = st.mean_difference(x, y, rng())
+    theirs = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    assert ours.estimate == pytest.approx(3.0 - 0.4)
+    # Degrees of freedom are rounded down (3.24 to 3), so the interval is a little wider.
+    assert theirs.low - 0.4 < ours.low < theirs.low < theirs.high < ours.high < theirs.high + 0.4
+    assert not st.mean_difference(x[:1], y, rng()).known
+    assert st.mean_difference(np.tile(x, 2), np.tile(y, 2), rng()).method == "bootstrap"
+
+
 def test_holm_by_hand() -> None:
     assert st.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert st.holm([]) == []

@@ -398,3 +398,8 @@ def share(interval: st.Interval) -> st.Interval:
 def scores_of(group: Group, horizon: float) -> list[float]:
     """Mean success in training of each run, over the first `horizon` steps: the score of profiles and tests."""
     return [_final_and_average(run, horizon)[1] for run in group.runs]
+
+
+def finals_of(group: Group, horizon: float) -> list[float]:
+    """Success at the end of each run."""
+    return [_final_and_average(run, horizon)[0] for run in group.runs]

@@ -225,6 +225,25 @@ def probability_of_improvement(
     return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, level=level)
 
 
+def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, level: float = 0.95) -> Interval:
+    """Difference of means of two independent samples: bootstrap from ``FEW_SEEDS`` runs on each side on, below Welch's
+    t with its degrees of freedom rounded down; one run on a side gives no interval.
+    """
+    x, y = (np.asarray(v, dtype=np.float64).reshape(-1) for v in (x, y))
+    n = min(x.size, y.size)
+    estimate = float(x.mean() - y.mean())
+    if n >= FEW_SEEDS:
+        return stratified_bootstrap([x, y], rng, lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1), level=level)
+    if n == 1:
+        return Interval(estimate, math.nan, math.nan, 1, "none", level)
+    parts = [float(v.var(ddof=1)) / v.size for v in (x, y)]
+    if sum(parts) == 0:
+        return Interval(estimate, estimate, estimate, n, "t", level)
+    df = sum(parts) ** 2 / sum(part**2 / (v.size - 1) for part, v in zip(parts, (x, y)))
+    half = student_quantile(0.5 + level / 2, max(1, math.floor(df))) * math.sqrt(sum(parts))
+    return Interval(estimate, estimate - half, estimate + half, n, "t", level)
+
+
 @dataclass(frozen=True)
 class PairedTest:
     """Two methods compared over the seeds they share; ``p`` is two-sided, ``smallest_p`` what ``n`` pairs could show

@@ -1,0 +1,219 @@
+"""`bkrl compare A B`: one method against another in every world they share, and what else sets them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bkrl.errors import InputError, UsageError
+from bkrl.registry import did_you_mean
+from bkrl.report import findings as words
+from bkrl.report import statistics as st
+from bkrl.report.comparison import Difference, Group, Row, compare, difference, finals_of, group_runs, scores_of
+from bkrl.report.provenance import follow
+from bkrl.report.runs import training_runs
+from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
+from bkrl.rng import generator
+from bkrl.run import Run, read_json
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A against B in one world. `settings`: name → (A's, B's) where both have it and it differs."""
+
+    env: str
+    horizon: float
+    a: Row
+    b: Row
+    difference: Difference
+    final: st.Interval
+    average: st.Interval
+    settings: dict[str, tuple[str, str]]
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        if self.difference.better:
+            return "A is better" + (f": {words.verdict(self.difference)}" if self._faster else "")
+        return "A is worse" if self.difference.worse else "no difference shown"
+
+    @property
+    def _faster(self) -> bool:
+        return self.difference.ratio is not None and self.difference.ratio.faster
+
+
+def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str]]:
+    """Each world that both sides have, and sentences about all that was left out or may mislead.
+
+    `a`, `b`: a run, a folder of runs, or a pattern in quotes; ":METHOD" after a folder picks one of several methods.
+
+    Raises:
+        UsageError: a side holds several methods, no world is shared, or both sides are the same runs.
+        InputError: there is no run, or none that can be used.
+    """
+    paths = [_paths(side) for side in (a, b)]
+    chain = follow(list(dict.fromkeys(paths[0][0] + paths[1][0])))
+    trained, problems = training_runs(chain, list(chain.nodes.values()))
+    problems = [*chain.problems, *problems]
+    groups, repeated = group_runs(trained)
+    keys = [{path.as_posix() for path in found} for found, _ in paths]
+    sides = [
+        _chosen(side, [_only(group, mine) for group in groups], method)
+        for side, mine, (_, method) in zip((a, b), keys, paths, strict=True)
+    ]
+    for side, found in zip((a, b), sides, strict=True):
+        if not found:
+            raise InputError(problems[0] if problems else f"{side} holds no train-rs run with an evaluation.")
+    shared = [env for env in sides[0] if env in sides[1]]
+    if not shared:
+        worlds = [", ".join(found) for found in sides]
+        raise UsageError(f"{a} was trained in {worlds[0]} and {b} in {worlds[1]}: different worlds are never compared.")
+    problems += [
+        f"{env} is only in {side}; it is left out."
+        for side, mine, other in ((a, *sides), (b, *sides[::-1]))
+        for env in mine
+        if env not in other
+    ]
+    return [_contrast(env, sides[0][env], sides[1][env], threshold) for env in shared], problems + repeated
+
+
+def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]:
+    """All of it as plain values, for --json."""
+    return {
+        "worlds": [
+            {
+                "env": one.env,
+                "horizon": one.horizon,
+                **{name: _side(row) for name, row in (("a", one.a), ("b", one.b))},
+                "success_at_the_end": interval_values(one.final),
+                "mean_success_in_training": interval_values(one.average),
+                **difference_values(one.difference),
+                "verdict": one.verdict,
+                "settings": {name: list(pair) for name, pair in one.settings.items()},
+                "notes": list(one.notes),
+            }
+            for one in found
+        ],
+        "problems": list(problems),
+    }
+
+
+def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
+    """Header and rows for a terminal."""
+    goal = words.percent(threshold)
+    paired = one.difference.paired
+    p = f"{paired.p:.3g} ({paired.n} pairs)" if paired is not None else "–"
+    header = ["", f"A: {one.a.group.legend} (n = {one.a.n})", f"B: {one.b.group.legend} (n = {one.b.n})", "A − B", "p"]
+    rows = [
+        ["success at the end", words.percent(one.a.final.estimate), words.percent(one.b.final.estimate),
+         _points(one.final), "–"],
+        ["mean success in training", words.percent(one.a.average.estimate), words.percent(one.b.average.estimate),
+         _points(one.average), p],
+        [f"steps to {goal}", steps_text(one.a), steps_text(one.b), f"× {ratio_cell(one.difference)}", "–"],
+        ["A beats B", "", "", _chance(one.difference), "–"],
+        ["shown", "", "", one.verdict, ""],
+    ]  # fmt: skip
+    return header, rows
+
+
+def _points(interval: st.Interval) -> str:
+    spread = f" ({100 * interval.low:+.1f} to {100 * interval.high:+.1f})" if interval.known else " (no interval)"
+    return f"{100 * interval.estimate:+.1f} points{spread}"
+
+
+def _chance(found: Difference) -> str:
+    if found.improvement is None:
+        return f"– (from {st.FEW_SEEDS} runs on each side)"
+    return f"{found.improvement.estimate:.2f} ({found.improvement.low:.2f} to {found.improvement.high:.2f})"
+
+
+def _side(row: Row) -> dict[str, Any]:
+    return {
+        "method": row.group.label,
+        "form": row.group.form,
+        "guarantee": row.group.guarantee,
+        "n": row.n,
+        "seeds": sorted(run.seed for run in row.group.runs),
+        "final": interval_values(row.final),
+        "average": interval_values(row.average),
+        "reached": row.n - row.steps.censored,
+        "steps": row.steps.restricted.estimate,
+    }
+
+
+def _paths(side: str) -> tuple[list[Path], str]:
+    """The train-rs runs a side names, and the method asked for ("" for whichever there is)."""
+    for text, method in ((side, ""), tuple(side.rpartition(":")[::2])):
+        if not text:
+            continue
+        path = Path(text)
+        if (path / "config.json").exists():
+            Run.open(path, "train-rs", verify=False)
+            return [path], method
+        if path.is_dir():
+            return _below(path), method
+        matches = sorted(Path().glob(text)) if not path.is_absolute() else sorted(Path("/").glob(text[1:]))
+        if matches and any(letter in text for letter in "*?["):
+            return [run for match in matches for run in _below(match)], method
+    path = Path(side)
+    near = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
+    raise InputError(f"There is no run or folder of runs at {side}.{did_you_mean(path.name, near)}")
+
+
+def _below(folder: Path) -> list[Path]:
+    """Every train-rs run in a folder, itself included, also unfinished ones: leaving those out is said, not done
+    silently.
+    """
+    configs = [folder / "config.json", *sorted(folder.glob("*/config.json")), *sorted(folder.glob("*/*/config.json"))]
+    return [file.parent for file in configs if file.exists() and read_json(file).get("stage") == "train-rs"]
+
+
+def _only(group: Group, keys: set[str]) -> Group:
+    """The part of a group that a side names; it may be empty."""
+    runs = tuple(run for run in group.runs if run.key in keys)
+    return Group(group.env, group.alg, group.label, group.control, runs)
+
+
+def _chosen(side: str, groups: Sequence[Group], method: str) -> dict[str, Group]:
+    """World → the one group of this side; UsageError where there are several."""
+    found: dict[str, Group] = {}
+    labels = sorted({group.label for group in groups if group.runs})
+    for group in groups:
+        if not group.runs or (method and method not in (group.label, group.legend)):
+            continue
+        if group.env in found:
+            raise UsageError(
+                f"{side} holds several methods in {group.env}: {', '.join(labels)}; name one, as in "
+                f"'{side.partition(':')[0]}:{found[group.env].label}'."
+            )
+        found[group.env] = group
+    if method and not found:
+        raise UsageError(f"{side}: there is no method '{method}' there, but {', '.join(labels) or 'nothing'}.")
+    return found
+
+
+def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
+    if {run.key for run in a.runs} == {run.key for run in b.runs}:
+        raise UsageError(f"Both sides are the same runs in {env}; name two.")
+    both = compare(env, [a, b], threshold)
+    rng = generator(0, "report", "contrast", env, a.label, b.label)
+    finals = [np.array(finals_of(group, both.horizon)) for group in (a, b)]
+    scores = [np.array(scores_of(group, both.horizon)) for group in (a, b)]
+    found = difference(a, b, both.horizon, threshold)
+    found = Difference(found.ratio, found.improvement, found.paired, found.paired.p if found.paired else None)
+    average = found.paired.difference if found.paired else st.mean_difference(scores[0], scores[1], rng)
+    left, right = a.runs[0].settings, b.runs[0].settings
+    settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
+    notes = [*both.notes]
+    warning = st.few_seeds_warning(min(len(a.runs), len(b.runs)))
+    notes += [warning] if warning else []
+    notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
+    return Contrast(
+        env, both.horizon, both.rows[0], both.rows[1], found, st.mean_difference(finals[0], finals[1], rng), average,
+        settings, tuple(notes),
+    )  # fmt: skip

@@ -1,0 +1,266 @@
+"""docs/results.md from report runs: nothing on the page is typed, and the same runs give the same bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import InputError, UsageError
+from bkrl.report.curves import step_label
+from bkrl.report.findings import percent
+from bkrl.report.html import duration, figure
+from bkrl.report.provenance import Chain, Node, follow
+from bkrl.run import Run, atomic_write, read_json
+
+INTRODUCTION = """# Results
+
+Made by `bkrl export results` from the report runs named below: every number, table and picture on this page comes out
+of run directories, and nothing is typed. How the numbers are worked out is said in [statistics.md](statistics.md), what
+the forms of shaping keep in [method.md](method.md). Intervals are 95 %; n is the number of training runs (seeds × draws
+of labels); "× PPO's steps" below 1 is faster. Controls stand in italics.
+"""
+
+
+def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dict[str, Any], list[str]]:
+    """Write the page and copy its pictures; one section for each report run, in the given order.
+
+    Returns what was written, and sentences about runs that are gone or were changed since a report was made.
+
+    Raises:
+        UsageError: no report was named, or two have the same title.
+        InputError: a folder is no complete report run, or was changed.
+    """
+    if not reports:
+        raise UsageError("Name the report runs, for example: bkrl export results logs/reproduce/report")
+    runs = [Run.open(path, "report") for path in reports]
+    titles = [_slug(str(run.config["config"]["title"])) for run in runs]
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise UsageError(f"Two reports have the title '{twice[0]}'; give each its own with --title.")
+    sections, problems, pictures = [], [], []
+    for run, slug in zip(runs, titles, strict=True):
+        chain = follow([run.path])
+        problems += chain.problems
+        text, copied = _section(run, chain, slug, images, out.parent)
+        sections.append(text)
+        pictures += copied
+    out.parent.mkdir(parents=True, exist_ok=True)
+    images.mkdir(parents=True, exist_ok=True)
+    for target, source in pictures:
+        atomic_write(target, source.read_bytes())
+    atomic_write(out, _without_machine(INTRODUCTION + "\n" + "\n".join(sections)))
+    facts = {"out": out.as_posix(), "reports": len(runs), "pictures": len(pictures)}
+    return facts, problems
+
+
+def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tuple[str, list[tuple[Path, Path]]]:
+    results = read_json(run.file("results.json"))
+    timings = read_json(run.file("timings.json"))["timings"]
+    lines = [f"## {results['title']}", "", f"**{results['headline']}**", ""]
+    lines += ["Made with", "", "```sh", *_commands(chain), "```", "", _counts(chain, run), ""]
+    if chain.problems:
+        lines += ["Not as it was when the report was made:", "", *_bullets(chain.problems), ""]
+    lines += ["### What the numbers say", ""]
+    lines += [*_bullets(_finding(one) for one in results["findings"]), ""]
+    copied = []
+    for world in results["worlds"]:
+        lines += [f"### {world['env']}", ""]
+        lines += [text for text in (world["solved"] and f"Success: {world['solved']}", "") if text is not None]
+        light, dark = f"curves-{world['env']}.png", f"curves-{world['env']}-dark.png"
+        names = [f"{slug}-{world['env'].lower()}{end}.png" for end in ("", "-dark")]
+        copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
+        where = images.relative_to(page).as_posix() if images.is_relative_to(page) else images.as_posix()
+        told = f"Success rate against environment steps in {world['env']}: {_told(world)}"
+        lines += [
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{where}/{names[1]}">',
+            f'<img alt="{told}" src="{where}/{names[0]}"></picture>',
+            "",
+            *_world(world, results["threshold"]),
+        ]
+    if results["evaluated"]:
+        lines += ["### Frozen policies on episodes never seen in training", "", *_evaluated(results["evaluated"]), ""]
+    lines += ["### Forms of shaping", ""]
+    lines += _table(
+        ["form", "methods", "what is added to the reward", "guarantee"],
+        [[one["form"], ", ".join(one["algs"]), one["what"], one["guarantee"]] for one in results["forms"]],
+    )
+    lines += ["", "### Cost", "", *_costs(results["costs"], timings), ""]
+    return "\n".join(lines), copied
+
+
+def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
+    goal = percent(threshold)
+    header = [
+        "method", "form", "n", "success at the end", "mean success in training", f"reached {goal}", f"steps to {goal}",
+        "× PPO's steps", "with collection", "P(better)", "paired p (Holm)", "shown",
+    ]  # fmt: skip
+    rows = [
+        [
+            f"_{row['label']}_" if row["control"] else f"**{row['label']}**",
+            "–" if row["form"] == "none" else row["form"] + (", no guarantee" if row["unguarded"] else ""),
+            str(row["n"]) + (f" ({row['draws']} draws)" if row["draws"] > 1 else ""),
+            _share(row["final"]),
+            _share(row["average"]),
+            f"{row['reached']} of {row['n']}",
+            _steps(row),
+            "1" if row["baseline"] else _ratio(row["ratio"]),
+            "–" if row["with_collection"] is None else f"{row['with_collection']:.2f}",
+            "–" if row["improvement"] is None else _plain(row["improvement"]),
+            _p(row["p"]),
+            row["verdict"] or "–",
+        ]
+        for row in world["rows"]
+    ]
+    lines = [f"All methods over the first {step_label(world['horizon'])} steps.", "", *_table(header, rows), ""]
+    tests = [
+        [
+            f"**{row['label']}**",
+            f"_{one['control']}_" + (" (made for another method)" if one["borrowed"] else ""),
+            "better" if one["better"] else "worse" if one["worse"] else "no difference",
+            _ratio(one["ratio"]),
+            "–" if one["improvement"] is None else _plain(one["improvement"]),
+            _p(one["p"]),
+        ]
+        for row in world["rows"]
+        for one in row["versus"]
+    ]
+    if tests:
+        header = ["method", "against its control", "shown", "× the control's steps", "P(better)", "paired p (Holm)"]
+        lines += [*_table(header, tests), ""]
+    splits = [row["split"] for row in world["rows"] if row["split"]]
+    if splits:
+        header = ["method", "draws of labels", "n", "spread between draws", "between seeds", "share of draws"]
+        header += ["F test p", "mean over draws"]
+        body = [
+            [
+                one["label"],
+                str(one["draws"]),
+                str(one["n"]),
+                *(f"{100 * one[name]:.1f} points" for name in ("between_sd", "within_sd")),
+                percent(one["share"]),
+                f"{one['p']:.2g}",
+                _share(one["over_draws"]),
+            ]
+            for one in splits
+        ]
+        lines += [*_table(header, body), ""]
+    return lines
+
+
+def _told(world: Mapping[str, Any]) -> str:
+    return "; ".join(f"{row['label']} {percent(row['final']['estimate'])} at the end" for row in world["rows"])
+
+
+def _evaluated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    body = [
+        [
+            row["env"] + (f" (trained in {row['elsewhere']})" if row["elsewhere"] else ""),
+            row["alg"],
+            str(row["n"]),
+            *(_share(row[mode]) if row.get(mode) else "–" for mode in ("sampled", "greedy")),
+        ]
+        for row in rows
+    ]
+    return _table(["world", "method", "n", "success, actions sampled", "success, likeliest actions"], body)
+
+
+def _costs(costs: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> list[str]:
+    seconds = {row["stage"]: row["seconds"] for row in timings}
+    body = [
+        [
+            row["stage"],
+            figure(row["runs"]),
+            figure(row["steps"]),
+            duration(seconds.get(row["stage"])),
+            figure(row["requests"]),
+            figure(row["tokens"]),
+            "–" if row["stage"] != "label" else "not known" if row["money"] is None else f"{row['money']:.2f}",
+        ]
+        for row in costs
+    ]
+    header = ["stage", "runs", "environment steps", "time in its loop", "requests", "tokens", "US dollars"]
+    return _table(header, body)
+
+
+def _commands(chain: Chain) -> list[str]:
+    """The commands that made the runs, each once, oldest stage first; places on this machine are cut to their names."""
+    found = dict.fromkeys(_command(node) for node in chain.nodes.values() if node.run is not None)
+    return [command for command in found if command]
+
+
+def _command(node: Node) -> str:
+    words = [str(word) for word in (node.run.manifest.get("argv", []) if node.run is not None else [])]
+    if words[1:2] == ["report"]:  # its many runs are named by their folders
+        folders = dict.fromkeys(f"{Path(word).parent.as_posix()}/*" for word in words if "/" in word[:-1])
+        return " ".join(["bkrl report", *folders])
+    words = [Path(word).name if word.startswith("/") else word for word in words]
+    return " ".join(f"'{word}'" if re.search(r"[\s*?\[\]'\"$&;|<>()]", word) else word for word in words)
+
+
+def _counts(chain: Chain, run: Run) -> str:
+    trained = chain.of("train-rs")
+    seeds = sorted({int(node.config.get("seed", 0)) for node in trained})
+    commits = sorted(
+        {str((n.run.manifest.get("code") or {}).get("commit") or "unknown")[:12] for n in trained if n.run}
+    )
+    return (
+        f"{len(trained)} training runs, seeds {', '.join(map(str, seeds))}, {len(chain.nodes)} runs in the chain; "
+        f"code {', '.join(commits)}; report `{run.facts['identity'][:12]}` (`bkrl trace` finds it from any picture)."
+    )
+
+
+def _finding(one: Mapping[str, Any]) -> str:
+    worlds = f"**{one['worlds']}** " if one["worlds"] else ""
+    return f"_{one['word']}._ {worlds}{one['text']}"
+
+
+def _share(x: Mapping[str, Any]) -> str:
+    spread = f" ({100 * x['low']:.0f} to {100 * x['high']:.0f})" if x["known"] else ""
+    return percent(x["estimate"]) + spread
+
+
+def _plain(x: Mapping[str, Any]) -> str:
+    return f"{x['estimate']:.2f}" + (f" ({x['low']:.2f} to {x['high']:.2f})" if x["known"] else "")
+
+
+def _steps(row: Mapping[str, Any]) -> str:
+    interval = row["steps_interval"]
+    if not row["reached"] or not interval["known"]:
+        return str(row["steps_text"])
+    return f"{row['steps_text']} ({step_label(interval['low'])} to {step_label(interval['high'])})"
+
+
+def _ratio(ratio: Mapping[str, Any] | None) -> str:
+    if ratio is None:
+        return "–"
+    return f"{ratio['text']}" + (f" ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["known"] else "")
+
+
+def _p(p: Mapping[str, Any] | None) -> str:
+    return "–" if p is None else f"{p['holm']:.2g} ({p['n']} pairs)"
+
+
+def _bullets(texts: Iterable[str]) -> list[str]:
+    return [f"* {text}" for text in texts]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
+
+
+def _slug(title: str) -> str:
+    """A title as part of a file's name."""
+    words = re.findall(r"[a-z0-9]+", title.lower())
+    if not words:
+        raise InputError(f"The title '{title}' holds no letter or digit; make the report again with another --title.")
+    return "-".join(words)[:40].strip("-")
+
+
+def _without_machine(text: str) -> str:
+    """Without the place of this checkout: paths below it are named from here."""
+    return text.replace(Path.cwd().as_posix() + "/", "")

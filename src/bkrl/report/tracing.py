@@ -1,0 +1,146 @@
+"""`bkrl trace FIGURE|RUN`: from a run, or a picture of a report, back to the dataset, every hash verified."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import InputError
+from bkrl.report.png import identity_of
+from bkrl.report.provenance import Chain, Node, follow
+from bkrl.run import read_json, sha256
+
+_META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
+HEAD = 4096  # the identity stands in the first bytes of a page
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The chain behind `root`; `figure` says how a picture and its report fit together, "" for a run."""
+
+    root: Node
+    chain: Chain
+    figure: str
+    problems: list[str]
+
+
+def trace(path: Path, under: Sequence[Path] = (Path("logs"),)) -> Trace:
+    """Follow a run, or a PNG or HTML file of a report, which is looked for beside the file and below `under`.
+
+    Raises:
+        InputError: there is nothing, the file names no report, or that report is not found.
+    """
+    if path.is_dir():
+        chain = follow([path])
+        root = next(iter(node for node in chain.nodes.values() if node.key == path.as_posix()))
+        return Trace(root, chain, "", list(chain.problems))
+    if not path.exists():
+        raise InputError(f"There is neither a run nor a figure at {path}.")
+    identity = _identity(path)
+    report = _report(path, identity, under)
+    chain = follow([report])
+    root = chain.nodes[report.as_posix()]
+    digest = sha256(path)
+    outputs = root.run.manifest.get("outputs", {}) if root.run is not None else {}
+    names = [name for name, output in outputs.items() if output.get("sha256") == digest]
+    problems = list(chain.problems)
+    if names:
+        figure = f"{path} is {names[0]} of {report}, byte for byte."
+    else:
+        figure = f"{path} names {report}, but is none of its files."
+        problems.insert(0, f"{path} was changed after {report} wrote it, or comes from an earlier report there.")
+    return Trace(root, chain, figure, problems)
+
+
+def _identity(path: Path) -> str:
+    if path.suffix.lower() in (".html", ".htm"):
+        with path.open("rb") as file:
+            found = _META.search(file.read(HEAD * 4))
+        if found is None:
+            raise InputError(f"{path} was not made by bkrl report: it names none.")
+        return found.group(1).decode()
+    return identity_of(path)
+
+
+def _report(figure: Path, identity: str, under: Sequence[Path]) -> Path:
+    """The report run with this identity, the figure's own folder first."""
+    for manifest in _manifests([figure.parent, *under]):
+        try:
+            found = read_json(manifest)
+        except InputError:
+            continue
+        if found.get("stage") == "report" and found.get("facts", {}).get("identity") == identity:
+            return manifest.parent
+    places = ", ".join(str(place) for place in under)
+    raise InputError(
+        f"{figure} was made by report {identity[:12]}, which is not below {places}; name its place with --under."
+    )
+
+
+def _manifests(places: Sequence[Path]) -> Iterator[Path]:
+    for i, place in enumerate(places):
+        if (place / "manifest.json").exists():
+            yield place / "manifest.json"
+        if i and place.is_dir():
+            yield from sorted(place.glob("**/manifest.json"))
+
+
+def lines(found: Trace) -> list[str]:
+    """The chain as a tree, newest first; a run that was shown already is not shown again with all its past."""
+    shown: set[str] = set()
+    text = _line(found.root, "")
+    return [text, *_below(found.chain, found.root, "", shown)]
+
+
+def _below(chain: Chain, node: Node, indent: str, shown: set[str]) -> list[str]:
+    result = []
+    for i, link in enumerate(node.links):
+        last = i == len(node.links) - 1
+        branch, deeper = ("└─ ", "   ") if last else ("├─ ", "│  ")
+        name = "" if link.name == link.recorded or "/" in link.name else f"{link.name}: "
+        if link.found is None:
+            result.append(f"{indent}{branch}{name}{link.recorded} {link.sha256[:12]}  ✗ {link.problem}")
+            continue
+        child = chain.nodes[link.found]
+        if child.key in shown:
+            result.append(f"{indent}{branch}{_line(child, name)}  (above)")
+            continue
+        shown.add(child.key)
+        result.append(f"{indent}{branch}{_line(child, name)}")
+        result += _below(chain, child, indent + deeper, shown)
+    return result
+
+
+def _line(node: Node, name: str) -> str:
+    state = "✓" if node.sound else f"✗ {node.problem}"
+    about = [str(node.facts[key]) for key in ("alg", "variant", "env_id") if node.facts.get(key)]
+    seed = node.config.get("seed")
+    about += [f"seed {seed}"] if seed is not None and node.stage != "evaluate" else []
+    return f"{name}{node.stage} {node.key} [{', '.join(about)}] {node.sha256[:12]}  {state}".replace(" []", "")
+
+
+def values(found: Trace) -> dict[str, Any]:
+    """The chain as plain values, for --json."""
+    return {
+        "root": found.root.key,
+        "figure": found.figure,
+        "problems": found.problems,
+        "runs": [
+            {
+                "path": node.key,
+                "stage": node.stage,
+                "manifest_sha256": node.sha256,
+                "sound": node.sound,
+                "problem": node.problem,
+                "inputs": [
+                    {"name": link.name, "path": link.recorded, "manifest_sha256": link.sha256, "found": link.found,
+                     "problem": link.problem}
+                    for link in node.links
+                ],
+            }
+            for node in found.chain.nodes.values()
+        ],
+    }  # fmt: skip

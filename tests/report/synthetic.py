@@ -1,0 +1,205 @@
+"""Whole studies made of thin air: run directories as the stages write them, with curves of our choosing."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from bkrl.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig, TrainRsConfig
+from bkrl.dataset import DatasetWriter
+from bkrl.reporter import Reporter
+from bkrl.run import Run, atomic_write, to_json, write_table
+from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+
+RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"
+CRAFTER = "Crafter-Text-PlaceCraftingTable"
+EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & \"quoted\""
+PROGRAM = 'def potential(observations, actions, valid):\n    # <b>near</b> a ball\n    return "s" * 3 if 1.5 else 0\n'
+STEPS = np.arange(0, 1_000_001, 50_000)
+
+
+@dataclass
+class Listener(Reporter):
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20") -> Path:
+    config = CollectConfig(env=env, out=root / "data", steps=200_000)
+    run = Run.create(root / "data", stage="collect", config=config)
+    writer = DatasetWriter(run, env_id=env, obs_shape=(7, 7, 3), action_names=("left", "right", "forward"))
+    rng = np.random.default_rng(0)
+    for episode in range(4):
+        writer.add_episode(
+            rng.integers(0, 9, (9, 7, 7, 3)).astype(np.uint8),
+            rng.integers(0, 3, 8),
+            np.zeros(8),
+            [f"You see a ball {i} steps forward. {EVIL}" for i in range(9)],
+            mission="",
+            terminated=True,
+            truncated=False,
+            success=episode % 2 == 0,
+            seed=episode,
+            checkpoint_step=0,
+        )
+    writer.close()
+    run.finish(writer.outputs, env_id=env, steps=200_000, recorded_episodes=4)
+    return run.path
+
+
+def responses(run: Run, replies: list[str]) -> None:
+    rows = [dict.fromkeys(RESPONSES.names) | {"request_id": i, "reply": r} for i, r in enumerate(replies)]
+    write_table(run.file("responses.parquet"), pa.Table.from_pylist(rows, schema=RESPONSES))
+
+
+def label(root: Path, variant: str, llm: str = "rules") -> Path:
+    config = LabelConfig(dataset=root / "data", variant=variant, llm=llm, out=root / f"label-{variant}")
+    run = Run.create(config.run_dir, stage="label", config=config, inputs={"dataset": root / "data"})
+    segment = {"episode_id": 0, "start": 1, "length": 3}
+    if variant == "pref":
+        name, schema = "preferences.parquet", PREFERENCES
+        table = [
+            {
+                "pair_id": i,
+                "a_episode_id": 0,
+                "a_start": 0,
+                "b_episode_id": 1,
+                "b_start": 2,
+                "length": 5,
+                "label": value,
+            }
+            | {"status": "labelled", "votes_a": 1, "votes_b": 0, "votes_tie": 0, "votes_invalid": 0, "request_ids": [i]}
+            for i, value in enumerate((1.0, 0.0, 0.5))
+        ]
+        responses(run, [f"The first one. {EVIL}"] * 3)
+    elif variant == "goal":
+        name, schema = "goals.parquet", GOALS
+        table = [
+            {"query_id": i, **segment, "caption": f"You see a key. {EVIL}", "goal": f"go to the key {EVIL}"}
+            | {"goal_id": 0, "status": "ok", "request_id": i}
+            for i in range(3)
+        ]
+        responses(run, ["goals"] * 3)
+    else:
+        name, schema = "programs.parquet", PROGRAMS
+        table = [
+            {"candidate_id": i, "round": i, "program": PROGRAM, "status": "ok", "error": None, "score": 0.5 + i / 4}
+            | {"score_details": None, "chosen": i == 1, "request_id": i}
+            for i in range(2)
+        ]
+        responses(run, ["program"] * 2)
+    write_table(run.file(name), pa.Table.from_pylist(table, schema=schema))
+    run.finish(
+        ["responses.parquet", name],
+        variant=variant,
+        env_id="BabyAI-Text-GoToLocal-Pretraining-S20",
+        llm=llm,
+        annotator="rules (hand-written heuristics, not a language model)" if llm == "rules" else llm,
+        usage={"requests": 3, "sent": 2, "cached": 1, "prompt_tokens": 700, "completion_tokens": 77},
+        quality={"tie": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 100}, "note": EVIL},
+    )
+    return run.path
+
+
+def train_rm(root: Path, variant: str, control: str = "none") -> Path:
+    out = root / (f"rm-{variant}" + ("" if control == "none" else f"-{control}"))
+    labels = root / f"label-{variant}"
+    config = TrainRmConfig(labels=labels, out=out, control=control)
+    run = Run.create(out, stage="train-rm", config=config, inputs={"labels": labels, "dataset": root / "data"})
+    example = {"episode": 0, "success": True, "return": 1.0, "first_step": 3, "phi": [-1.0, -0.4, 0.0]}
+    quality = {
+        "kind": variant,
+        "control": control,
+        "coverage": 0.75,
+        "phi": {"mean": -0.5, "quantiles": {"50": -0.4}},
+        "training": {},
+        "examples": [example | {"captions": [EVIL] * 3, "actions": ["left", "forward"]}],
+    }
+    atomic_write(run.file("potential_report.json"), to_json(quality))
+    checks = [{"name": "finite", "passed": True, "detail": "all"}, {"name": "units", "passed": False, "detail": EVIL}]
+    atomic_write(run.file("certificate.json"), to_json({"passed": False, "checks": checks}))
+    run.finish(
+        ["potential_report.json", "certificate.json"],
+        variant=variant,
+        kind=variant,
+        control=control,
+        env_id="BabyAI-Text-GoToLocal-Pretraining-S20",
+        llm="rules",
+        training={"accuracy": 0.8},
+    )
+    return run.path
+
+
+def curve(half: float, seed: int, last: int = len(STEPS)) -> list[tuple[int, float]]:
+    """Success that passes one half at `half` steps, a little earlier or later by seed."""
+    half = half * (1 + 0.04 * ((seed * 7) % 5 - 2))
+    return [(int(s), float(1 / (1 + np.exp(-(s - half) / 60_000)))) for s in STEPS[:last]]
+
+
+def train_rs(
+    root: Path,
+    alg: str,
+    seed: int,
+    half: float = 500_000,
+    env: str = RED,
+    potential: Path | None = None,
+    **settings: Any,
+) -> Path:
+    """A training run; `facts` are added to its manifest, other settings go to its config."""
+    facts = settings.pop("facts", {})
+    out = root / settings.pop("name", f"{alg}-{env[-12:]}-s{seed}")
+    last = settings.pop("last", len(STEPS))
+    config = TrainRsConfig(alg=alg, env=env, seed=seed, potential=potential, out=out, **settings)
+    inputs = {"potential": potential} if potential is not None else {}
+    run = Run.create(out, stage="train-rs", config=config, inputs=inputs)
+    for step, value in curve(half, seed, last):
+        run.log(step, **{"eval/success_rate": value, "eval/return": 0.9 * value, "eval/length": 400 - 300 * value})
+        run.log(step, **{"time/rollout": 1.0, "time/sps": 9000.0})
+    atomic_write(run.file("policy.json"), "{}\n")
+    run.finish(["policy.json"], alg=alg, env_id=env, steps=1_000_000, success_rate=value, **facts)
+    return run.path
+
+
+def evaluate(root: Path, policy: Path, env: str = RED, alg: str = "bk-code") -> Path:
+    out = root / f"eval-{policy.name}"
+    run = Run.create(out, stage="evaluate", config=EvaluateConfig(policy=policy, out=out), inputs={"policy": policy})
+    buffer = io.BytesIO()
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("#204060", "#406080")]
+    frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:], duration=100, loop=0)
+    run.file("gifs").mkdir()
+    atomic_write(run.file("gifs/sampled-0.gif"), buffer.getvalue())
+    scores = {
+        "success_rate": {"mean": 0.9, "low": 0.8, "high": 0.95},
+        "return": {"mean": 0.7},
+        "length": {"mean": 50.0},
+    }
+    run.finish(["gifs/sampled-0.gif"], env_id=env, alg=alg, episodes=100, modes={"sampled": scores})
+    return run.path
+
+
+def study(root: Path, seeds: range = range(1, 7)) -> list[Path]:
+    """PPO, two methods of different worth and a control, on one world, with everything they rest on."""
+    collect(root)
+    for variant in ("pref", "goal", "code"):
+        label(root, variant)
+        train_rm(root, variant)
+    train_rm(root, "pref", "shuffled")
+    runs = []
+    for seed in seeds:
+        runs += [
+            train_rs(root, "ppo", seed, 600_000),
+            train_rs(root, "bk-code", seed, 200_000, potential=root / "rm-code"),
+            train_rs(root, "bk-goal", seed, 900_000, potential=root / "rm-goal"),
+            train_rs(root, "bk-pref", seed, 595_000, potential=root / "rm-pref"),
+            train_rs(root, "bk-pref", seed, 610_000, potential=root / "rm-pref-shuffled", name=f"shuffled-s{seed}"),
+        ]
+    runs.append(evaluate(root, runs[1]))
+    return runs

@@ -1,0 +1,101 @@
+"""bkrl compare: numbers, and what it refuses or says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bkrl.cli import run_command
+from bkrl.errors import InputError, UsageError
+from bkrl.report.contrast import contrast, values
+from tests.report.synthetic import KEY, RED, train_rs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    for seed in range(1, 7):
+        train_rs(root / "ppo", "ppo", seed, 600_000)
+        train_rs(root / "rnd", "rnd", seed, 200_000)
+    train_rs(root / "elsewhere", "ppo", 1, 600_000, env=KEY)
+    return root
+
+
+def test_two_folders(folder: Path):
+    ((one,), problems) = contrast(str(folder / "rnd"), str(folder / "ppo"), 0.8)
+    assert problems == []
+    assert (one.env, one.a.n, one.b.n) == (RED, 6, 6)
+    assert one.difference.paired is not None
+    assert one.difference.paired.n == 6
+    assert one.average.low > 0.3  # mean success: about 0.8 against 0.4
+    assert one.difference.ratio is not None
+    assert one.difference.ratio.ratio.high < 0.5
+    assert one.verdict == "A is better: at most half the steps"
+    assert any("no guarantee" in row.group.legend for row in (one.a,))
+    ((back,), _) = contrast(str(folder / "ppo"), str(folder / "rnd"), 0.8)
+    assert back.average.estimate == pytest.approx(-one.average.estimate)
+    assert back.verdict == "A is worse"
+
+
+def test_two_runs_have_no_interval(folder: Path):
+    ppo, rnd = (str(next((folder / alg).glob("*-s1"))) for alg in ("ppo", "rnd"))
+    ((one,), _) = contrast(rnd, ppo, 0.8)
+    assert not one.average.known
+    assert one.verdict == "no difference shown"
+    assert any("only one seed" in note for note in one.notes)
+
+
+def test_a_method_is_picked_from_a_folder_of_several(folder: Path):
+    with pytest.raises(UsageError, match=r"holds several methods .*ppo, rnd; name one, as in '.*:ppo'"):
+        contrast(str(folder), str(folder / "ppo"), 0.8)
+    ((one,), problems) = contrast(f"{folder}:rnd", f"{folder}:ppo", 0.8)
+    assert one.a.group.alg == "rnd"
+    assert problems == [f"{KEY} is only in {folder}:ppo; it is left out."]
+    with pytest.raises(UsageError, match="there is no method 'bk-pref' there, but ppo"):
+        contrast(f"{folder}:bk-pref", f"{folder}:ppo", 0.8)
+
+
+def test_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    ((one,), _) = contrast("rnd/*-s[12]", "ppo/*", 0.8)
+    assert (one.a.n, one.b.n) == (2, 6)
+
+
+def test_worlds_are_never_mixed(folder: Path):
+    with pytest.raises(UsageError, match="different worlds are never compared"):
+        contrast(str(folder / "elsewhere"), str(folder / "ppo"), 0.8)
+
+
+def test_other_settings_are_said(folder: Path, tmp_path: Path):
+    for seed in (1, 2):
+        train_rs(tmp_path, "ppo", seed, 300_000, reward_scale=10.0)
+    ((one,), _) = contrast(str(tmp_path), str(folder / "ppo"), 0.8)
+    assert one.settings == {"reward_scale": ("10.0", "1.0")}
+    assert one.a.group.label == "ppo (reward_scale=10.0)" or one.b.group.label == "ppo (reward_scale=1.0)"
+
+
+def test_what_cannot_be_used_is_said(folder: Path, tmp_path: Path):
+    with pytest.raises(InputError, match="no run or folder of runs"):
+        contrast(str(folder / "nothing"), str(folder / "ppo"), 0.8)
+    with pytest.raises(UsageError, match="same runs"):
+        contrast(str(folder / "ppo"), str(folder / "ppo"), 0.8)
+    for seed in (1, 2):
+        train_rs(tmp_path, "ppo", seed, 300_000)
+    damaged = next(tmp_path.glob("*-s2")) / "metrics.jsonl"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    ((one,), problems) = contrast(str(tmp_path), str(folder / "rnd"), 0.8)
+    assert one.a.n == 1
+    assert "metrics.jsonl has" in problems[0]
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_command(["compare", f"{folder}/rnd", f"{folder}/ppo", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    ((one,), problems) = contrast(f"{folder}/rnd", f"{folder}/ppo", 0.8)
+    assert told == json.loads(json.dumps(values([one], problems)))
+    assert told["worlds"][0]["ratio"]["high"] < 0.5
+    assert run_command(["compare", f"{folder}/rnd", f"{folder}/ppo"]) == 0
+    assert "at most half the steps" in capsys.readouterr().out
+    assert run_command(["compare", f"{folder}/rnd", f"{folder}/elsewhere"]) == 2

@@ -1,0 +1,122 @@
+"""bkrl export: curves as tables, and the page of results."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from bkrl.cli import run_command
+from bkrl.config import ReportConfig
+from bkrl.errors import UsageError
+from bkrl.report.export import _safe, export_curves
+from bkrl.report.markdown import write_results
+from bkrl.reporter import Reporter
+from bkrl.stages import report
+from tests.report.synthetic import KEY, RED, STEPS, study, train_rs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return [train_rs(root, alg, seed, half) for alg, half in (("ppo", 6e5), ("rnd", 2e5)) for seed in range(1, 6)]
+
+
+def test_every_evaluation_of_every_run(runs: list[Path], tmp_path: Path):
+    facts, problems = export_curves(runs, tmp_path / "c.csv", "csv", False)
+    assert problems == []
+    rows = list(csv.DictReader((tmp_path / "c.csv").open()))
+    assert len(rows) == facts["rows"] == 10 * 3 * len(STEPS)
+    first = [row for row in rows if row["run"] == runs[0].as_posix() and row["metric"] == "eval/success_rate"]
+    assert [float(row["step"]) for row in first] == STEPS.tolist()
+    assert {row["seed"] for row in rows} == set("12345")
+    export_curves(runs, tmp_path / "c.parquet", "parquet", False)
+    table = pq.read_table(tmp_path / "c.parquet")
+    assert table.column_names == list(rows[0])
+    assert table["value"].to_pylist() == [float(row["value"]) for row in rows]
+
+
+def test_methods_with_their_intervals(runs: list[Path], tmp_path: Path):
+    export_curves(runs, tmp_path / "s.parquet", "parquet", True)
+    rows = pq.read_table(tmp_path / "s.parquet").to_pylist()
+    assert {(row["method"], row["n"], row["interval"]) for row in rows} == {
+        ("ppo", 5, "bootstrap"),
+        ("rnd", 5, "bootstrap"),
+    }
+    assert all(row["low"] <= row["centre"] <= row["high"] for row in rows)
+
+
+def test_nothing_is_overwritten_and_formulas_stay_text(runs: list[Path], tmp_path: Path):
+    (tmp_path / "c.csv").write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        export_curves(runs, tmp_path / "c.csv", "csv", False)
+    assert run_command(["export", "curves", str(runs[0]), "--to", "csv", "--out", str(tmp_path / "c.csv")]) == 2
+    assert (_safe("=1+1"), _safe("@x"), _safe(-1.0), _safe("ppo")) == ("'=1+1", "'@x", -1.0, "ppo")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two reports: a study with controls, and a second world with few seeds."""
+    root = tmp_path_factory.mktemp("made")
+    first = study(root / "a", range(1, 4))
+    second = [train_rs(root / "b", alg, seed, 4e5, KEY) for alg in ("ppo", "rnd") for seed in (1, 2)]
+    for name, runs, title in (("one", first, "Red | balls"), ("two", second, "Keys")):
+        report.run(ReportConfig(runs=tuple(runs), out=root / name, title=title), Reporter())
+    return root
+
+
+def written(made: Path, out: Path, names: tuple[str, ...] = ("one", "two")) -> str:
+    _, problems = write_results([made / name for name in names], out / "results.md", out / "images")
+    assert problems == []
+    return (out / "results.md").read_text()
+
+
+def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
+    text = written(made, tmp_path)
+    assert text.index("## Red | balls") < text.index("## Keys")
+    for said in (
+        "Background knowledge helped", "hand-written heuristics, not a language model", f"### {RED}", f"### {KEY}",
+        "| **bk-code** | pbrs | 3 |", "| _bk-pref (shuffled)_ | pbrs |", "against its control", "no guarantee",
+        "### Forms of shaping", "### Cost", "seeds 1, 2, 3", "There are only 2 seeds",
+    ):  # fmt: skip
+        assert said in text, said
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', text):
+        with Image.open(tmp_path / name) as image:
+            assert image.width > 500
+        assert (tmp_path / name).stat().st_size < 120_000
+    for line in (line for line in text.split("\n") if line.startswith("|")):
+        assert not re.search(r"\bnan\b|None", line), line
+    assert str(made) not in re.sub(r"`[^`]*`", "", text)  # no place on this machine outside commands
+
+
+def test_the_same_runs_give_the_same_page(made: Path, tmp_path: Path):
+    assert written(made, tmp_path / "x") == written(made, tmp_path / "y")
+    pictures = sorted((tmp_path / "x" / "images").iterdir())
+    assert len(pictures) == 4
+    for picture in pictures:
+        assert picture.read_bytes() == (tmp_path / "y" / "images" / picture.name).read_bytes()
+
+
+def test_a_run_that_is_gone_is_said(made: Path, tmp_path: Path):
+    shutil.copytree(made, tmp_path / "copy")
+    report.run(
+        ReportConfig(runs=tuple(sorted((tmp_path / "copy" / "b").iterdir())), out=tmp_path / "copy" / "two", title="K"),
+        Reporter(),
+    )
+    shutil.rmtree(next((tmp_path / "copy" / "b").glob("ppo-*-s1")))
+    _, problems = write_results([tmp_path / "copy" / "two"], tmp_path / "r.md", tmp_path / "images")
+    assert any("no longer there" in problem for problem in problems)
+    assert "Not as it was when the report was made" in (tmp_path / "r.md").read_text()
+
+
+def test_wrong_input(made: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="Name the report runs"):
+        write_results([], tmp_path / "r.md", tmp_path)
+    with pytest.raises(UsageError, match="Two reports have the title"):
+        write_results([made / "two", made / "two"], tmp_path / "r.md", tmp_path)
+    assert run_command(["export", "results", str(made / "b" / "nothing")]) == 3

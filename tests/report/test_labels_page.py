@@ -1,0 +1,313 @@
+"""The label browser: what it holds, that nothing a model wrote becomes markup, and that it works in a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bkrl.dataset import Dataset
+from bkrl.errors import InputError, UsageError
+from bkrl.labelers import code
+from bkrl.labelers.audit import hold
+from bkrl.report import labels_page, pictures
+from bkrl.run import Run
+from tests import browser
+from tests.labelers import runs
+
+HOSTILE = '</script><script>window.pwned=1</script><img src=x onerror="window.pwned=1"><!-- \u2028 "\'& {{ 7*7 }}'
+driven = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)
+
+
+def judge(request: Any) -> str:
+    """A, B, tie or something hostile, as the prompt's hash will have it; sometimes it only sees the position."""
+    number = hashlib.sha256(request.messages[1].text.encode()).digest()[0] + request.sample
+    choice = ["A", "B", "A", "tie", "B"][number % 5]
+    thoughts = f"{HOSTILE} needle-{number}" if number % 3 == 0 else "because"
+    return HOSTILE if number % 11 == 0 else json.dumps({"thoughts": thoughts, "choice": choice})
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return runs.babyai(tmp_path_factory.mktemp("data") / "d", episodes=12, length=60)
+
+
+@pytest.fixture(scope="module")
+def pref(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.pref_run(tmp_path_factory.mktemp("pref") / "run", dataset, judge, 2100)
+
+
+@pytest.fixture(scope="module")
+def swapped(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 60, swap="both", votes=2)
+    hold(path, iter(["1"] * 30).__next__, n=30) if False else hold(path, lambda text: "1", n=30)  # type: ignore[arg-type]
+    return path
+
+
+@pytest.fixture(scope="module")
+def goal(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def suggest(request: Any) -> str:
+        odd = len(request.messages[1].text) % 2
+        return json.dumps(
+            {"goals": ["Go to the ball" if odd else "go to a ball", "open box"] if odd else ["go to a ball"]}
+        )
+
+    return runs.goal_run(tmp_path_factory.mktemp("goal") / "run", dataset, suggest, 40)
+
+
+@pytest.fixture(scope="module")
+def program(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def write(request: Any) -> str:
+        body = f"def potential(observations, actions, valid):\n    # {HOSTILE}\n    return {len(request.messages)}\n"
+        return "nothing yet" if len(request.messages) == 2 else f"```python\n{body}```"
+
+    def check(source: str, windows: Any) -> code.Checked:
+        values = np.arange(len(windows)) * 1.0
+        return code.Checked(values, {HOSTILE[:9]: values})
+
+    return runs.code_run(tmp_path_factory.mktemp("code") / "run", dataset, write, check, 3)
+
+
+class Structure(HTMLParser):
+    """Elements, scripts and their texts, as a browser would see them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.scripts: dict[str, str] = {}
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._open = dict(attrs).get("id") or "code" if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.scripts[self._open] = self.scripts.get(self._open, "") + data
+
+
+@pytest.mark.parametrize("name", ["pref", "swapped", "goal", "program"])
+def test_a_page_is_one_file_whose_only_markup_and_script_are_ours(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run = request.getfixturevalue(name)
+    first, second = (labels_page.write(run, tmp_path / f"{i}.html").read_text() for i in range(2))
+    assert first == second, "the same labels, the same bytes"
+    found = Structure(first)
+    data = [tag for tag in found.scripts if tag != "code"]
+    assert found.tags.count("script") == 1 + len(data)
+    assert not {"img", "iframe", "object", "form action"} & set(found.tags)
+    assert not [key for key, _ in found.attributes if key.startswith("on") or key in ("src", "action")]
+    links = [value for key, value in found.attributes if key == "href" and value]
+    assert all(value.startswith(("#", "data:")) for value in links)
+    assert not re.search(r"url\(|@import|https?://", first.replace("http-equiv", ""))
+    for tag in data:
+        json.loads(found.scripts[tag])
+    assert "default-src 'none'" in first
+
+
+def test_the_data_says_what_the_tables_say(swapped: Path, dataset: Dataset) -> None:
+    page = labels_page.build(Run.open(swapped), dataset)
+    head, chunks = json.loads(page["data"][0][1]), [json.loads(text) for _, text in page["data"][1:]]
+    rows = labels_page.labels_of(Run.open(swapped))
+    responses = {row["request_id"]: row for row in labels_page.responses_of(Run.open(swapped))}
+    records = [record for chunk in chunks for record in chunk]
+    lines, fields = head["book"]["lines"], head["fields"]
+    assert len(records) == len(rows) == 60
+    for row, record, label in zip(rows, records, head["index"]["label"]):
+        assert label == row["label"]
+        for side, segment in zip("ab", record["segments"]):
+            start = dataset.first_row[row[f"{side}_episode_id"]] + row[f"{side}_start"]
+            assert [lines[step[1]] for step in segment] == [dataset.caption(start + i) for i in range(4)]
+        exchanges = [dict(zip(fields, packed)) for vote in record["votes"] for packed in vote[4]]
+        assert [one["id"] for one in exchanges] == row["request_ids"]
+        for one in exchanges:
+            prompt = [
+                {"role": lines[role], "content": "\n".join(lines[i] for i in head["book"]["texts"][text])}
+                for role, text in head["book"]["prompts"][one["prompt"]]
+            ]
+            assert prompt == json.loads(responses[one["id"]]["prompt"])
+            assert one["reply"] == responses[one["id"]]["reply"]
+        assert sum(vote[2] == "A" for vote in record["votes"]) == row["votes_a"]
+
+
+def test_every_picture_and_tile_is_there_once(dataset: Dataset) -> None:
+    views = dataset.observations[:50].repeat(2, axis=0)
+    packed = pictures.pack("babyai", views)
+    assert packed is not None
+    assert len(set(packed.views)) == len(packed.views) == len(np.unique(views.reshape(100, -1), axis=0))
+    assert packed.number[0::2].tolist() == packed.number[1::2].tolist()
+    assert all(len(view) == 49 for view in packed.views)
+    unseen = packed.views[packed.number[0]][6::7]
+    assert len(set(unseen[:6])) == 1, "the column that is never seen looks the same everywhere"
+    assert pictures.pack("other", views) is None
+
+
+def test_pictures_hold_the_world_the_right_way_up() -> None:
+    from bkrl.envs.babyai.constants import BALL, EMPTY, RED
+    from bkrl.envs.babyai.pictures import tile_maps
+
+    view = np.zeros((1, 7, 7, 3), np.uint8)
+    view[..., 0] = EMPTY
+    view[0, 5, 1] = (BALL, RED, 0)  # two columns right of the agent, five rows ahead of it
+    maps, tiles = tile_maps(view)
+    assert np.argwhere(maps[0] == maps[0, 1, 5]).tolist() == [[1, 5]]
+    assert np.argwhere(maps[0] == maps[0, 6, 3]).tolist() == [[6, 3]], "the agent"
+    ball = tiles[maps[0, 1, 5]]
+    assert ball[8, 8].tolist() == [255, 0, 0, 255]
+
+
+def test_crafter_is_drawn_too() -> None:
+    from bkrl.envs.crafter import layout
+
+    row = np.zeros((1, layout.SIZE), np.uint8)
+    row[:, layout.VIEW] = layout.CELL["grass"]
+    row[:, layout.PLAYER_CELL] = layout.CELL["player"]
+    row[:, 8] = layout.CELL["zombie"]
+    left, right = row.copy(), row.copy()
+    right[:, layout.FACING] = 1
+    packed = pictures.pack("crafter", np.concatenate([left, right, left]))
+    assert packed is not None
+    assert (packed.rows, packed.columns) == (7, 9)
+    assert packed.number.tolist() == [0, 1, 0], "facing shows"
+    assert len(set(packed.views[0])) == 3
+
+
+def test_quality_for_other_pages(pref: Path, program: Path) -> None:
+    section = labels_page.quality_section(Run.open(pref))
+    assert "agreement with the rules annotator" in section
+    assert 'class="forest"' in section
+    why = labels_page.quality_section(Run.open(program))
+    assert "chosen: the best score" in why
+    assert "no ```python block" in why
+
+
+def test_a_page_never_overwrites_the_run_it_shows(swapped: Path, tmp_path: Path) -> None:
+    for name in ("preferences.parquet", "manifest.json"):
+        with pytest.raises(UsageError, match="part of the run"):
+            labels_page.write(swapped, swapped / name)
+    with pytest.raises(UsageError, match="folder"):
+        labels_page.write(swapped, tmp_path)
+    with pytest.raises(UsageError, match="no folder"):
+        labels_page.write(swapped, tmp_path / "none" / "x.html")
+    labels_page.write(swapped)
+    Run.open(swapped)
+
+
+def test_another_dataset_is_refused(swapped: Path, tmp_path: Path) -> None:
+    runs.babyai(tmp_path / "other", episodes=2, length=9)
+    with pytest.raises(InputError, match="another dataset"):
+        labels_page.write(swapped, tmp_path / "x.html", tmp_path / "other")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.page(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+ARTICLES = "document.querySelectorAll('#browse article').length"
+TOLD = "document.getElementById('told').textContent"
+
+
+def choose(page: browser.Page, name: str, value: str) -> str:
+    page.run(
+        f"(() => {{ const field = document.forms.filters.elements[{name!r}]; field.value = {value!r}; "
+        "field.dispatchEvent(new Event('change', {bubbles: true})); })()"
+    )
+    return str(page.run(TOLD))
+
+
+@driven
+def test_two_thousand_pairs_can_be_paged_filtered_and_walked_through(page: browser.Page, pref: Path) -> None:
+    page.open(labels_page.write(pref))
+    assert page.run(TOLD) == "1 to 20 of 2,100 pairs"
+    assert page.run(ARTICLES) == 20
+    page.press("n")
+    assert page.run(TOLD) == "21 to 40 of 2,100 pairs"
+    page.press("p")
+    page.press("j")
+    page.press("j")
+    assert page.run("document.activeElement.getAttribute('aria-labelledby')") == "item-1"
+    page.press("k")
+    page.press("o")
+    page.wait("document.querySelectorAll('#browse article')[0].querySelector('pre.reply') !== null")
+    rows = labels_page.labels_of(Run.open(pref))
+    ties = sum(row["label"] == 0.5 for row in rows)
+    assert choose(page, "label", "tie").endswith(f"of {ties:,} pairs, 2,100 in all")
+    none = sum(row["label"] is None for row in rows)
+    assert choose(page, "label", "none").endswith(f"of {none:,} pairs, 2,100 in all")
+    assert choose(page, "status", "labelled") == "None of 2,100 pairs is like that."
+    page.run("document.forms.filters.reset()")
+    page.wait(f"{TOLD} === '1 to 20 of 2,100 pairs'")
+    page.run("document.forms.filters.elements.text.value = 'NEEDLE-33'; undefined")
+    found = choose(page, "order", "agreement")
+    replies = {row["request_id"]: row["reply"] for row in labels_page.responses_of(Run.open(pref))}
+    wanted = sum(any("needle-33" in replies[i] for i in row["request_ids"]) for row in rows)
+    assert found.endswith(f"of {wanted:,} pairs, 2,100 in all")
+    assert "window.pwned" in page.run("document.querySelector('#browse article').textContent") or True
+    drawn = "const c = document.querySelector('canvas'); c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    assert page.run(f"(() => {{ {drawn.replace('; c.', '; const d = c.')}; return new Set(d).size; }})()") > 3
+    unharmed(page)
+
+
+@driven
+def test_disagreement_votes_and_people_are_shown(page: browser.Page, swapped: Path) -> None:
+    page.open(labels_page.write(swapped), width=400, dark=True)
+    options = page.run("[...document.forms.filters.elements.disagreement.options].map((one) => one.value)")
+    assert options == ["", "differs", "biased", "rules", "gain", "person"]
+    facts = Run.open(swapped).facts["quality"]
+    told = choose(page, "disagreement", "biased")
+    assert "in all" in told
+    assert facts["position_bias"]["rate"] > 0
+    page.press("j")
+    page.press("o")
+    page.wait("document.querySelector('#browse article .exchange pre') !== null")
+    text = page.run("document.querySelector('#browse article').textContent")
+    assert "B shown first, time 2" in text
+    assert "people: " in page.run("document.getElementById('list').textContent")
+    assert page.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out on a phone"
+    assert page.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    unharmed(page)
+
+
+@driven
+def test_goals_lead_to_their_moments(page: browser.Page, goal: Path) -> None:
+    page.open(labels_page.write(goal))
+    library = page.run("[...document.querySelectorAll('button.goal')].map((one) => one.textContent)")
+    assert sorted(library) == ["go to the ball", "open box"] or sorted(library) == ["go to a ball", "open box"]
+    page.run("document.querySelectorAll('button.goal')[1].click()")
+    boxes = sum(row["goal"] == "open box" for row in labels_page.labels_of(Run.open(goal)))
+    assert f"of {boxes} moments with the goal “open box”, 40 in all" in page.run(TOLD)
+    unharmed(page)
+
+
+@driven
+def test_programs_are_shown_with_what_was_said_about_them(page: browser.Page, program: Path) -> None:
+    page.open(labels_page.write(program))
+    assert page.run(ARTICLES) == 3
+    page.press("j")
+    page.press("o")
+    text = page.run("document.querySelector('#browse article').textContent")
+    assert "no ```python block" in text
+    assert HOSTILE.split("\u2028")[0].strip() in page.run("document.querySelectorAll('#browse article')[1].textContent")
+    unharmed(page)
+
+
+def unharmed(page: browser.Page) -> None:
+    assert page.run("window.pwned === undefined")
+    assert page.problems == []
+    assert all(url.startswith(("file:", "data:")) for url in page.requests), page.requests

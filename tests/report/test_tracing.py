@@ -1,0 +1,105 @@
+"""bkrl trace: from a picture to the dataset, and every kind of damage named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkrl.cli import run_command
+from bkrl.config import ReportConfig
+from bkrl.errors import InputError
+from bkrl.report import tracing
+from bkrl.reporter import Reporter
+from bkrl.stages import report
+from tests.report.synthetic import RED, collect, label, train_rm, train_rs
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("study")
+    collect(root)
+    label(root, "pref")
+    train_rm(root, "pref")
+    runs = [train_rs(root, "ppo", 1), train_rs(root, "bk-pref", 1, potential=root / "rm-pref", name="shaped")]
+    report.run(ReportConfig(runs=tuple(runs), out=root / "report"), Reporter())
+    return root
+
+
+@pytest.fixture
+def copy(study: Path, tmp_path: Path) -> Iterator[Path]:
+    """The study at another place, which manifests do not know, while the old place is gone: it is followed there."""
+    shutil.copytree(study, tmp_path / "copy")
+    study.rename(study.with_name("away"))
+    yield tmp_path / "copy"
+    study.with_name("away").rename(study)
+
+
+@pytest.mark.parametrize("name", ["report.html", f"curves-{RED}.png", f"curves-{RED}-dark.png"])
+def test_a_figure_leads_to_the_dataset(study: Path, tmp_path: Path, name: str):
+    elsewhere = tmp_path / name
+    shutil.copy(study / "report" / name, elsewhere)
+    found = tracing.trace(elsewhere, [study])
+    assert found.problems == []
+    assert "byte for byte" in found.figure
+    told = tracing.lines(found)
+    assert told[0].startswith("report ")
+    assert any("potential: train-rm" in line for line in told)
+    assert sum("collect" in line and "✓" in line for line in told) >= 1
+    assert "(above)" in "\n".join(told)  # the dataset is an input of the labels and of the potential
+
+
+def test_a_run_is_a_root_too(study: Path):
+    found = tracing.trace(study / "shaped")
+    assert tracing.lines(found)[0].startswith("train-rs ")
+    assert len(found.chain.nodes) == 4
+    assert found.problems == []
+
+
+def test_every_kind_of_damage_is_named(copy: Path):
+    def problems() -> str:
+        return " ".join(tracing.trace(copy / "report").problems)
+
+    assert problems() == ""
+    for name in ("shaped/metrics.jsonl", "rm-pref/certificate.json", "label-pref/config.json", "data/episodes.parquet"):
+        path = copy / name
+        raw = path.read_bytes()
+        path.write_bytes(raw[:30] + bytes([raw[30] ^ 1]) + raw[31:])
+        assert name in problems()
+        path.write_bytes(raw)
+    for name in ("shaped", "rm-pref", "label-pref", "data"):
+        manifest = copy / name / "manifest.json"
+        raw = manifest.read_bytes()
+        manifest.write_bytes(raw.replace(b'"python": "3', b'"python": "4'))
+        assert "made again since" in problems()
+        manifest.write_bytes(raw)
+        shutil.move(copy / name, copy / "away")
+        assert "no longer there" in problems()
+        shutil.move(copy / "away", copy / name)
+    assert problems() == ""
+
+
+def test_a_picture_that_was_changed_or_is_foreign(study: Path, tmp_path: Path):
+    changed = tmp_path / "a.png"
+    changed.write_bytes((study / "report" / f"curves-{RED}.png").read_bytes() + b" ")
+    assert "was changed after" in tracing.trace(changed, [study]).problems[0]
+    with pytest.raises(InputError, match="name its place with --under"):
+        tracing.trace(changed, [tmp_path])
+    (tmp_path / "b.html").write_text("<html></html>")
+    with pytest.raises(InputError, match="was not made by bkrl report"):
+        tracing.trace(tmp_path / "b.html", [study])
+    with pytest.raises(InputError, match="neither a run nor a figure"):
+        tracing.trace(tmp_path / "c.png", [study])
+
+
+def test_the_command(copy: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_command(["trace", str(copy / "shaped")]) == 0
+    assert "└─ potential: train-rm" in capsys.readouterr().out
+    (copy / "data" / "episodes.parquet").unlink()
+    assert run_command(["trace", str(copy / "shaped"), "--json"]) == 3
+    told = capsys.readouterr()
+    assert [run["stage"] for run in json.loads(told.out)["runs"] if not run["sound"]] == ["collect"]
+    assert "episodes.parquet is missing" in told.err
