@@ -162,7 +162,7 @@ class TrainRmConfig:
     labels: Annotated[Path, Flag("a label run", positional=True)]
     out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]")] = None
     dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
-    encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline) or hf:NAME_OR_PATH")] = "hash"
+    encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH")] = "hash"
     epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
     control: Annotated[
         Literal["none", "shuffled", "random", "zero"],
@@ -174,6 +174,7 @@ class TrainRmConfig:
 
     @property
     def run_dir(self) -> Path:
+    ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
         """Where this run lives: `out`, or its default."""
         control = "" if self.control == "none" else f"-{self.control}"
         return self.out or Path("logs") / f"rm-{self.labels.name}{control}"

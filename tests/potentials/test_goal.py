@@ -7,7 +7,7 @@ import pytest
 
 from bkrl.errors import InputError, UsageError
 from bkrl.potentials.distinct import NumberedWindows, number
-from bkrl.potentials.encoders import HashEncoder, check_encoder, fit_encoder, open_encoder, words
+from bkrl.potentials.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from bkrl.potentials.goal import GoalRaw, Texts, action_clause, build_index, calibrate, clauses, on_grid
 from bkrl.windows import Windows
 
@@ -81,18 +81,18 @@ def test_values_are_the_same_for_any_batch_bit_for_bit(raw):
     np.testing.assert_array_equal(np.concatenate([fresh(many[i : i + 1]) for i in range(0, 300, 17)]), whole[::17])
 
 
-def test_every_distinct_clause_is_embedded_once(raw):
+def test_every_distinct_text_is_embedded_once_from_building_to_shaping(monkeypatch):
     asked: list[str] = []
-
-    class Counting(HashEncoder):
-        def __call__(self, texts):
-            asked.extend(texts)
-            return super().__call__(texts)
-
-    counting = Counting(raw.texts.encoder.rarity)  # type: ignore[attr-defined]
-    fresh = GoalRaw(raw.index, counting, caption, ACTIONS, 0.1, horizon=2)
-    fresh(some_windows(200, seed=4))
+    embed = HashEncoder.embed
+    monkeypatch.setattr(HashEncoder, "embed", lambda self, text: asked.append(text) or embed(self, text))
+    moments = some_windows(60, seed=1)
+    said = {clause for text in caption(moments.views) for clause in clauses(text)}
+    encoder = fit_encoder("hash", said, ["go to the red ball"])
+    index = build_index(Texts(encoder, caption, ACTIONS), moments, [[0]] * 60, ["go to the red ball"])
+    fresh = GoalRaw(index, encoder, caption, ACTIONS, 0.1, horizon=2)
+    calibrate(fresh, some_windows(200, seed=4), np.random.default_rng(0))
     fresh(some_windows(200, seed=5))
+    assert len(asked) > 10
     assert len(asked) == len(set(asked))
 
 
@@ -126,6 +126,11 @@ def test_the_threshold_is_measured(raw):
     threshold, figures = calibrate(raw, some_windows(500, seed=8), np.random.default_rng(0))
     assert 0 <= threshold < 1
     assert 0.2 <= figures["above"] <= 1.0
+    found = raw.similarity(some_windows(500, seed=8))
+    assert figures["above"] == (found > threshold).mean()
+    for name, share in (("5", 0.05), ("50", 0.5), ("95", 0.95)):
+        assert figures["similarity_retrieved"][name] == pytest.approx(np.quantile(found, share))
+    assert figures["similarity_unrelated"]["50"] <= figures["similarity_retrieved"]["50"]
 
 
 def test_hash_encoder_is_stable_unit_and_tells_texts_apart():
@@ -146,13 +151,13 @@ def test_plurals_are_one_word():
 
 
 def test_an_unknown_encoder_is_a_usage_error_and_a_missing_one_an_input_error(tmp_path):
-    with pytest.raises(UsageError, match="hash or hf"):
+    with pytest.raises(UsageError, match="hash, minilm or hf"):
         check_encoder("bert")
     with pytest.raises(InputError, match="cannot be loaded"):
         fit_encoder(f"hf:{tmp_path / 'nothing'}", [])
 
 
-def test_a_transformers_encoder_by_path(tmp_path):
+def test_a_transformers_encoder_by_path(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "ball"]))
@@ -165,3 +170,17 @@ def test_a_transformers_encoder_by_path(tmp_path):
     vectors = encoder(["red ball", "green ball"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     np.testing.assert_array_equal(open_encoder(encoder.settings())(["green ball"])[0], vectors[1])
+    calls = []
+    monkeypatch.setattr(type(encoder), "embed", lambda self, text: calls.append(text))
+    np.testing.assert_array_equal(encoder(["green ball", "red ball"])[1], vectors[0])
+    assert not calls
+    assert fit_encoder(f"hf:{tmp_path}") is encoder
+
+
+def test_minilm_says_what_to_do_where_it_cannot_be_had(monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("bkrl.potentials.encoders.MINILM", "/nowhere/minilm")
+    _loaded.cache_clear()
+    check_encoder("minilm")
+    with pytest.raises(InputError, match="run this once with a network, use hf:PATH .* encoder hash"):
+        fit_encoder("minilm")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,17 @@ import torch
 from bkrl.errors import InputError
 from bkrl.partition import TEST, TRAIN, partition
 from bkrl.potentials.distinct import number
-from bkrl.potentials.preference import Pairs, PreferenceRaw, calibration_error, fit, split_pairs
+from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load, save_net
+from bkrl.potentials.preference_fit import (
+    Pairs,
+    bradley_terry,
+    calibration_error,
+    fit,
+    fit_temperature,
+    split_pairs,
+)
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
+from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.report.statistics import wilson_interval
 from bkrl.windows import Windows
 
@@ -139,6 +150,70 @@ def test_observations_of_every_family_can_be_scored(shape, grid):
         rng.integers(0, 256, (20, 4, *shape)).astype(np.uint8), rng.integers(0, 6, (20, 3)), np.ones((20, 4), bool)
     )
     assert len(np.unique(raw(number(windows)))) == 20
+
+
+def test_the_loss_of_ties_and_soft_labels_by_hand():
+    # σ(ln 3) = 3/4
+    margin = torch.tensor([math.log(3.0)])
+    for label, expected in ((1.0, -math.log(0.75)), (0.0, -math.log(0.25))):
+        assert bradley_terry(margin, torch.tensor([label])).item() == pytest.approx(expected, abs=1e-6)
+    tie = -0.5 * math.log(0.75) - 0.5 * math.log(0.25)
+    assert bradley_terry(margin, torch.tensor([0.5])).item() == pytest.approx(tie, abs=1e-6)
+    soft = -0.7 * math.log(0.75) - 0.3 * math.log(0.25)
+    assert bradley_terry(margin, torch.tensor([0.7])).item() == pytest.approx(soft, abs=1e-6)
+    both = bradley_terry(margin.repeat(2), torch.tensor([0.5, 0.7])).item()
+    assert both == pytest.approx((tie + soft) / 2, abs=1e-6)
+    # a label of 3/4 is met exactly by the margin ln 3, and a tie pulls the margin to 0
+    for label, slope in ((0.75, 0.0), (0.5, 0.25)):
+        leaf = margin.clone().requires_grad_()
+        bradley_terry(leaf, torch.tensor([label])).backward()
+        assert leaf.grad.item() == pytest.approx(slope, abs=1e-6)
+
+
+def test_the_temperature_makes_probabilities_mean_what_they_say():
+    rng = np.random.default_rng(0)
+    honest = rng.normal(0, 1.5, 20_000)
+    labels = (rng.random(20_000) < 1 / (1 + np.exp(-honest))).astype(float)
+    boastful = 3.0 * honest
+    assert fit_temperature(boastful, labels) == pytest.approx(3.0, rel=0.05)
+    assert fit_temperature(honest / 4, labels) == pytest.approx(0.25, rel=0.05)
+    before, after = (calibration_error(boastful / t, labels) for t in (1.0, fit_temperature(boastful, labels)))
+    assert after < 0.02 < before
+
+
+def test_an_ensemble_is_the_mean_of_networks_that_differ(tmp_path):
+    data = pairs(500, episodes=30)
+    raw, found = fit(data, CONFIG, seed=3, epochs=2, ensemble=3)
+    windows, _ = segments(40, np.random.default_rng(0))
+    members = raw.members(number(windows))
+    assert members.shape == (3, 40)
+    np.testing.assert_array_equal(raw(number(windows)), members.mean(axis=0))
+    assert found.ensemble == len(found.accuracy_members) == 3
+    assert found.spread > 0
+    assert 0 < found.disagreement < 1
+    # the first network is the one that is trained alone
+    alone, single = fit(data, CONFIG, seed=3, epochs=2)
+    assert (single.ensemble, single.spread, single.disagreement) == (1, None, None)
+    np.testing.assert_allclose(alone(number(windows)) * alone.temperature, members[0] * raw.temperature, rtol=1e-5)
+    settings = save_net(raw, tmp_path)
+    artefact = Artefact(
+        "preference", H, "Toy", "toy", (7, 7, 3), tuple("abcdefg"), Scale(0, 1), {WEIGHTS: ""}, settings
+    )
+    artefact.write(tmp_path)
+    np.testing.assert_array_equal(load(Artefact.read(tmp_path))(number(windows)), raw(number(windows)))
+
+
+def test_what_is_faced_is_seen():
+    torch.manual_seed(0)
+    raw = PreferenceRaw(PreferenceNet(NetConfig((82,), 6, 0, grid=(9, 7), faced=(63, 30, 32, 22, 40))))
+    views = np.zeros((8, 1, 82), np.uint8)
+    views[4:, 0, 40] = 3  # below, which only facing 3 looks at
+    views[:, 0, 63] = [0, 1, 2, 3] * 2
+    windows = Windows(views, np.zeros((8, 0), np.int64), np.ones((8, 1), bool))
+    flat = raw.nets[0].view(torch.from_numpy(views[:, 0]))[:, -64:]
+    assert torch.equal(flat[:3], flat[4:7])
+    assert not torch.equal(flat[3], flat[7])
+    assert len(np.unique(raw(number(windows)))) == 8
 
 
 def test_statistics_by_hand():

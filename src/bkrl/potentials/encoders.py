@@ -2,7 +2,8 @@
 
 `hash` needs nothing: words, pairs of words and letter triples are hashed into a fixed number of places, weighted by
 how rarely they occur in the texts of the dataset, so that "you see" says little and "purple" much.  `hf:NAME_OR_PATH`
-is any Transformers encoder, mean-pooled over its tokens.
+is any Transformers encoder, mean-pooled over its tokens; `minilm` is sentence-transformers/all-MiniLM-L6-v2 (after Wang
+et al. 2020, arXiv 2002.10957), whose weights are fetched once.  Each encoder embeds a text once and remembers it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from bkrl.errors import InputError, UsageError
 
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 _WORD = re.compile(r"\w+")
 
 
@@ -38,12 +41,32 @@ class TextEncoder(Protocol):
         ...
 
 
-class HashEncoder:
+class _Remembering:
+    """Embeds every distinct text once, by itself: a vector cannot depend on what else is in the batch."""
+
+    size: int
+
+    def __init__(self) -> None:
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        for text in texts:
+            if text not in self._known:
+                self._known[text] = self.embed(text)
+        return np.stack([self._known[text] for text in texts]) if texts else np.zeros((0, self.size), np.float32)
+
+    def embed(self, text: str) -> NDArray[np.float32]:
+        """(size,) the vector of one text."""
+        raise NotImplementedError
+
+
+class HashEncoder(_Remembering):
     """Hashed words, word pairs and letter triples; `rarity` gives each word's weight, unknown words get the largest."""
 
     name = "hash"
 
     def __init__(self, rarity: Mapping[str, float] | None = None, size: int = 192) -> None:
+        super().__init__()
         self.rarity = dict(rarity or {})
         self.size = size
         self._unknown = max(self.rarity.values(), default=1.0)
@@ -64,15 +87,15 @@ class HashEncoder:
                 weights[word] = min(weight, weights.get(word, weight))
         return cls({word: round(weight, 4) for word, weight in sorted(weights.items())}, size)
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        vectors = np.zeros((len(texts), self.size))
-        for row, text in zip(vectors, texts, strict=True):
-            for feature, weight in self._features(text).items():
-                digest = hashlib.blake2b(feature.encode(), digest_size=8).digest()
-                number = int.from_bytes(digest, "little")
-                row[number % self.size] += weight if number >> 63 else -weight
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+    def embed(self, text: str) -> NDArray[np.float32]:
+        """(size,) the vector of one text; 0 for a text without words."""
+        vector = np.zeros(self.size)
+        for feature, weight in self._features(text).items():
+            digest = hashlib.blake2b(feature.encode(), digest_size=8).digest()
+            number = int.from_bytes(digest, "little")
+            vector[number % self.size] += weight if number >> 63 else -weight
+        norm = np.linalg.norm(vector[None], axis=1)[0]
+        return (vector / (norm if norm > 0 else 1.0)).astype(np.float32)
 
     def settings(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "rarity": self.rarity}
@@ -92,41 +115,46 @@ class HashEncoder:
         return features
 
 
-class HuggingFaceEncoder:
-    """A Transformers encoder by name or path, mean-pooled with its attention mask and normalised.
+class HuggingFaceEncoder(_Remembering):
+    """A Transformers encoder by name or path, mean-pooled over its tokens and normalised.
 
-    Texts go through one at a time: padding to a common length changes the last bits of a vector, and a potential must
-    not depend on what else is in the batch.  Every distinct text goes through once.
+    Texts go through one at a time: padding to a common length changes the last bits of a vector.
     """
 
-    def __init__(self, name: str, max_length: int = 256) -> None:
+    def __init__(self, where: str, name: str, max_length: int = 256) -> None:
+        super().__init__()
         import torch
         from transformers import AutoModel, AutoTokenizer
 
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
-            self._model = AutoModel.from_pretrained(name).eval().requires_grad_(False)
+            self._tokenizer = AutoTokenizer.from_pretrained(where)
+            self._model = AutoModel.from_pretrained(where).eval().requires_grad_(False)
         except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0][:160]
-            raise InputError(f"The text encoder '{name}' cannot be loaded ({reason}); give a local path.") from None
+            raise InputError(_missing(where, name, str(error).splitlines()[0][:160])) from None
         self._torch = torch
         self._max_length = max_length
-        self.name = f"hf:{name}"
+        self.name = name
         self.size = int(self._model.config.hidden_size)
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        torch = self._torch
-        vectors = np.zeros((len(texts), self.size), np.float32)
-        with torch.no_grad():
-            for row, text in zip(vectors, texts, strict=True):
-                tokens = self._tokenizer(text, truncation=True, max_length=self._max_length, return_tensors="pt")
-                hidden = self._model(**tokens).last_hidden_state[0].float()
-                mean = hidden.mean(0)
-                row[:] = (mean / mean.norm().clamp(min=1e-12)).numpy()
-        return vectors
+    def embed(self, text: str) -> NDArray[np.float32]:
+        """(size,) the mean of the last layer over all tokens of one text, at length 1."""
+        with self._torch.no_grad():
+            tokens = self._tokenizer(text, truncation=True, max_length=self._max_length, return_tensors="pt")
+            mean = self._model(**tokens).last_hidden_state[0].float().mean(0)
+            vector: NDArray[np.float32] = (mean / mean.norm().clamp(min=1e-12)).numpy()
+        return vector
 
     def settings(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size}
+
+
+def _missing(where: str, name: str, reason: str) -> str:
+    if name == "minilm":
+        return (
+            f"The weights of {where} are not on this machine and could not be fetched ({reason}); run this once with a "
+            "network, use hf:PATH with a copy of them, or use the offline encoder hash."
+        )
+    return f"The text encoder '{where}' cannot be loaded ({reason}); give a local path."
 
 
 def words(text: str) -> list[str]:
@@ -136,15 +164,15 @@ def words(text: str) -> list[str]:
 
 
 def check_encoder(name: str) -> None:
-    """UsageError unless `name` is "hash" or "hf:NAME_OR_PATH"."""
-    if name != "hash" and not (name.startswith("hf:") and len(name) > 3):
-        raise UsageError(f"There is no encoder '{name}'; use hash or hf:NAME_OR_PATH.")
+    """UsageError unless `name` is "hash", "minilm" or "hf:NAME_OR_PATH"."""
+    if name not in ("hash", "minilm") and not (name.startswith("hf:") and len(name) > 3):
+        raise UsageError(f"There is no encoder '{name}'; use hash, minilm or hf:NAME_OR_PATH.")
 
 
 def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
     """An encoder for a new potential; `hash` measures on the corpora how rare words are."""
     check_encoder(name)
-    return HashEncoder.fit(*corpora) if name == "hash" else HuggingFaceEncoder(name[3:])
+    return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name)
 
 
 def open_encoder(settings: Mapping[str, Any]) -> TextEncoder:
@@ -152,4 +180,10 @@ def open_encoder(settings: Mapping[str, Any]) -> TextEncoder:
     if settings["name"] == "hash":
         return HashEncoder(settings["rarity"], settings["size"])
     check_encoder(settings["name"])
-    return HuggingFaceEncoder(settings["name"][3:])
+    return _loaded(settings["name"])
+
+
+@cache
+def _loaded(name: str) -> HuggingFaceEncoder:
+    """One model, and one memory of texts, for everything in this process that names it."""
+    return HuggingFaceEncoder(MINILM if name == "minilm" else name[3:], name)

@@ -233,8 +233,9 @@ class GoalRaw:
 
 def calibrate(
     raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, quantile: float = 0.9
-) -> tuple[float, dict[str, float]]:
-    """The threshold for this encoder and world, and the figures behind it.
+) -> tuple[float, dict[str, Any]]:
+    """The threshold for this encoder and world, and the figures behind it: what similarities there are (percentiles of
+    those with retrieved and with unrelated goals), and the share of windows above the threshold.
 
     It is the similarity that goals of *unrelated* moments reach in `quantile` of the windows: what is above has to do
     with the moment, and not just with the words of this world.  Where unrelated goals reach as high as the retrieved
@@ -252,7 +253,13 @@ def calibrate(
         "retrieved_median": by_median,
         "retrieved_p99": float(np.quantile(found, 0.99)),
         "above": float((found > threshold).mean()),
+        "similarity_retrieved": _percentiles(found),
+        "similarity_unrelated": _percentiles(unrelated),
     }
+
+
+def _percentiles(values: NDArray[np.float64]) -> dict[str, float]:
+    return {str(q): float(np.percentile(values, q)) for q in (5, 25, 50, 75, 95)}
 
 
 def build_index(

@@ -30,6 +30,8 @@ class NetConfig:
         num_actions, horizon: A and H.
         width: of tokens; heads: of attention; hidden: of the view encoder.
         grid: (columns, rows) of a map that stands first in a flat observation, (0, 0) when there is none.
+        faced: the byte of a flat observation that says which way one faces, and then, for each of its values, the byte
+            of the cell that is faced; empty when there is none.
     """
 
     obs_shape: tuple[int, ...]
@@ -39,6 +41,7 @@ class NetConfig:
     heads: int = 2
     hidden: int = 64
     grid: tuple[int, int] = (0, 0)
+    faced: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -50,6 +53,7 @@ class NetConfig:
         values = dict(document)
         values["obs_shape"] = tuple(values["obs_shape"])
         values["grid"] = tuple(values["grid"])
+        values["faced"] = tuple(values.get("faced", ()))
         return cls(**values)
 
 
@@ -140,9 +144,10 @@ class FlatEncoder(nn.Module):
     """Flat observations (M, size): a map of categories that may stand first, and numbers with a table each.
 
     The numbers are also handed on as they are: what an action changed is a difference, which needs no hidden layer.
+    What one faces is looked up, because most actions mean what they do there.
     """
 
-    def __init__(self, size: int, grid: tuple[int, int], hidden: int) -> None:
+    def __init__(self, size: int, grid: tuple[int, int], hidden: int, faced: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.cells = grid[0] * grid[1]
         self.rest = size - self.cells
@@ -153,23 +158,33 @@ class FlatEncoder(nn.Module):
         self.join = nn.Linear(2 * hidden if self.cells else hidden, hidden)
         self.register_buffer("offsets", torch.arange(self.rest) * _LEVELS, persistent=False)
         self.offsets: Tensor
+        self.faced = faced
+        if faced:
+            self.size += hidden
+            self.ahead = nn.Embedding(_LEVELS, hidden)
+            self.register_buffer("cell_ahead", torch.tensor(faced[1:]), persistent=False)
+            self.cell_ahead: Tensor
 
     def forward(self, views: Tensor) -> Tensor:
-        """(M, size) uint8 → (M, hidden + numbers)."""
+        """(M, size) uint8 → (M, hidden + numbers), and hidden more where it is known what is faced."""
         flat = views.reshape(len(views), -1)
         numbers = bucket(flat[:, self.cells :])
         known = nn.functional.relu(nn.functional.embedding_bag(numbers + self.offsets, self.tables, mode="sum"))
         parts = [known]
         if self.map is not None:
             parts.insert(0, self.map(flat[:, : self.cells, None]))
-        return torch.cat([nn.functional.relu(self.join(torch.cat(parts, 1))), numbers / 10.0], 1)
+        found = [nn.functional.relu(self.join(torch.cat(parts, 1))), numbers / 10.0]
+        if self.faced:
+            way = flat[:, self.faced[0]].long().clamp(max=len(self.cell_ahead) - 1)
+            found.append(self.ahead(bucket(flat.gather(1, self.cell_ahead[way][:, None])[:, 0])))
+        return torch.cat(found, 1)
 
 
 def view_encoder(config: NetConfig) -> tuple[nn.Module, int]:
     """The encoder that suits an observation's shape (a grid of cells or a flat vector), and the size of its output."""
     if len(config.obs_shape) == 3:
         return CellEncoder(config.obs_shape, config.hidden), config.hidden
-    flat = FlatEncoder(math.prod(config.obs_shape), config.grid, config.hidden)
+    flat = FlatEncoder(math.prod(config.obs_shape), config.grid, config.hidden, config.faced)
     return flat, flat.size
 
 

@@ -193,7 +193,8 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
     from dataclasses import asdict
 
     from bkrl.potentials.controls import permuted
-    from bkrl.potentials.preference import WEIGHTS, Pairs, fit, save_net
+    from bkrl.potentials.preference import WEIGHTS, save_net
+    from bkrl.potentials.preference_fit import Pairs, fit
 
     table = read_table(labels.file("preferences.parquet"), PREFERENCES).to_pydict()
     keep = [i for i, label in enumerate(table["label"]) if label is not None]
@@ -219,7 +220,7 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
         values,
         np.array([(table["a_episode_id"][i], table["b_episode_id"][i]) for i in keep], np.int64),
     )
-    with reporter.progress("train preference network", config.epochs, "epochs") as update:
+    with reporter.progress("train preference network", config.epochs * config.ensemble, "epochs") as update:
         raw, found = fit(
             pairs,
             _net_config(dataset, length),
@@ -239,6 +240,7 @@ def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: 
     for row in table:
         if row["goal"] is not None:
             texts.setdefault(row["goal_id"], row["goal"])
+            ensemble=config.ensemble,
             segment = Segment(row["episode_id"], row["start"], row["length"])
             moments.setdefault(row["query_id"], (segment, []))[1].append(row["goal_id"])
     if not texts:
@@ -336,9 +338,8 @@ def _net_config(dataset: Dataset, horizon: int) -> Any:
     if world(dataset.env_id).family == "crafter":
         from bkrl.envs.crafter import layout
 
-        # twice the size: 20 actions and 19 numbers have more to say than a grid of cells
         grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
-        return NetConfig(shape, actions, horizon, width=64, hidden=128, grid=grid)
+        return NetConfig(shape, actions, horizon, grid=grid, faced=(layout.FACING, *layout.FACED_CELL))
     return NetConfig(shape, actions, horizon)
 
 
@@ -353,13 +354,14 @@ def _summary(report: dict[str, Any]) -> list[str]:
         sentences.append(
             f"Test accuracy {training['accuracy']:.1%} (95 % interval {training['accuracy_low']:.1%} to "
             f"{training['accuracy_high']:.1%}, {training['pairs_test']} pairs of unseen episodes), calibration error "
-            f"{training['calibration_error']:.3f}; trained on {training['pairs_train']} pairs for "
+            f"{training['calibration_error']:.3f} ({training['calibration_error_before']:.3f} without its temperature "
+            f"of {training['temperature']:.2f}); trained on {training['pairs_train']} pairs for "
             f"{training['epochs']} epochs."
         )
     if "threshold" in training:
         sentences.append(
             f"{training['goals']} goals for {training['moments']} moments; threshold {training['threshold']:.3f} with "
-            f"encoder {training['encoder']}."
+            f"encoder {training['encoder']}, and {training['above']:.1%} of the windows above it."
         )
     ordering = report["ordering"]
     sentences.append(
@@ -368,3 +370,8 @@ def _summary(report: dict[str, Any]) -> list[str]:
         + "."
     )
     return sentences
+    if training.get("disagreement") is not None:
+        sentences.append(
+            f"The {training['ensemble']} networks order {training['disagreement']:.1%} of the test pairs differently; "
+            f"their scores of a window spread by {training['spread']:.2f}."
+        )
