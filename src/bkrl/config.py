@@ -144,6 +144,13 @@ class LabelConfig:
     concurrency: Annotated[int, Flag("most requests in flight at once; adapts to what the server allows", least=1)] = 64
     rpm: Annotated[float, Flag("most requests sent in a minute; 0: no limit", least=0)] = 0.0
     tpm: Annotated[float, Flag("most tokens sent and awaited in a minute (estimated); 0: no limit", least=0)] = 0.0
+    shard: Annotated[
+        str | None,
+        Flag("i/n: ask only the i-th of n shares, so that n machines label one dataset; `bkrl label merge` joins them"),
+    ] = None
+    reparse: Annotated[
+        Path | None, Flag("read the answers of this label run again with today's parsers; its settings, no calls")
+    ] = None
     dry_run: Annotated[bool, Flag("show how many prompts there are and three of them; ask nothing")] = False
     cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
     seed: Seed = 1
@@ -152,7 +159,10 @@ class LabelConfig:
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}"
+        if self.out is None and self.reparse is not None:
+            return Path("logs") / f"{self.reparse.name}-reparsed"
+        part = "" if self.shard is None else f"-shard{self.shard.replace('/', 'of')}"
+        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}{part}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +174,7 @@ class TrainRmConfig:
     dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
     encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH")] = "hash"
     epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
+    ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
     control: Annotated[
         Literal["none", "shuffled", "random", "zero"],
         Flag("make a control instead: permuted labels, a fixed random network, or Φ = 0"),
@@ -174,7 +185,6 @@ class TrainRmConfig:
 
     @property
     def run_dir(self) -> Path:
-    ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
         """Where this run lives: `out`, or its default."""
         control = "" if self.control == "none" else f"-{self.control}"
         return self.out or Path("logs") / f"rm-{self.labels.name}{control}"
@@ -196,7 +206,17 @@ class TrainRsConfig:
     out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
     steps: Annotated[int, Flag("environment steps to train for", least=1)] = 1_000_000
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
-    shaping_coef: Annotated[float, Flag("Φ is multiplied by this", least=0)] = 1.0
+    shaping: Annotated[
+        Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
+        Flag("how a bk- algorithm uses its potential; each form's guarantee: docs/potentials.md"),
+    ] = "pbrs"
+    shaping_coef: Annotated[
+        float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0)
+    ] = None
+    advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 4.0
+    shaping_until: Annotated[
+        int, Flag("advice, decay: step at which the weight has fallen to 0; 0: half of --steps", least=0)
+    ] = 0
     int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
     compat: Annotated[
         str,
@@ -221,7 +241,13 @@ class TrainRsConfig:
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        return self.out or Path("logs") / f"{self.alg}-{self.env}-s{self.seed}"
+        form = "" if self.shaping == "pbrs" else f"-{self.shaping}"
+        return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
+
+    @property
+    def decay_steps(self) -> int:
+        """The step at which the weight of advice, or of a decaying bonus, has fallen to 0."""
+        return self.shaping_until or max(1, self.steps // 2)
 
 
 @dataclass(frozen=True)

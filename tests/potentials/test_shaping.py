@@ -69,7 +69,7 @@ def test_shaping_is_the_definition_step_by_step(seed, horizon, steps, worlds, en
 def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, steps, worlds, end_rate, gamma):
     rollouts = random_rollouts(seed, horizon, steps, worlds, end_rate, count=3)
     stream = ShapedReward(HashPotential(horizon), gamma)
-    phis = [stream.potentials(rollout) for rollout in rollouts]
+    phis = [stream.values(rollout) for rollout in rollouts]
     total, discount = np.zeros(worlds), np.ones(worlds)
     start = phis[0][0][0].astype(np.float64)
     for rollout, (phi, phi_final) in zip(rollouts, phis, strict=True):
@@ -144,7 +144,7 @@ def test_exact_shaping_under_gae_is_a_critic_started_at_phi():
     (rollout, _) = random_rollouts(9, 2, 12, 3, 0.2)
     gamma = 0.97
     stream = ShapedReward(HashPotential(2), gamma)
-    phi, phi_final = (part.astype(np.float64) for part in stream.potentials(rollout))
+    phi, phi_final = (part.astype(np.float64) for part in stream.values(rollout))
     shaped = stream.rewards(rollout).astype(np.float64)
     values = rng.normal(size=phi.shape)
     final_values = rng.normal(size=phi_final.shape)

@@ -15,12 +15,12 @@ from bkrl.errors import UsageError
 from bkrl.potentials import certificate
 from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.distinct import NumberedWindows, number, number_rollout
+from bkrl.potentials.goal import GoalRaw
 from bkrl.potentials.protocol import Artefact, Scale, Scaled
 from bkrl.potentials.shaping import shaping_rewards
 from bkrl.potentials.stream import ShapedReward
 from bkrl.potentials.upstream import (
     DEFECTS,
-    HardThreshold,
     PublishedReward,
     PublishedShaping,
     blind,
@@ -31,6 +31,7 @@ from bkrl.potentials.upstream import (
     parse,
     spoilt,
 )
+from bkrl.rl.networks import ActorCritic
 from bkrl.rl.ppo import PPO
 from bkrl.windows import Rollout, Windows
 from tests.experience import write_dataset
@@ -125,6 +126,9 @@ def test_b7_rescales_as_it_goes():
     second = shaping(one_world([2, 0, 1], terminated=[0]), constant, np.array([-1.0]), 0.5)[:, 0]
     assert shaping.spread == pytest.approx(0.33838, abs=1e-3)
     assert second.tolist() == pytest.approx([(0 + 1) / 0.33838, 0.5 / 0.33838], abs=1e-2)
+    # Φ of a true last observation is divided by the same σ: one rollout, cut off at its first step, Φ = -1 there too
+    cut = PublishedShaping(frozenset({"b7"}))(one_world([0, 0, 1], truncated=[0]), constant, np.array([-1.0]), 0.5)
+    assert cut[:, 0].tolist() == pytest.approx([1.6036, 1.6036], abs=2e-3)
 
 
 def test_b10_takes_a_time_limit_for_an_end():
@@ -136,7 +140,7 @@ def test_b10_takes_a_time_limit_for_an_end():
 def test_b10_leaves_out_the_bootstrap(bootstrap, expected):
     """V = 2 everywhere, γ = 0.9, λ = 0, "work" pays 1: 1 + 0.9·2 - 2 with the bootstrap, 1 - 2 without."""
 
-    class Certain(torch.nn.Module):
+    class Certain(ActorCritic):
         def __init__(self):
             super().__init__()
             self.unused = torch.nn.Parameter(torch.zeros(1))
@@ -244,6 +248,20 @@ def test_b5_reads_the_clock_of_the_last_world():
     assert rows == [(observations, actions) for observations, actions, _ in seen(number_rollout(rollout, 2))]
 
 
+@pytest.mark.parametrize(("defects", "changed"), [("b4", [0, 1]), ("b5", [0]), ("b8", [0, 1]), ("b5 b8", [0, 1])])
+def test_the_stream_shows_phi_the_spoilt_windows(defects, changed):
+    rollout = young_and_old()
+    right, _ = PublishedReward(HashPotential(2), 0.99, frozenset()).potentials(rollout)
+    stream = PublishedReward(HashPotential(2), 0.99, frozenset(defects.split()))
+    phi, final = stream.potentials(rollout)
+    assert np.flatnonzero((phi != right).any(axis=0)).tolist() == changed
+    windows = number_rollout(rollout, 2)
+    spoil = {"b4": blind, "b5": lambda w: one_clock(w, rollout), "b8": lambda w: filled(w, rollout)}
+    # full windows leave no clock to be wrong about
+    expected = HashPotential(2)(spoil[defects.split()[-1]](windows).windows())
+    np.testing.assert_array_equal(np.concatenate([phi.ravel(), final]), expected)
+
+
 PROGRAM = """
 def potential(observations, actions, valid):
     now = observations[:, -1, ..., 0]
@@ -278,14 +296,22 @@ def test_b1_divides_what_a_program_sees():
 
 
 def test_b30_jumps_at_a_threshold():
-    class Similarity:
-        horizon = 0
+    class Similarity(GoalRaw):
+        def __init__(self):
+            self.horizon = 0
 
-        def similarity(self, windows):
+        def similarity(self, windows, moments=None):
             return np.array([0.2, 0.85, 0.86, 1.0])
 
-    # 0 up to 0.85, the similarity itself above
-    assert HardThreshold(Similarity())(None).tolist() == [0.0, 0.0, 0.86, 1.0]  # type: ignore[arg-type]
+    whole = Scaled(Similarity(), Artefact("goal", 0, "any", "babyai", (1,), ("a",), Scale(0.0, 0.5)))
+    sharp = spoilt(whole, frozenset({"b30"}))
+    # 0 up to 0.85, the similarity itself above; on the scale that ends in 0
+    values = sharp.raw(
+        number(Windows(np.zeros((4, 1, 1), np.uint8), np.zeros((4, 0), np.int64), np.ones((4, 1), bool)))
+    )
+    assert values.tolist() == [0.0, 0.0, 0.86, 1.0]
+    np.testing.assert_allclose(sharp.artefact.scale(values), [-1, -1, -0.14, 0], atol=1e-6)
+    assert spoilt(whole, frozenset({"b1", "b2"})) is whole
 
 
 # ----------------------------------------------------------------------------------------------- all of them together

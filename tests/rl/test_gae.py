@@ -8,6 +8,7 @@ import torch
 
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec
+from bkrl.rl.networks import ActorCritic
 from bkrl.rl.policy import network_for
 from bkrl.rl.ppo import PPO, gae
 from bkrl.rl.streams import EnvReward
@@ -57,7 +58,7 @@ def test_lambda_0_is_the_td_error_and_lambda_1_the_return() -> None:
     assert np.allclose(full[:, 0, 0].numpy(), returns, atol=1e-5)
 
 
-class Worth(torch.nn.Module):
+class Worth(ActorCritic):
     """A network that always acts alike and knows the value of every place."""
 
     def __init__(self, values, action: int, num_actions: int) -> None:

@@ -13,13 +13,14 @@ import torch
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec
 from bkrl.potentials.stream import ShapedReward
+from bkrl.rl.networks import ActorCritic
 from bkrl.rl.ppo import PPO
 from bkrl.windows import Windows
 
 GAMMA = 0.9
 
 
-class Places(torch.nn.Module):
+class Places(ActorCritic):
     """Uniformly random actions, and a table of values."""
 
     def __init__(self, values: np.ndarray, num_actions: int) -> None:

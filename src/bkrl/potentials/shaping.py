@@ -7,10 +7,52 @@ reach across an episode's start, so nothing is paid for an autoreset.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.windows import Rollout
+
+
+class Form(NamedTuple):
+    """A way in which a potential can take part in learning: what is added to what, and what that keeps."""
+
+    added: str
+    guarantee: str
+    coef: float
+
+
+FORMS = {
+    "none": Form("nothing", "nothing is shaped", 0.0),
+    "pbrs": Form(
+        "γΦ(h') - Φ(h) is added to the reward",
+        "optimal policies are kept, exactly (potential-based shaping on the process whose states are histories)",
+        1.0,
+    ),
+    "advice": Form(
+        "βΨ(s, a) is added to the policy's logits, β falling to 0",
+        "no reward is changed, and the optimal policy stays within reach for every β",
+        4.0,
+    ),
+    "pbrs+advice": Form(
+        "γΦ(h') - Φ(h) is added to the reward, and βΨ(s, a) to the policy's logits, β falling to 0",
+        "optimal policies are kept, exactly, and stay within reach for every β",
+        1.0,
+    ),
+    "decay": Form(
+        "cΦ(h') is added to the reward, c falling to 0",
+        "the world's own objective alone at the end of the decay; before, another one",
+        0.02,
+    ),
+    "pbim": Form(
+        "cΦ(h') is added to the reward and taken back where the episode terminates",
+        "every terminated episode's discounted bonuses sum to 0, so optimal policies are kept on histories",
+        0.02,
+    ),
+    "additive": Form("cΦ(h') is added to the reward, for ever", "none: another task is learnt", 0.02),
+}
+"""The forms of `train-rs --shaping`, with the factor each has unless it is given another."""
 
 
 def shaping_rewards(

@@ -10,6 +10,52 @@ from bkrl.potentials.shaping import shaping_rewards
 from bkrl.windows import Rollout, Windows
 
 
+class PotentialOfRollout:
+    """Φ of every window of one rollout after another."""
+
+    def __init__(self, potential: Potential) -> None:
+        self.potential = potential
+        self.horizon = potential.horizon
+        self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
+
+    def __call__(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Φ at rows 0..T, (T+1, N), and of the final windows, (K,), one batch for the potential.
+
+        Row 0 is the row the last rollout bootstrapped from: its Φ is kept, once the windows are seen to be the same.
+        """
+        steps, envs = rollout.rewards.shape
+        kept = self._kept(rollout)
+        first = 0 if kept is None else 1
+        values = self._evaluate(rollout, first)
+        rows = (steps + 1 - first) * envs
+        phi = np.empty((steps + 1, envs), np.float32)
+        if kept is not None:
+            phi[0] = kept
+        phi[first:] = values[:rows].reshape(-1, envs)
+        self._bootstrap = (rollout.windows(self.horizon, steps, steps), phi[-1].copy())
+        return phi, values[rows:]
+
+    def _evaluate(self, rollout: Rollout, first: int) -> NDArray[np.float32]:
+        """Φ at rows `first`..T and of the final windows, in one batch."""
+        if isinstance(self.potential, Scaled):
+            return self.potential.of_rollout(rollout, first)
+        parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
+        return np.concatenate([self.potential(part) for part in parts if len(part)])
+
+    def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
+        if self._bootstrap is None:
+            return None
+        then, values = self._bootstrap
+        now = rollout.windows(self.horizon, 0, 0)
+        same = (
+            then.observations.shape == now.observations.shape
+            and np.array_equal(then.observations, now.observations)
+            and np.array_equal(then.actions, now.actions)
+            and np.array_equal(then.valid, now.valid)
+        )
+        return values if same else None
+
+
 class ShapedReward:
     """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)).
 
@@ -36,17 +82,17 @@ class ShapedReward:
         coef: float = 1.0,
     ) -> None:
         self.potential = potential
+        self.values = PotentialOfRollout(potential)
         self.gamma = gamma
         self.reward_scale = reward_scale
         self.shaping_coef = shaping_coef
         self.coef = coef
         self.horizon = potential.horizon
-        self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
         self._metrics: dict[str, float] = {}
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
         """(T, N) float32."""
-        phi, phi_final = self.potentials(rollout)
+        phi, phi_final = self.values(rollout)
         shaping = shaping_rewards(rollout, self.shaping_coef * phi, self.shaping_coef * phi_final, self.gamma)
         self._metrics = {
             "shaping/phi_mean": float(phi.mean()),
@@ -57,43 +103,6 @@ class ShapedReward:
         }
         return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
 
-    def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Φ at rows 0..T, (T+1, N), and of the final windows, (K,), one batch for the potential.
-
-        Row 0 is the row the last rollout bootstrapped from: its Φ is kept, once the windows are seen to be the same.
-        """
-        steps, envs = rollout.rewards.shape
-        kept = self._kept(rollout)
-        first = 0 if kept is None else 1
-        values = self._evaluate(rollout, first)
-        rows = (steps + 1 - first) * envs
-        phi = np.empty((steps + 1, envs), np.float32)
-        if kept is not None:
-            phi[0] = kept
-        phi[first:] = values[:rows].reshape(-1, envs)
-        self._bootstrap = (rollout.windows(self.horizon, steps, steps), phi[-1].copy())
-        return phi, values[rows:]
-
-    def _evaluate(self, rollout: Rollout, first: int) -> NDArray[np.float32]:
-        """Φ at rows `first`..T and of the final windows, in one batch."""
-        if isinstance(self.potential, Scaled):
-            return self.potential.of_rollout(rollout, first)
-        parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
-        return np.concatenate([self.potential(part) for part in parts if len(part)])
-
     def metrics(self) -> dict[str, float]:
         """Mean and spread of Φ and of F in the last rollout."""
         return dict(self._metrics)
-
-    def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
-        if self._bootstrap is None:
-            return None
-        then, values = self._bootstrap
-        now = rollout.windows(self.horizon, 0, 0)
-        same = (
-            then.observations.shape == now.observations.shape
-            and np.array_equal(then.observations, now.observations)
-            and np.array_equal(then.actions, now.actions)
-            and np.array_equal(then.valid, now.valid)
-        )
-        return values if same else None

@@ -135,6 +135,19 @@ def network_for(name: str, envs: WorldVectorEnv, view: str, num_values: int, see
     )
 
 
+def advice_network(facts: World, seed: int) -> ActorCritic:
+    """A fresh, small network that can hold advice on the symbols of this world's family."""
+    return build_network(
+        "compact",
+        obs_shape=facts.obs_shape,
+        num_actions=len(facts.action_names),
+        num_values=1,
+        symbols=_symbols(facts, facts.obs_shape, None),
+        hidden=64,
+        seed=seed,
+    )
+
+
 def _symbols(world: World, shape: Sequence[int], high: Any) -> Symbols | None:
     if is_image(shape):
         return None

@@ -133,6 +133,7 @@ class PPO:
             Diverged: a loss or gradient is not finite.
         """
         clock = _Clock()
+        self.network.at_step(self.step)
         with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
             metrics = self.rollout(clock)
         for k, stream in enumerate(self.streams):

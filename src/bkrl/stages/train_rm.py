@@ -17,7 +17,7 @@ from bkrl.config import TrainRmConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
-from bkrl.potentials import load_potential, read_potential
+from bkrl.potentials import advice, load_potential, read_potential
 from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.distinct import number
@@ -26,13 +26,17 @@ from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
 from bkrl.potentials.quality import describe
 from bkrl.potentials.sandbox import probation
 from bkrl.reporter import Reporter
-from bkrl.rng import generator
+from bkrl.rl.networks.advised import Advice
+from bkrl.rl.policy import advice_network
+from bkrl.rng import derive_seed, generator
 from bkrl.run import Run, atomic_write, read_table, to_json
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 
 CODE_HORIZON = 5
 SCALE_WINDOWS = 40_000
 """At most so many windows, evenly spaced over the dataset, are what lo and hi are measured on."""
+ADVICE_ROWS = 100_000
+"""At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
 _BATCH = 8192
 REPORT, CERTIFICATE = "potential_report.json", "certificate.json"
 
@@ -44,6 +48,16 @@ class _Built:
         self, kind: str, raw: Raw, save: Callable[[Path], tuple[list[str], dict[str, Any]]], facts: dict[str, Any]
     ) -> None:
         self.kind, self.raw, self.save, self.facts = kind, raw, save, facts
+
+    def advise(self, psi: Advice, fit: advice.Fit) -> None:
+        """Store action advice with the potential."""
+        save = self.save
+
+        def both(folder: Path) -> tuple[list[str], dict[str, Any]]:
+            (files, settings), (more, also) = save(folder), advice.save(psi, folder)
+            return [*files, *more], {**settings, **also}
+
+        self.save, self.facts = both, {**self.facts, "advice": fit.facts()}
 
 
 def run(config: TrainRmConfig, reporter: Reporter) -> Run:
@@ -72,6 +86,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     dataset = Dataset.open(dataset_path)
     _check_belongs(labels, dataset)
     built = _build(config, variant, labels, dataset, reporter)
+    built.advise(*_advice(config, built, dataset, reporter))
     potential, values = _store(config, variant, labels, dataset, built, result, reporter)
     report = describe(potential, dataset, values, built.facts)
     atomic_write(result.file(REPORT), to_json(report))
@@ -225,6 +240,7 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
             pairs,
             _net_config(dataset, length),
             seed=config.seed,
+            ensemble=config.ensemble,
             epochs=config.epochs,
             on_epoch=lambda done, accuracy: update(done, f"validation accuracy {accuracy:.1%}"),
         )
@@ -240,7 +256,6 @@ def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: 
     for row in table:
         if row["goal"] is not None:
             texts.setdefault(row["goal_id"], row["goal"])
-            ensemble=config.ensemble,
             segment = Segment(row["episode_id"], row["start"], row["length"])
             moments.setdefault(row["query_id"], (segment, []))[1].append(row["goal_id"])
     if not texts:
@@ -275,17 +290,57 @@ def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: 
     return _Built("goal", raw, save, facts)
 
 
+def _advice(config: TrainRmConfig, built: _Built, dataset: Dataset, reporter: Reporter) -> tuple[Advice, advice.Fit]:
+    """What the potential, or its program, says about actions."""
+    network = advice_network(world(dataset.env_id), derive_seed(config.seed, "advice"))
+    if built.kind == "zero":
+        return advice.no_advice(network)
+    rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
+    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows])
+    if isinstance(built.raw, CodeRaw) and advice.advises(built.raw.source):
+        wanted = [_told(built.raw.source, action, dataset, rows) for action in range(len(dataset.action_names))]
+        psi, fit = advice.imitate(network, record, np.stack(wanted, 1), seed=config.seed)
+    else:
+        raw = _raw_values(built.raw, dataset, rows, reporter, "read what Φ says of actions")
+        psi, fit = advice.decompose(network, record, raw, built.raw.horizon, seed=config.seed)
+    if fit.scale == float("inf"):
+        reporter.warn("This potential says next to nothing about actions, so --shaping advice will change nothing.")
+    else:
+        reporter.say(
+            f"Advice on actions from the {fit.source}: {fit.actions_share:.1%} of its variance on unseen rows is what "
+            f"was done, {fit.explained:.1%} is explained in all."
+        )
+    return psi, fit
+
+
+def _told(source: str, action: int, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(R,) what a program's own `advice` says of one action."""
+    raw = CodeRaw(advice.program_of_action(source, action), dataset.obs_shape, CODE_HORIZON)
+    try:
+        return _raw_values(raw, dataset, rows, Reporter(), "")
+    finally:
+        raw.close()
+
+
+def _raw_values(
+    raw: Raw, dataset: Dataset, rows: NDArray[np.int64], reporter: Reporter, title: str
+) -> NDArray[np.float64]:
+    """(R,) the raw potential of the windows that end at `rows`."""
+    values = np.empty(len(rows))
+    with reporter.progress(title, len(rows), "windows") as update:
+        for start in range(0, len(rows), _BATCH):
+            part = rows[start : start + _BATCH]
+            values[start : start + len(part)] = raw(number(_windows(dataset, part, raw.horizon)))
+            update(start + len(part))
+    return values
+
+
 def _store(
     config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, built: _Built, result: Run, reporter: Reporter
 ) -> tuple[Scaled, NDArray[np.float32]]:
     """Measure the scale, write the artefact, and read it back: what is stored must be what was measured."""
     rows = _rows(dataset, SCALE_WINDOWS)
-    values = np.empty(len(rows))
-    with reporter.progress("measure the potential", len(rows), "windows") as update:
-        for start in range(0, len(rows), _BATCH):
-            part = rows[start : start + _BATCH]
-            values[start : start + len(part)] = built.raw(number(_windows(dataset, part, built.raw.horizon)))
-            update(start + len(part))
+    values = _raw_values(built.raw, dataset, rows, reporter, "measure the potential")
     scale = Scale(-1.0, 0.0) if built.kind == "zero" else Scale.measure(values, "The potential")
     files, settings = built.save(result.path)
     artefact = Artefact(
@@ -358,6 +413,11 @@ def _summary(report: dict[str, Any]) -> list[str]:
             f"of {training['temperature']:.2f}); trained on {training['pairs_train']} pairs for "
             f"{training['epochs']} epochs."
         )
+    if training.get("disagreement") is not None:
+        sentences.append(
+            f"The {training['ensemble']} networks order {training['disagreement']:.1%} of the test pairs differently; "
+            f"their scores of a window spread by {training['spread']:.2f}."
+        )
     if "threshold" in training:
         sentences.append(
             f"{training['goals']} goals for {training['moments']} moments; threshold {training['threshold']:.3f} with "
@@ -370,8 +430,3 @@ def _summary(report: dict[str, Any]) -> list[str]:
         + "."
     )
     return sentences
-    if training.get("disagreement") is not None:
-        sentences.append(
-            f"The {training['ensemble']} networks order {training['disagreement']:.1%} of the test pairs differently; "
-            f"their scores of a window spread by {training['spread']:.2f}."
-        )

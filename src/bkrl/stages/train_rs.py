@@ -7,6 +7,7 @@ world's own reward, on episodes seeded apart from training.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,12 +17,16 @@ from bkrl.envs import World, make_vec, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
 from bkrl.jit import announce_compilation
-from bkrl.potentials import load_potential
+from bkrl.potentials import advice, load_potential
+from bkrl.potentials.bonus import Bonus, InvariantBonus
 from bkrl.potentials.protocol import Scaled
+from bkrl.potentials.shaping import FORMS
 from bkrl.potentials.stream import ShapedReward
 from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
 from bkrl.reporter import Reporter
 from bkrl.rl.hardware import Hardware, choose
+from bkrl.rl.networks import ActorCritic
+from bkrl.rl.networks.advised import Advised
 from bkrl.rl.play import play, summarise
 from bkrl.rl.policy import Policy, network_for, observation_options, take_weights
 from bkrl.rl.ppo import PPO
@@ -50,6 +55,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     hardware = choose(config.hardware, config.network)
     if config.init_from is not None and config.init_from.is_dir():
         inputs["init_from"] = config.init_from
+    _check_form(config, defects)
     potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
     if potential is not None:
         potential = spoilt(potential, defects)
@@ -82,6 +88,7 @@ def _train(
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:
         take_weights(network, config.init_from)
+    network, base = _advised(config, potential, view, network), network
     policy = Policy(network, config.env, facts.family, facts.action_names, view)
     ppo = PPO(
         envs,
@@ -97,7 +104,10 @@ def _train(
 
     def judge(number: int, step: int) -> float:
         del number
+        network.at_step(step)
         scores = evaluate(policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"))
+        if isinstance(network, Advised):
+            scores["shaping/advice_weight"] = network.now
         result.log(step, **scores)
         return scores["eval/return"]
 
@@ -116,7 +126,13 @@ def _train(
     )
     envs.close()
     judged.close()
-    said = {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
+    form = config.shaping if potential is not None else "none"
+    said: dict[str, Any] = {"form": form, "guarantee": FORMS[form].guarantee}
+    if defects:
+        said |= {"compat": named(defects), "guarantee": guarantee(defects)}
+    network.at_step(ppo.step)
+    if isinstance(network, Advised) and network.now == 0.0:
+        policy = replace(policy, network=base)  # nothing of the advice is left
     outputs = policy.save(result.path)
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
@@ -128,7 +144,7 @@ def _train(
         episodes=ppo.episodes,
         device=hardware.device.type,
         precision=hardware.precision,
-        parameters=sum(p.numel() for p in network.parameters()),
+        parameters=sum(p.numel() for p in base.parameters()),
         success_rate=rows[-1]["eval/success_rate"],
         episode_return=rows[-1]["eval/return"],
         best_success_rate=top["eval/success_rate"],
@@ -163,17 +179,40 @@ def whole_rollouts(steps: Sequence[int] | range, last: int, rollout_size: int) -
 def _streams(
     config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str]
 ) -> list[RewardStream]:
-    gamma = config.ppo.gamma
+    gamma, scale, form = config.ppo.gamma, config.reward_scale, config.shaping
+    coef = FORMS[form].coef if config.shaping_coef is None else config.shaping_coef
     if potential is not None and defects:
-        scales = {"reward_scale": config.reward_scale, "shaping_coef": config.shaping_coef}
-        return [PublishedReward(potential, gamma, defects, **scales)]
-    if potential is not None:
-        return [ShapedReward(potential, gamma, reward_scale=config.reward_scale, shaping_coef=config.shaping_coef)]
+        return [PublishedReward(potential, gamma, defects, reward_scale=scale, shaping_coef=coef)]
+    if potential is not None and form in ("pbrs", "pbrs+advice"):
+        return [ShapedReward(potential, gamma, reward_scale=scale, shaping_coef=coef)]
+    if potential is not None and form == "pbim":
+        worlds = config.ppo.num_envs
+        return [InvariantBonus(potential, gamma, num_envs=worlds, reward_scale=scale, bonus_coef=coef)]
+    if potential is not None and form in ("decay", "additive"):
+        until = config.decay_steps if form == "decay" else 0
+        return [Bonus(potential, gamma, reward_scale=scale, bonus_coef=coef, until=until)]
     streams: list[RewardStream] = [EnvReward(gamma=gamma, scale=config.reward_scale)]
     if config.alg == "rnd":
         seed = derive_seed(config.seed, "rnd")
         streams.append(RND(facts.obs_shape, config.ppo.num_envs, coef=config.int_coef, seed=seed))
     return streams
+
+
+def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
+    if config.shaping != "pbrs" and config.potential is None:
+        raise UsageError(f"--shaping {config.shaping} says how a potential is used; --alg {config.alg} has none.")
+    if config.shaping != "pbrs" and defects:
+        raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
+
+
+def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network: ActorCritic) -> ActorCritic:
+    """The network with the potential's advice on its logits, if that is the form of shaping."""
+    if potential is None or config.shaping not in ("advice", "pbrs+advice"):
+        return network
+    if view != "symbolic":
+        raise UsageError(f"--shaping {config.shaping} reads symbols, and this network sees pictures; use compact.")
+    psi = advice.load(potential.artefact.folder, potential.artefact.settings)
+    return Advised(network, psi, config.advice_coef, config.decay_steps)
 
 
 def _variant(config: TrainRsConfig) -> str | None:

@@ -66,6 +66,9 @@ class ActorCritic(nn.Module):
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
+    def at_step(self, step: int) -> None:
+        """Told before each rollout how many environment steps were taken: for what changes by a schedule."""
+
 
 class Compact(ActorCritic):
     """Two shared layers on symbols (a small convolution before them for pictures), one fused head for all outputs.
@@ -214,7 +217,22 @@ def build_network(
 
 def rebuild_network(spec: dict[str, Any], tensors: dict[str, Tensor]) -> ActorCritic:
     """The network that `spec` describes with the weights `tensors`; InputError when they do not fit."""
-    network = build_network(
+    network = _of_spec(spec)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise InputError(f"The weights do not fit the {spec['name']} network ({reason}).") from None
+    return network
+
+
+def _of_spec(spec: dict[str, Any]) -> ActorCritic:
+    if spec["name"] == "advised":
+        from bkrl.rl.networks.advised import Advice, Advised  # it stands on this module
+
+        advice = Advice(_of_spec(spec["advice"]), 1.0)  # the scale is among the weights
+        return Advised(_of_spec(spec["base"]), advice, spec["weight"], spec["until"])
+    return build_network(
         spec["name"],
         obs_shape=spec["obs_shape"],
         num_actions=spec["num_actions"],
@@ -222,12 +240,6 @@ def rebuild_network(spec: dict[str, Any], tensors: dict[str, Tensor]) -> ActorCr
         symbols=Symbols.from_json(spec["symbols"]) if spec.get("symbols") else None,
         hidden=spec.get("hidden") or 128,
     )
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise InputError(f"The weights do not fit the {spec['name']} network ({reason}).") from None
-    return network
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -1,0 +1,233 @@
+"""Action advice Ψ(s, a): what a potential, or its program, says about actions rather than about states.
+
+A potential over short histories mixes two kinds of knowledge: how promising the present situation is, and how sensible
+what was just done was. Fitted on a dataset,
+
+    Φ_raw(h_t) ≈ V(s_t) + Σ_{k=1..H} q(s_{t-k}, a_{t-k}),
+
+V takes what the situation explains, q what only the remembered actions explain. As a reward for single actions q is
+useless (a potential takes back what it pays once the action leaves its memory); as advice it is just what is wanted:
+
+    Ψ(s, a) = clip((q(s, a) - max_b q(s, b)) / scale, -1, 0),
+
+where scale is fixed on the dataset: the 99th percentile of max_b q(s, b) - q(s, a). A program may also give its advice
+itself, by a function `advice`; then q is fitted to what it returns. Either way Ψ is stored as one small network over
+the current observation, so that it costs next to nothing while a policy acts and says nothing the policy could not see.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
+
+from bkrl.errors import InputError
+from bkrl.potentials.sandbox_check import ENTRY
+from bkrl.rl.networks import ActorCritic, rebuild_network
+from bkrl.rl.networks.advised import Advice
+from bkrl.run import atomic_write
+
+ADVICE = "advice.safetensors"
+FUNCTION = "advice"
+LEAST_SHARE = 0.005
+"""Advice must explain at least this share of the variance of Φ; below, it would be noise made large."""
+_BLOCK = 32
+_BLOCKS_IN_BATCH = 16
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True)
+class Record:
+    """R consecutive rows of a dataset, and what is to be explained at each.
+
+    Attributes:
+        observations: (R, *obs_shape) uint8.
+        actions: (R,) int64, the action taken at each row; anything where the episode ends.
+        ages: (R,) actions taken before in the same episode.
+    """
+
+    observations: NDArray[np.uint8]
+    actions: NDArray[np.int64]
+    ages: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What fitting found.
+
+    Attributes:
+        source: "potential" (the decomposition) or "program" (its own `advice`).
+        explained: share of variance explained on rows held out.
+        actions_share: share of variance explained by q there; with too little of it Ψ = 0.
+        scale: what is mapped to -1.
+        epochs: passes over the record until the best one.
+    """
+
+    source: str
+    explained: float
+    actions_share: float
+    scale: float
+    epochs: int
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for manifests and reports."""
+        return {key: value if value != float("inf") else None for key, value in asdict(self).items()}
+
+
+def decompose(
+    network: ActorCritic, record: Record, raw: NDArray[np.float64], horizon: int, *, seed: int, epochs: int = 6
+) -> tuple[Advice, Fit]:
+    """Split a raw potential into V(s) and q(s, a); q becomes the advice.
+
+    Args:
+        network: a fresh one with a single value head; its logits become q.
+        record: rows of the dataset.
+        raw: (R,) the raw potential of the window that ends at each row.
+        horizon: H, the actions it remembers.
+        seed: of the order of batches.
+        epochs: most passes over the record.
+    """
+    spread = float(raw.std()) or 1.0
+    wanted = torch.from_numpy(((raw - raw.mean()) / spread).astype(np.float32))
+    observations, actions = torch.from_numpy(record.observations), torch.from_numpy(np.maximum(record.actions, 0))
+    ages = torch.from_numpy(record.ages.astype(np.int64))
+
+    def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Predictions and targets (blocks, _BLOCK) of the blocks that begin at `starts`; H rows before are read too."""
+        rows = starts[:, None] + torch.arange(-horizon, _BLOCK)
+        inside = rows.clamp(min=0)
+        logits, values = network(observations[inside.flatten()])
+        q = q_of(logits, actions[inside.flatten()]).view(rows.shape)
+        predicted = values.view(rows.shape)[:, horizon:]
+        age = ages[inside[:, horizon:]]
+        for k in range(1, horizon + 1):
+            predicted = predicted + q[:, horizon - k : horizon - k + _BLOCK] * (age >= k)
+        return predicted, wanted[inside[:, horizon:]]
+
+    explained, without, best_epoch = _train(network, len(raw), forward, seed, epochs)
+    return _finish(network, observations, "potential", explained, explained - without, best_epoch)
+
+
+def imitate(
+    network: ActorCritic, record: Record, wanted: NDArray[np.float64], *, seed: int, epochs: int = 6
+) -> tuple[Advice, Fit]:
+    """Fit the network's logits to advice (R, A) that a program gave; only differences between actions count."""
+    observations = torch.from_numpy(record.observations)
+    centred = wanted - wanted.mean(1, keepdims=True)
+    target = torch.from_numpy((centred / (centred.std() or 1.0)).astype(np.float32))
+
+    def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        rows = (starts[:, None] + torch.arange(_BLOCK)).flatten()
+        logits = network(observations[rows])[0]
+        logits = logits - logits.mean(1, keepdim=True)
+        return (logits if q_of is _chosen else torch.zeros_like(logits)), target[rows]
+
+    explained, without, best_epoch = _train(network, len(wanted), forward, seed, epochs)
+    return _finish(network, observations, "program", explained, explained - without, best_epoch)
+
+
+def no_advice(network: ActorCritic) -> tuple[Advice, Fit]:
+    """Ψ = 0 everywhere."""
+    return Advice(network, float("inf")), Fit("none", 0.0, 0.0, float("inf"), 0)
+
+
+def advises(source: str) -> bool:
+    """Whether a program defines `advice` beside its potential."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == FUNCTION for node in ast.parse(source).body)
+
+
+def program_of_action(source: str, action: int) -> str:
+    """A program whose potential is the advice of `source` for one action, which the sandbox runs like any other."""
+    module = ast.parse(source)
+    module.body = [n for n in module.body if not (isinstance(n, ast.FunctionDef) and n.name == ENTRY)]
+    arguments = "observations, actions, valid"
+    return f"{ast.unparse(module)}\n\n\ndef {ENTRY}({arguments}):\n    return {FUNCTION}({arguments})[:, {action}]\n"
+
+
+def save(advice: Advice, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Write `advice.safetensors` into `folder`: the files written, and the settings that `load` needs."""
+    tensors = {key: value.contiguous() for key, value in advice.state_dict().items()}
+    atomic_write(folder / ADVICE, safetensors.torch.save(tensors))
+    return [ADVICE], {"advice": advice.network.spec}
+
+
+def load(folder: Path, settings: Mapping[str, Any]) -> Advice:
+    """Read advice back; InputError when the potential has none or it is damaged."""
+    if "advice" not in settings:
+        raise InputError(f"{folder} holds no action advice (it was built by an earlier bkrl); run train-rm again.")
+    try:
+        tensors = safetensors.torch.load((folder / ADVICE).read_bytes())
+        scale = float(tensors.pop("scale"))
+    except (SafetensorError, OSError, KeyError) as error:
+        raise InputError(f"{folder / ADVICE} is damaged ({error}); run train-rm again.") from None
+    weights = {key.removeprefix("network."): value for key, value in tensors.items()}
+    return Advice(rebuild_network(settings["advice"], weights), scale)
+
+
+def _chosen(logits: Tensor, actions: Tensor) -> Tensor:
+    """q of the action that was taken."""
+    return logits.gather(1, actions[:, None]).squeeze(1)
+
+
+def _forgotten(logits: Tensor, actions: Tensor) -> Tensor:
+    """q when it is not known which action was taken."""
+    del actions
+    return logits.mean(1)
+
+
+_Forward = Callable[[Tensor, Callable[[Tensor, Tensor], Tensor]], tuple[Tensor, Tensor]]
+
+
+def _train(network: ActorCritic, rows: int, forward: _Forward, seed: int, epochs: int) -> tuple[float, float, int]:
+    """Least squares on blocks of rows; explained variance held out, the same with actions forgotten, best epoch."""
+    starts = torch.arange(0, rows - _BLOCK + 1, _BLOCK)
+    if len(starts) < 2:
+        raise InputError(f"The dataset has only {rows} rows, too few to learn advice from; collect more episodes.")
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = starts[torch.randperm(len(starts), generator=generator)]
+    held = max(1, int(len(shuffled) * _HELD_OUT))
+    test, train = shuffled[:held], shuffled[held:]
+    # Weight decay: rare situations must not get advice of their own from a handful of rows.
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-2)
+
+    @torch.no_grad()
+    def score(q_of: Callable[[Tensor, Tensor], Tensor]) -> float:
+        parts = [forward(part, q_of) for part in test.split(_BLOCKS_IN_BATCH)]
+        predicted, wanted = torch.cat([p for p, _ in parts]), torch.cat([w for _, w in parts])
+        return 1.0 - float((predicted - wanted).square().mean() / wanted.var().clamp(min=1e-12))
+
+    best, kept, best_epoch = -float("inf"), network.state_dict(), 0
+    for epoch in range(1, epochs + 1):
+        for part in train[torch.randperm(len(train), generator=generator)].split(_BLOCKS_IN_BATCH):
+            predicted, wanted = forward(part, _chosen)
+            optimizer.zero_grad()
+            (predicted - wanted).square().mean().backward()
+            optimizer.step()
+        explained = score(_chosen)
+        if explained > best:
+            best, best_epoch = explained, epoch
+            kept = {key: value.clone() for key, value in network.state_dict().items()}
+    network.load_state_dict(kept)
+    return best, score(_forgotten), best_epoch
+
+
+def _finish(
+    network: ActorCritic, observations: Tensor, source: str, explained: float, share: float, epochs: int
+) -> tuple[Advice, Fit]:
+    with torch.no_grad():
+        every = max(1, len(observations) // 20_000)
+        logits = network(observations[::every])[0]
+        behind = (logits.amax(1, keepdim=True) - logits).flatten().numpy()
+    scale = float(np.percentile(behind, 99, method="closest_observation"))
+    if not (share >= LEAST_SHARE and scale > 0):
+        scale = float("inf")
+    return Advice(network, scale), Fit(source, explained, share, scale, epochs)
