@@ -63,7 +63,7 @@ def converse(  # type: ignore[no-untyped-def]
         validation,
         really if outcome is None else pretend,
         rounds=rounds,
-        votes=votes,
+        conversations=range(votes),
         sampling=Sampling(),
     )
     responses = Responses()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from bkrl.labelers.answers import Unparsed
-from bkrl.llm.ask import Asker, Exchange
+from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
 from bkrl.prompts import render
 
@@ -55,6 +55,8 @@ async def ask_parsed(asker: Asker, request: Request, parse: Callable[[str], T | 
         return Asked((first,), value)
     again = (Message("assistant", first.answer), *turns(render("repair", reason=value.reason, format=wanted)))
     second = await asker.ask(replace(request, messages=(*request.messages, *again)))
+    if second.reason == NOT_ASKED:
+        return Asked((first,), value)
     if second.answer is None:
         return Asked((first, second), value)
     return Asked((first, second), parse(second.answer))

@@ -8,7 +8,7 @@ episodes that no feedback speaks of; the best is chosen, not the last. `votes` c
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from bkrl.dataset import Dataset
 from bkrl.labelers.answers import Unparsed, parse_program
 from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, rows_text
-from bkrl.llm.ask import Asker, Exchange
+from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
 from bkrl.prompts import render
 from bkrl.rng import generator
@@ -135,20 +135,23 @@ def write_programs(
     check: Checker,
     *,
     rounds: int,
-    votes: int,
+    conversations: Iterable[int],
     sampling: Sampling,
 ) -> list[Candidate]:
-    """Hold `votes` conversations of at most `rounds` rounds each; returns all candidates in order."""
+    """Hold the conversations of these numbers, at most `rounds` rounds each; returns all candidates in order."""
     horizon = validation.windows.horizon
     shown = _spread(np.flatnonzero(validation.shown))
     opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, i) for i in shown]))
 
     async def converse(number: int) -> list[Candidate]:
-        messages, candidates, failures = opening, [], 0
+        messages, failures = opening, 0
+        candidates: list[Candidate] = []
         working: set[str] = set()
         for round_number in range(rounds):
             request = Request(messages, None, sampling.temperature, sampling.max_tokens, sampling.effort, sample=number)
             exchange = await asker.ask(request)
+            if exchange.reason == NOT_ASKED and candidates:
+                break
             program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
             if isinstance(program, Unparsed):
                 checked = Checked(None, error=program.reason)
@@ -175,7 +178,7 @@ def write_programs(
             messages = (*opening, Message("assistant", said), *turns(feedback))
         return candidates
 
-    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, number) for number in range(votes)]
+    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, number) for number in conversations]
     return [candidate for conversation in asker.run(jobs, "write programs") for candidate in conversation]
 
 

@@ -37,6 +37,8 @@ NEVER_ANSWERED = ("unreachable", "not an API")
 EARLY_ATTEMPTS = 4
 EARLY_FAILURES = 20
 MOST_ADAPTATIONS = 8
+NOT_ASKED = "not asked yet"
+"""The reason of an exchange that nobody was asked for: askers that only read what is kept use it."""
 LONGER_REPLY = 4
 """A reply cut off by its token limit is asked for once more with this many times the limit."""
 

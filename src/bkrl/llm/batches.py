@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bkrl.errors import InputError, RunFailed
-from bkrl.llm.ask import Asker, Exchange
+from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
 from bkrl.llm.openai import OpenAIBackend
@@ -69,7 +69,7 @@ class Unsent(Asker):
         if key in self._failures:
             return Exchange(request, key, None, *self._failures[key])
         self.missing[key] = request
-        return Exchange(request, key, None, "not asked yet")
+        return Exchange(request, key, None, NOT_ASKED)
 
 
 def out_in(folder: Path) -> int:

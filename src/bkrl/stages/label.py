@@ -6,9 +6,10 @@ had happened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +17,12 @@ import pyarrow as pa
 
 from bkrl import envs, prompts
 from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset, Segment
-from bkrl.errors import BkrlError, RunFailed, UsageError
-from bkrl.labelers import baseline, batching, code, goals, preferences, quality
-from bkrl.labelers.asking import Responses, Sampling
-from bkrl.labelers.material import SegmentText, WorldCard, world_card
+from bkrl.dataset import Dataset
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.labelers import baseline, batching, code, goals, preferences, quality, recorded, work
+from bkrl.labelers import shards as parts
+from bkrl.labelers.asking import Responses
+from bkrl.labelers.material import SegmentText, world_card
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.batches import Batches, out_in
@@ -28,29 +30,24 @@ from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
 from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import find_price, unknown_price
-from bkrl.llm.protocol import Connection, Request
+from bkrl.llm.protocol import Connection
 from bkrl.llm.store import Store
-from bkrl.potentials.sandbox import Sandbox, probation
 from bkrl.reporter import Reporter
 from bkrl.rng import generator
 from bkrl.run import Run, write_table
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
-from bkrl.windows import Windows
+from bkrl.schema import PREFERENCES, RESPONSES
 
-HORIZON = 5
-"""Past actions that a code potential sees."""
-_NUM = {"pref": 5000, "goal": 500, "code": 5}
-_LENGTH = {"pref": 5, "goal": 3, "code": HORIZON}
 _CHARS_PER_TOKEN = 4
 _SHOWN = 3
 
 
 def run(config: LabelConfig, reporter: Reporter) -> Run | None:
-    """Label a dataset; None for a dry run, which asks nothing and writes nothing."""
+    """Label a dataset; None for a dry run, which asks nothing and writes nothing, and for a batch that is still out."""
     dataset = Dataset.open(config.dataset)
-    world = world_card(dataset.env_id)
+    if config.reparse is not None:
+        config = recorded.settings_of(config.reparse, config)
     if config.dry_run:
-        _dry_run(config, dataset, world, reporter)
+        _dry_run(config, dataset, reporter)
         return None
     _check(config)
     result = Run.create(
@@ -62,93 +59,68 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
     if config.llm in baseline.NAMES:
         _label_control(config, dataset, result)
         return result
+    if config.reparse is not None:
+        with recorded.reader(config, reporter) as asker:
+            done = work.label(config, dataset, asker)
+            facts = {"run": config.reparse, "answers": asker.usage.asked - asker.absent, "not_asked": asker.absent}
+            _finish(config, dataset, result, asker, done, _usage(asker), reporter, reparsed=facts)
+        return result
     with _asker(config, result, reporter) as asker:
-        variant = {"pref": _label_pairs, "goal": _label_goals, "code": _label_code}[config.variant]
-        work = partial(variant, config, dataset, world)
-        batches = None
         if config.batch == "off":
             _check_nothing_is_out(result)
-            done = work(asker)
-        else:
-            batches = _batches(result, asker, reporter)
-            finished = batching.advance(config.batch, batches, asker, work, reporter)
-            if finished is None:
-                return None
-            asker, done = finished
-        name, schema, table, responses, facts, templates = done
-        write_table(result.file("responses.parquet"), pa.Table.from_pylist(responses.rows, schema=RESPONSES))
-        write_table(result.file(name), pa.Table.from_pylist(table, schema=schema))
-        _require_something(config, table, responses)
-        result.finish(
-            ["responses.parquet", name],
-            variant=config.variant,
-            env_id=dataset.env_id,
-            llm=config.llm,
-            **asker.backend.facts(),
-            prompts=prompts.fingerprint([*templates, f"world_{world.family}"]),
-            usage=_usage(asker),
-            **({"batches": batches.facts()} if batches else {}),
-            quality=facts,
-            table=quality.as_table(facts),
-        )
-    _say(config, asker, facts, reporter)
+            done = work.label(config, dataset, asker)
+            _finish(config, dataset, result, asker, done, _usage(asker), reporter)
+            return result
+        batches = _batches(result, asker, reporter)
+        finished = batching.advance(config.batch, batches, asker, partial(work.label, config, dataset), reporter)
+        if finished is None:
+            return None
+        asker, done = finished
+        _finish(config, dataset, result, asker, done, _usage(asker), reporter, batches=batches.facts())
+    return result
+
+
+def merge(shards: Sequence[Path], out: Path, reporter: Reporter, dataset: Path | None = None) -> Run:
+    """Join the shards of one labelling into the run that it would have been undivided: the same tables, byte for byte.
+
+    `dataset`: where the labelled dataset lies on this machine, by default where the first shard found it.
+
+    Raises InputError when the shards do not belong together, or one is missing, given twice, unfinished or damaged.
+    """
+    runs = parts.together(shards)
+    config = parts.config_of(runs, out, dataset)
+    data = Dataset.open(config.dataset)
+    if data.manifest_sha256 != runs[0].config["inputs"]["dataset"]["manifest_sha256"]:
+        raise InputError(f"The shards labelled another dataset than {config.dataset}; name it with --dataset.")
+    sources = {f"shard {number}": run.path for number, run in enumerate(runs, 1)}
+    result = Run.create(out, stage="label", config=config, inputs={"dataset": config.dataset, **sources})
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
+        return result
+    rows = [row for run in runs for row in recorded.responses_of(run)]
+    speaker = recorded.Speaker(config.llm, recorded.facts_of(runs[0]))
+    asker = recorded.Recorded(speaker, rows, None, reporter, exact=True)
+    done = work.label(config, data, asker)
+    usage = parts.summed([run.facts["usage"] for run in runs])
+    _finish(config, data, result, asker, done, usage, reporter, merged=[run.path for run in runs])
     return result
 
 
 def example_prompt(variant: Literal["code", "pref", "goal"], env_id: str) -> str:
     """Exactly what would be sent for one question about a world, as text: two random segments stand for a dataset."""
     world = world_card(env_id)
-    segments = _random_segments(env_id, _LENGTH[variant])
+    segments = _random_segments(env_id, work.LENGTH[variant])
     if variant == "pref":
         rendered = preferences.pair_prompt(world, *segments)
     elif variant == "goal":
         rendered = goals.goal_prompt(world, segments[0])
     else:
-        rendered = code.code_prompt(world, _layout(world.family), HORIZON, segments)
+        rendered = code.code_prompt(world, work.layout(world.family), work.HORIZON, segments)
     return "\n\n".join(f"[{role}]\n{text}" for role, text in rendered) + "\n"
 
 
-_Work = tuple[str, pa.Schema, list[dict[str, Any]], Responses, dict[str, Any], tuple[str, ...]]
-
-
-def _label_pairs(config: LabelConfig, dataset: Dataset, world: WorldCard, asker: Asker) -> _Work:
-    pairs = _pairs(config, dataset)
-    questions = preferences.plan(dataset, pairs, config.swap, config.votes)
-    answers = preferences.ask_pairs(asker, dataset, world, pairs, questions, _sampling(config))
-    responses = Responses()
-    table = preferences.rows(pairs, questions, answers, responses)
-    facts = quality.of_pairs(dataset, world, table, responses.rows, by_rules=config.llm == "rules")
-    return "preferences.parquet", PREFERENCES, table, responses, facts, preferences.TEMPLATES
-
-
-def _label_goals(config: LabelConfig, dataset: Dataset, world: WorldCard, asker: Asker) -> _Work:
-    queries = _queries(config, dataset)
-    answers = goals.ask_goals(asker, dataset, world, queries, config.votes, _sampling(config))
-    responses = Responses()
-    table = goals.rows(dataset, queries, answers, responses)
-    return "goals.parquet", GOALS, table, responses, quality.of_goals(table, responses.rows), goals.TEMPLATES
-
-
-def _label_code(config: LabelConfig, dataset: Dataset, world: WorldCard, asker: Asker) -> _Work:
-    validation = code.validation_set(dataset, HORIZON, config.seed)
-    candidates = code.write_programs(
-        asker,
-        dataset,
-        world,
-        _layout(world.family),
-        validation,
-        _checker(dataset),
-        rounds=config.num or _NUM["code"],
-        votes=config.votes,
-        sampling=_sampling(config),
-    )
-    responses = Responses()
-    table = code.rows(validation, candidates, responses)
-    return "programs.parquet", PROGRAMS, table, responses, quality.of_programs(table), code.TEMPLATES
-
-
 def _label_control(config: LabelConfig, dataset: Dataset, result: Run) -> None:
-    pairs = _pairs(config, dataset)
+    pairs = work.pairs(config, dataset)
     table = baseline.rows(config.llm, dataset, pairs, config.seed)
     write_table(result.file("preferences.parquet"), pa.Table.from_pylist(table, schema=PREFERENCES))
     facts = quality.of_pairs(dataset, world_card(dataset.env_id), table, [], by_rules=False)
@@ -177,12 +149,15 @@ def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Ask
     )
     if "notice" in backend.facts():
         reporter.say(backend.facts()["notice"])
-    if backend.identity is None:
-        yield Asker(backend, None, policy, reporter)
-        return
-    budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
-    with closing(budget), Store(config.cache) as store:
-        yield Asker(backend, store, policy, reporter, budget, find_price(backend.identity, config.prices))
+    try:
+        if backend.identity is None:
+            yield Asker(backend, None, policy, reporter)
+            return
+        budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
+        with closing(budget), Store(config.cache) as store:
+            yield Asker(backend, store, policy, reporter, budget, find_price(backend.identity, config.prices))
+    finally:
+        result.release()
 
 
 def _batches(result: Run, asker: Asker, reporter: Reporter) -> Batches:
@@ -199,38 +174,11 @@ def _check_nothing_is_out(result: Run) -> None:
         )
 
 
-def _checker(dataset: Dataset) -> code.Checker:
-    """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
-
-    def check(program: str, windows: Windows) -> code.Checked:
-        try:
-            with Sandbox(program, dataset.obs_shape, windows.horizon) as sandbox:
-                values, components = sandbox.evaluate(windows)
-                probation(sandbox, windows)
-        except BkrlError as error:
-            return code.Checked(None, error=str(error))
-        return code.Checked(values, components)
-
-    return check
-
-
-def _dry_run(config: LabelConfig, dataset: Dataset, world: WorldCard, reporter: Reporter) -> None:
+def _dry_run(config: LabelConfig, dataset: Dataset, reporter: Reporter) -> None:
     _check(config)
-    requests: list[Request]
-    if config.variant == "pref":
-        pairs = _pairs(config, dataset)
-        questions = preferences.plan(dataset, pairs, config.swap, config.votes)
-        requests = [preferences.request(dataset, world, pairs[q.pair], q, _sampling(config)) for q in questions]
-    elif config.variant == "goal":
-        samples = range(config.votes)
-        queries = _queries(config, dataset)
-        requests = [
-            goals.request(dataset, world, query, _sampling(config), sample) for query in queries for sample in samples
-        ]
-    else:
-        reporter.say(
-            f"At most {(config.num or _NUM['code']) * config.votes:,} requests, each building on the reply before."
-        )
+    requests = work.requests(config, dataset)
+    if requests is None:
+        reporter.say(f"At most {work.most_programs(config):,} requests, each building on the reply before.")
         reporter.say(example_prompt("code", dataset.env_id))
         return
     characters = sum(len(message.text) for request in requests for message in request.messages)
@@ -262,7 +210,12 @@ def _check(config: LabelConfig) -> None:
         )
     if config.tier != "default" and not config.llm.startswith("openai:"):
         raise UsageError("--tier is for --llm openai:MODEL.")
-    if config.llm not in baseline.NAMES:
+    if config.llm in baseline.NAMES and config.shard is not None:
+        raise UsageError(f"--shard shares out questions, and --llm {config.llm} asks none.")
+    shard = parts.Shard.parse(config.shard)
+    if config.variant == "code":
+        shard.conversations(config.votes)
+    if config.llm not in baseline.NAMES and config.reparse is None:
         identity = open_backend(config.llm, _connection(config)).identity
         if identity is not None and find_price(identity, config.prices) is None and config.max_cost:
             raise unknown_price(identity)
@@ -284,6 +237,35 @@ def _require_something(config: LabelConfig, table: list[dict[str, Any]], respons
     raise RunFailed(f"Not one usable answer came back ({reason}); look at responses.parquet in the run's folder.")
 
 
+def _finish(
+    config: LabelConfig,
+    dataset: Dataset,
+    result: Run,
+    asker: Asker,
+    done: work.Done,
+    usage: Mapping[str, Any],
+    reporter: Reporter,
+    **more: Any,
+) -> None:
+    """Write the tables and the manifest, and say what came out. `more` are further facts."""
+    write_table(result.file("responses.parquet"), pa.Table.from_pylist(done.responses.rows, schema=RESPONSES))
+    write_table(result.file(done.file), pa.Table.from_pylist(done.table, schema=done.schema))
+    _require_something(config, done.table, done.responses)
+    result.finish(
+        ["responses.parquet", done.file],
+        variant=config.variant,
+        env_id=dataset.env_id,
+        llm=config.llm,
+        **asker.backend.facts(),
+        prompts=prompts.fingerprint([*done.templates, f"world_{world_card(dataset.env_id).family}"]),
+        usage=usage,
+        **more,
+        quality=done.quality,
+        table=quality.as_table(done.quality),
+    )
+    _say(config, asker, done.quality, reporter)
+
+
 def _usage(asker: Asker) -> dict[str, Any]:
     """What asking took; of an annotator that costs nothing only how often it was asked."""
     facts = asker.usage.as_facts()
@@ -299,7 +281,10 @@ def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Rep
         reporter.warn(
             f"{usage.failed:,} of {usage.asked:,} requests brought no answer ({reasons}); they carry no label."
         )
-    if asker.backend.identity is not None:
+    if isinstance(asker, recorded.Recorded):
+        told = f", {asker.absent:,} of them were never answered" if asker.absent else ""
+        reporter.say(f"{usage.asked:,} answers read again{told}; nothing was sent.")
+    elif asker.backend.identity is not None:
         reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent.")
     if config.variant == "pref":
         tie = facts["tie"]["rate"]
@@ -315,32 +300,8 @@ def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Rep
         reporter.say(f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}.")
 
 
-def _pairs(config: LabelConfig, dataset: Dataset) -> list[preferences.Pair]:
-    return preferences.draw_pairs(dataset, config.num or _NUM["pref"], config.length or _LENGTH["pref"], config.seed)
-
-
-def _queries(config: LabelConfig, dataset: Dataset) -> list[Segment]:
-    return goals.draw_queries(dataset, config.num or _NUM["goal"], config.length or _LENGTH["goal"], config.seed)
-
-
 def _connection(config: LabelConfig) -> Connection:
     return Connection(config.cache, config.tier, asking=not config.dry_run)
-
-
-def _sampling(config: LabelConfig) -> Sampling:
-    effort = None if config.effort == "default" else config.effort
-    return Sampling(config.temperature, config.max_tokens, effort)
-
-
-def _layout(family: str) -> str:
-    """What the integers of an observation mean, in words."""
-    if family == "crafter":
-        from bkrl.envs.crafter import layout
-
-        return prompts.piece("layout_crafter", layout=layout)
-    if family == "babyai":
-        return prompts.piece("layout_babyai")
-    return "observations[b, i] is the world's observation as it is."
 
 
 def _random_segments(env_id: str, length: int) -> list[SegmentText]:
