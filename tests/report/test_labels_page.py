@@ -41,13 +41,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def pref(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.pref_run(tmp_path_factory.mktemp("pref") / "run", dataset, judge, 2100)
+    run = runs.pref_run(tmp_path_factory.mktemp("pref") / "run", dataset, judge, 2100)
+    labels_page.write(run)
+    return run
 
 
 @pytest.fixture(scope="module")
 def swapped(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 60, swap="both", votes=2)
-    hold(path, iter(["1"] * 30).__next__, n=30) if False else hold(path, lambda text: "1", n=30)  # type: ignore[arg-type]
+    hold(path, lambda text: "1", n=30)
     return path
 
 
@@ -55,9 +57,7 @@ def swapped(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def goal(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def suggest(request: Any) -> str:
         odd = len(request.messages[1].text) % 2
-        return json.dumps(
-            {"goals": ["Go to the ball" if odd else "go to a ball", "open box"] if odd else ["go to a ball"]}
-        )
+        return json.dumps({"goals": ["Go to the ball", "open box"] if odd else ["go to a ball"]})
 
     return runs.goal_run(tmp_path_factory.mktemp("goal") / "run", dataset, suggest, 40)
 
@@ -104,19 +104,22 @@ def test_a_page_is_one_file_whose_only_markup_and_script_are_ours(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run = request.getfixturevalue(name)
-    first, second = (labels_page.write(run, tmp_path / f"{i}.html").read_text() for i in range(2))
-    assert first == second, "the same labels, the same bytes"
-    found = Structure(first)
+    if name == "pref":
+        text = (run / labels_page.PAGE).read_text()
+    else:
+        text = labels_page.write(run, tmp_path / "page.html").read_text()
+        assert labels_page.write(run, tmp_path / "again.html").read_text() == text, "the same labels, the same bytes"
+    found = Structure(text)
     data = [tag for tag in found.scripts if tag != "code"]
     assert found.tags.count("script") == 1 + len(data)
     assert not {"img", "iframe", "object", "form action"} & set(found.tags)
     assert not [key for key, _ in found.attributes if key.startswith("on") or key in ("src", "action")]
     links = [value for key, value in found.attributes if key == "href" and value]
     assert all(value.startswith(("#", "data:")) for value in links)
-    assert not re.search(r"url\(|@import|https?://", first.replace("http-equiv", ""))
+    assert not re.search(r"url\(|@import|https?://", text.replace("http-equiv", ""))
     for tag in data:
         json.loads(found.scripts[tag])
-    assert "default-src 'none'" in first
+    assert "default-src 'none'" in text
 
 
 def test_the_data_says_what_the_tables_say(swapped: Path, dataset: Dataset) -> None:
@@ -233,7 +236,7 @@ def choose(page: browser.Page, name: str, value: str) -> str:
 
 @driven
 def test_two_thousand_pairs_can_be_paged_filtered_and_walked_through(page: browser.Page, pref: Path) -> None:
-    page.open(labels_page.write(pref))
+    page.open(pref / labels_page.PAGE)
     assert page.run(TOLD) == "1 to 20 of 2,100 pairs"
     assert page.run(ARTICLES) == 20
     page.press("n")
@@ -253,14 +256,18 @@ def test_two_thousand_pairs_can_be_paged_filtered_and_walked_through(page: brows
     assert choose(page, "status", "labelled") == "None of 2,100 pairs is like that."
     page.run("document.forms.filters.reset()")
     page.wait(f"{TOLD} === '1 to 20 of 2,100 pairs'")
-    page.run("document.forms.filters.elements.text.value = 'NEEDLE-33'; undefined")
-    found = choose(page, "order", "agreement")
     replies = {row["request_id"]: row["reply"] for row in labels_page.responses_of(Run.open(pref))}
-    wanted = sum(any("needle-33" in replies[i] for i in row["request_ids"]) for row in rows)
+    needle = re.search(r"needle-\d+", " ".join(replies.values()))
+    assert needle is not None
+    page.run(f"document.forms.filters.elements.text.value = '{needle[0].upper()}'; undefined")
+    found = choose(page, "order", "agreement")
+    wanted = sum(any(needle[0] in replies[i] for i in row["request_ids"]) for row in rows)
     assert found.endswith(f"of {wanted:,} pairs, 2,100 in all")
-    assert "window.pwned" in page.run("document.querySelector('#browse article').textContent") or True
-    drawn = "const c = document.querySelector('canvas'); c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
-    assert page.run(f"(() => {{ {drawn.replace('; c.', '; const d = c.')}; return new Set(d).size; }})()") > 3
+    colours = (
+        "(() => { const c = document.querySelector('canvas'); "
+        "return new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size; })()"
+    )
+    page.wait(f"{colours} > 3")
     unharmed(page)
 
 

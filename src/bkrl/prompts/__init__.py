@@ -12,7 +12,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ def names() -> list[str]:
     return sorted(file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
 
 
+@lru_cache(maxsize=1 << 14)  # captions come again and again
 def quote(text: str) -> str:
     """`text` as one JSON string on one line: control, direction and zero-width characters gone, length bounded."""
     kept = "".join(_plain(character) for character in text)
