@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help reproduce test lint format bench docs clean
+.PHONY: help reproduce test test-slurm lint format bench samples docs clean
 help:
 	@echo "make reproduce   set up, run the whole method (preset laptop), write logs/reproduce/report/report.html"
 	@echo "make test        set up, lint, check types, run the tests"
@@ -42,4 +42,7 @@ docs: $(READY)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+samples: $(READY)
+	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl
+
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,7 +38,7 @@ def modules() -> dict[str, Path]:
     return {
         ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted(SOURCE.rglob("*.py"))
-        if path != SOURCE / "__init__.py"
+        if path != SOURCE / "__init__.py" and SOURCE / "samples" not in path.parents  # those are programs of models
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 _ALGS = (
@@ -32,7 +33,8 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
     if what == "llms":
         return [("", ["llm", "needs", "what it is"], [list(row) for row in _LLMS])]
     if what == "potentials":
-        return [("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])]
+        kinds = ("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])
+        return [kinds, ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by"], _samples())]
     from bkrl.envs import env_ids, world
 
     by_rules: dict[str, list[list[Any]]] = {}
@@ -40,3 +42,15 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
     header = ["env", "family", "actions", "max steps", "solved when"]
     return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
+
+
+def _samples() -> list[list[Any]]:
+    """The ready-made runs, usable wherever a path of such a run is: `--potential sample:bk-code-minigrid`."""
+    from bkrl.run import Run, samples
+
+    rows = []
+    for name in samples():
+        run = Run.open(Path(name), verify=False)
+        kind = run.facts.get("kind", "dataset")
+        rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–"])
+    return rows

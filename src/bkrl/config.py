@@ -198,7 +198,7 @@ class TrainRsConfig:
         Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal"],
         Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind"),
     ] = "ppo"
-    potential: Annotated[Path | None, Flag("a train-rm run; the bk- algorithms need one")] = None
+    potential: Annotated[Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one")] = None
     init_from: Annotated[
         Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy")
     ] = None

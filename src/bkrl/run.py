@@ -35,12 +35,37 @@ except ImportError:  # Windows
 
 FORMAT = 1
 LOCK = ".lock"
+SAMPLE = "sample:"
+SAMPLES = Path(__file__).parent / "samples"
 CONTINUE = "what was written before is whole: make room and run the same command again."
 _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = tuple("fresh cache threads concurrency rpm tpm max_requests max_cost prices tier batch dry_run".split())
+
+
+def located(path: Path) -> Path:
+    """Where a run is: `sample:NAME` is one that ships with the package, any other path is itself.
+
+    Raises:
+        InputError: there is no sample of that name.
+    """
+    text = Path(path).as_posix()
+    if not text.startswith(SAMPLE):
+        return Path(path)
+    folder = SAMPLES / text.removeprefix(SAMPLE)
+    if not (folder / "manifest.json").is_file():
+        from bkrl.registry import did_you_mean
+
+        names = samples()
+        raise InputError(f"There is no sample '{text}'.{did_you_mean(text, names)} There are {', '.join(names)}.")
+    return folder
+
+
+def samples() -> list[str]:
+    """The runs that ship with the package, as `sample:NAME`."""
+    return sorted(SAMPLE + manifest.parent.name for manifest in SAMPLES.glob("*/manifest.json"))
 
 
 def sha256(path: Path) -> str:
@@ -201,7 +226,7 @@ class Run:
         Raises:
             InputError: no run is there, it is unfinished, of another stage, or a file was changed or truncated.
         """
-        path = Path(path)
+        path = located(path)
         if not path.is_dir():
             near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
             from bkrl.registry import did_you_mean
@@ -314,9 +339,14 @@ class Run:
         atomic_write(self.file("manifest.json"), to_json(manifest))
         self._manifest = manifest
         if self._lock is not None:
+            self.release()
+            self.file(LOCK).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let another process work in this folder; `finish` does so by itself."""
+        if self._lock is not None:
             self._lock.close()
             self._lock = None
-            self.file(LOCK).unlink(missing_ok=True)
 
     def verify(self) -> None:
         """Compare the manifest with its seal, config.json and every output with the manifest.
@@ -402,14 +432,15 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
 
 def _input(path: Path) -> dict[str, str]:
     run = Run.open(path, verify=False)
-    return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(path / "manifest.json")}
+    return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(run.path / "manifest.json")}
 
 
 def check_inputs(run: Run) -> list[str]:
     """Sentences about inputs of a complete run that are gone or have changed since; empty when all is well."""
     problems = []
     for name, recorded in run.manifest["inputs"].items():
-        manifest = Path(recorded["path"]) / "manifest.json"
+        recorded_path = Path(recorded["path"])
+        manifest = (located(recorded_path) if recorded["path"] in samples() else recorded_path) / "manifest.json"
         if not manifest.exists():
             problems.append(f"{run.path}: its {name} {recorded['path']} is no longer there.")
         elif sha256(manifest) != recorded["manifest_sha256"]:

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check_potential(
-    potential: Annotated[Path, typer.Argument(help="a train-rm run")],
+    potential: Annotated[Path, typer.Argument(help="a train-rm run, or sample:NAME")],
     dataset: Annotated[Path | None, typer.Option(help="a collect run  [default: the one it was built on]")] = None,
     as_json: Json = False,
 ) -> None:

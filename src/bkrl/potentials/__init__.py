@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bkrl.potentials.protocol import Scaled
+    from bkrl.run import Run
 
 # kind → module with `load(artefact) -> Raw`; imported only when such a potential is opened
 _KINDS = {
@@ -25,7 +26,7 @@ def load_potential(path: Path) -> Scaled:
     """The potential a train-rm run built: `potential(windows) -> (B,) float32` in [-1, 0].
 
     Args:
-        path: the run directory of `bkrl train-rm`.
+        path: the run directory of `bkrl train-rm`, or `sample:NAME` (`bkrl list potentials` shows them).
 
     Raises:
         InputError: no complete train-rm run is there, a file was changed, or the artefact is of an unknown format.
@@ -33,6 +34,21 @@ def load_potential(path: Path) -> Scaled:
     from bkrl.run import Run
 
     return read_potential(Run.open(Path(path), "train-rm").path)
+
+
+def dataset_of(run: Run, named: Path | None = None) -> Path:
+    """The dataset to examine a potential on: the one named, the one it was built on, or for a sample that ships without
+    it the sample dataset of its worlds.
+    """
+    from bkrl.run import SAMPLES, samples
+
+    if named is not None:
+        return named
+    recorded = Path(run.manifest["inputs"]["dataset"]["path"])
+    shipped = Path(f"sample:data-{run.path.name.rpartition('-')[2]}")
+    if run.path.parent == SAMPLES and not recorded.exists() and shipped.as_posix() in samples():
+        return shipped
+    return recorded
 
 
 def read_potential(folder: Path) -> Scaled:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from bkrl.dataset import Dataset
 from bkrl.envs import world
 from bkrl.errors import InputError, UsageError
-from bkrl.potentials import load_potential
+from bkrl.potentials import dataset_of, load_potential
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.quality import courses, describe, disagreement
 from bkrl.potentials.worth import measure
@@ -57,7 +57,7 @@ def write(
     paths = [Path(potential), *map(Path, against)]
     names = _names(paths)
     runs = [Run.open(path, "train-rm") for path in paths]
-    source = dataset or Path(runs[0].manifest["inputs"]["dataset"]["path"])
+    source = dataset_of(runs[0], dataset)
     data = Dataset.open(source)
     folder = out or Path("logs") / f"potential-report-{names[0]}"
     result = _folder(folder, paths, source, layouts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import BkrlError
-from bkrl.run import Run, sha256
+from bkrl.run import Run, located, samples, sha256
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 
@@ -121,7 +121,7 @@ def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
 def _open(path: Path, key: str) -> Node:
     try:
         run = Run.open(path, verify=False)
-        digest = sha256(path / "manifest.json")
+        digest = sha256(run.path / "manifest.json")
         stage = run.stage
     except (BkrlError, OSError, KeyError) as problem:
         return Node(key, "?", None, "", str(problem) if isinstance(problem, BkrlError) else f"{path} cannot be read.")
@@ -136,7 +136,8 @@ def _open(path: Path, key: str) -> Node:
 def _link(path: Path, name: str, recorded: str, digest: str) -> Link:
     problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."
     for candidate in (Path(recorded), path.parent / Path(recorded).name):
-        manifest = candidate / "manifest.json"
+        known = candidate.as_posix() in samples()
+        manifest = (located(candidate) if known else candidate) / "manifest.json"
         if manifest.is_file():
             if sha256(manifest) == digest:
                 return Link(name, recorded, digest, candidate.as_posix(), "")

@@ -144,6 +144,5 @@ def _png(pixels: NDArray[np.uint8]) -> str:
     from PIL import Image
 
     file = io.BytesIO()
-    picture = Image.fromarray(pixels, "RGBA" if pixels.shape[2] == 4 else "RGB").quantize(64)
-    picture.save(file, "PNG", optimize=True)
+    Image.fromarray(pixels, "RGBA" if pixels.shape[2] == 4 else "RGB").save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

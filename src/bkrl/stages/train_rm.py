@@ -17,7 +17,8 @@ from bkrl.config import TrainRmConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
-from bkrl.potentials import advice, load_potential, read_potential
+from bkrl.labelers.quality import agreement_of
+from bkrl.potentials import advice, dataset_of, load_potential, read_potential
 from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.distinct import number
@@ -29,7 +30,7 @@ from bkrl.reporter import Reporter
 from bkrl.rl.networks.advised import Advice
 from bkrl.rl.policy import advice_network
 from bkrl.rng import derive_seed, generator
-from bkrl.run import Run, atomic_write, read_table, to_json
+from bkrl.run import Run, atomic_write, located, read_table, to_json
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 
 CODE_HORIZON = 5
@@ -121,7 +122,7 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
         InputError: the potential or the dataset is missing, damaged, or of another world.
     """
     run = Run.open(path, "train-rm")
-    data = Dataset.open(dataset if dataset is not None else Path(run.manifest["inputs"]["dataset"]["path"]))
+    data = Dataset.open(dataset_of(run, dataset))
     potential = load_potential(path)
     try:
         if potential.artefact.obs_shape != data.obs_shape:
@@ -136,7 +137,7 @@ def _dataset_path(config: TrainRmConfig, labels: Run) -> Path:
     path = config.dataset or (Path(recorded) if recorded else None)
     if path is None:
         raise InputError(f"{labels.path} does not say which dataset it labels; name it with --dataset.")
-    if config.dataset is None and not path.exists():
+    if config.dataset is None and not located(path).exists():
         raise InputError(f"{labels.path} was made from {path}, which is not there; say where it is with --dataset.")
     return path
 

@@ -1,0 +1,64 @@
+"""Strips: the right moments, texts escaped, pictures where a world can be drawn."""
+
+from __future__ import annotations
+
+import base64
+import io
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bkrl.envs import make_vec
+from bkrl.report.strips import Strip, moments, pictures
+
+
+def strip(phi: list[float], **changes) -> Strip:
+    values = {
+        "title": "An episode", "first_step": 3, "phi": phi, "captions": [f"caption {i}" for i in range(len(phi))],
+        "actions": ["left"] * (len(phi) - 1), "pictures": [""] * len(phi),
+    }  # fmt: skip
+    return Strip(**{**values, **changes})
+
+
+def test_moments_hold_both_ends_and_the_greatest_changes():
+    phi = [-1.0] * 40
+    phi[17:] = [-0.2] * 23
+    phi[30] = -0.9
+    chosen = moments(phi)
+    assert chosen[0] == 0
+    assert chosen[-1] == 39
+    assert {17, 30, 31} <= set(chosen)
+    assert len(chosen) == 8
+    assert moments([-0.5]) == [0]
+    assert moments([-0.5, -0.4]) == [0, 1]
+
+
+def test_a_strip_is_an_svg_whose_texts_are_escaped():
+    evil = "<script>alert(1)</script> & a very long caption that has to be broken into several lines"
+    drawn = strip([-1.0, -0.5, 0.0], captions=[evil] * 3).svg()
+    assert "<script" not in drawn
+    root = ElementTree.fromstring(drawn)
+    texts = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
+    assert "step 4, Φ -0.50" in texts
+    assert any("alert(1)" in text for text in texts)
+    line = next(node for node in root.iter() if node.tag.endswith("polyline"))
+    heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    assert heights == sorted(heights, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "env_id"), [("babyai", "BabyAI-Text-GoToLocal-RedBall-S20"), ("crafter", "Crafter-Text-Reward")]
+)
+def test_observations_become_pictures(family, env_id):
+    envs = make_vec(env_id, 2)
+    observations, _ = envs.reset(seed=0)
+    envs.close()
+    for uri in pictures(family, observations):
+        kind, data = uri.split(",")
+        assert kind == "data:image/png;base64"
+        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
+        assert min(picture.shape[:2]) >= 49
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 3
+    assert pictures("toy", np.zeros((2, 1), np.uint8)) == ["", ""]
