@@ -1,0 +1,186 @@
+"""Action advice: learnt from a potential or from a program, stored, and followed for a while."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.config import PPOConfig
+from bkrl.envs import make_vec, world
+from bkrl.errors import InputError
+from bkrl.potentials import advice
+from bkrl.potentials.code import CodeRaw
+from bkrl.potentials.distinct import number
+from bkrl.rl.networks import build_network
+from bkrl.rl.networks.advised import Advice, Advised
+from bkrl.rl.policy import Policy, network_for
+from bkrl.rl.ppo import PPO
+from bkrl.rl.streams import EnvReward
+from bkrl.windows import gather
+
+STATES, ACTIONS, HORIZON = 5, 3, 2
+Q = np.random.default_rng(0).normal(size=(STATES, ACTIONS))
+V = np.random.default_rng(1).normal(size=STATES)
+
+
+def network(seed: int = 0):
+    from bkrl.rl.networks.symbols import Symbols
+
+    symbols = Symbols.of_sizes([STATES])
+    return build_network("compact", obs_shape=(1,), num_actions=ACTIONS, num_values=1, symbols=symbols, seed=seed)
+
+
+def record(rows: int = 8000, episode: int = 13) -> advice.Record:
+    rng = np.random.default_rng(2)
+    return advice.Record(
+        rng.integers(0, STATES, (rows, 1)).astype(np.uint8),
+        rng.integers(0, ACTIONS, rows),
+        (np.arange(rows) % episode).astype(np.int32),
+    )
+
+
+def raw_of(rows: advice.Record) -> np.ndarray:
+    """V(s_t) + Σ q over the actions remembered, as the decomposition says; short where an episode is young."""
+    windows = gather(rows.observations, rows.actions, rows.ages, np.arange(len(rows.actions)), HORIZON)
+    states = windows.observations[:, :, 0]
+    remembered = (Q[states[:, :-1], windows.actions] * windows.valid[:, :-1]).sum(1)
+    return V[states[:, -1]] + remembered
+
+
+def every_state() -> torch.Tensor:
+    return torch.arange(STATES, dtype=torch.uint8)[:, None]
+
+
+def expected(q: np.ndarray, observations: np.ndarray) -> np.ndarray:
+    behind = q.max(1, keepdims=True) - q
+    scale = np.percentile(behind[observations[:, 0]].ravel(), 99, method="closest_observation")
+    return np.clip(-behind / scale, -1, 0)
+
+
+def test_a_potential_is_split_into_states_and_actions():
+    rows = record()
+    psi, fit = advice.decompose(network(), rows, raw_of(rows), HORIZON, seed=1, epochs=12)
+    assert fit.explained > 0.99
+    assert 0.2 < fit.actions_share < 1.0
+    np.testing.assert_allclose(psi(every_state()).numpy(), expected(Q, rows.observations), atol=0.08)
+
+
+def test_a_potential_of_states_alone_gives_no_advice():
+    rows = record()
+    psi, fit = advice.decompose(network(), rows, V[rows.observations[:, 0]], HORIZON, seed=1)
+    assert fit.actions_share < advice.LEAST_SHARE
+    assert (psi(every_state()) == 0).all()
+    assert fit.facts()["scale"] is None
+
+
+def test_fitting_is_the_same_each_time():
+    rows = record(2000)
+    psis = [advice.decompose(network(), rows, raw_of(rows), HORIZON, seed=1, epochs=2)[0] for _ in range(2)]
+    assert torch.equal(psis[0](every_state()), psis[1](every_state()))
+
+
+def test_advice_of_a_program_is_imitated_up_to_a_constant_for_each_state():
+    rows = record()
+    wanted = Q[rows.observations[:, 0]] + 10 * V[rows.observations[:, 0]][:, None]
+    psi, fit = advice.imitate(network(), rows, wanted, seed=1, epochs=12)
+    assert fit.source == "program"
+    assert fit.explained > 0.99
+    np.testing.assert_allclose(psi(every_state()).numpy(), expected(Q, rows.observations), atol=0.08)
+
+
+PROGRAM = """
+WORTH = 3
+
+
+def doubled(x):
+    return 2.0 * x
+
+
+def potential(observations, actions, valid):
+    return observations[:, -1, 0] * 1.0
+
+
+def advice(observations, actions, valid):
+    now = observations[:, -1, 0]
+    return np.stack([doubled(now), -1.0 * now, now * 0.0 + WORTH], axis=1)
+"""
+
+
+def test_a_programs_advice_runs_in_the_sandbox_one_action_at_a_time():
+    assert advice.advises(PROGRAM)
+    assert not advice.advises(PROGRAM.replace("def advice", "def advises"))
+    rows = record(64)
+    windows = number(gather(rows.observations, rows.actions, rows.ages, np.arange(64), HORIZON))
+    now = rows.observations[:, 0].astype(float)
+    for action, wanted in enumerate((2 * now, -now, np.full(64, 3.0))):
+        raw = CodeRaw(advice.program_of_action(PROGRAM, action), (1,), HORIZON)
+        try:
+            np.testing.assert_array_equal(raw(windows), wanted)
+        finally:
+            raw.close()
+
+
+def test_stored_advice_comes_back_as_it_was(tmp_path: Path):
+    psi = Advice(network(3), 0.7)
+    files, settings = advice.save(psi, tmp_path)
+    again = advice.load(tmp_path, settings)
+    assert files == [advice.ADVICE]
+    assert torch.equal(psi(every_state()), again(every_state()))
+    with pytest.raises(InputError, match="run train-rm again"):
+        advice.load(tmp_path, {})
+    (tmp_path / advice.ADVICE).write_bytes((tmp_path / advice.ADVICE).read_bytes()[:50])
+    with pytest.raises(InputError, match="damaged"):
+        advice.load(tmp_path, settings)
+
+
+def test_an_advised_policy_falls_back_to_its_base():
+    base, psi = network(1), Advice(network(2), 0.5)
+    advised = Advised(base, psi, weight=4.0, until=100)
+    logits, values = base(every_state())
+    for step, beta in ((0, 4.0), (25, 3.0), (100, 0.0), (500, 0.0)):
+        advised.at_step(step)
+        shifted, same = advised(every_state())
+        torch.testing.assert_close(shifted, logits + beta * psi(every_state()))
+        assert torch.equal(same, values)
+    assert not [p for p in advised.parameters() if p.requires_grad and all(p is not q for q in base.parameters())]
+
+
+def test_an_advised_policy_is_saved_with_the_advice_it_has_left(tmp_path: Path):
+    facts = world("Toy-Grid")
+    envs = make_vec("Toy-Grid", 1)
+    base, told = (network_for("compact", envs, "symbolic", 1, seed) for seed in (1, 2))
+    advised = Advised(base, Advice(told, 0.25), weight=4.0, until=100)
+    advised.at_step(50)
+    Policy(advised, "Toy-Grid", facts.family, facts.action_names).save(tmp_path)
+    again = Policy.load(tmp_path).network
+    places = torch.arange(25, dtype=torch.uint8)[:, None]
+    assert torch.equal(advised(places)[0], again(places)[0])
+    assert not torch.equal(base(places)[0], again(places)[0])
+
+
+class Wrong(torch.nn.Module):
+    """Advice against working, where only work is paid."""
+
+    def forward(self, observations):
+        return torch.tensor([0.0, -1.0]).expand(len(observations), 2)
+
+
+def test_wrong_advice_delays_but_does_not_hide_the_optimum():
+    config = PPOConfig(num_envs=16, num_steps=32, num_minibatches=2, learning_rate=3e-3, gamma=0.95)
+
+    def work(steps: int) -> float:
+        envs = make_vec("Toy-Endless", 16)
+        advised = Advised(network_for("compact", envs, "symbolic", 1, 1), Wrong(), weight=3.0, until=8_192)
+        ppo = PPO(envs, advised, [EnvReward(gamma=0.95)], config, total_steps=steps, seed=1)
+        while not ppo.done:
+            ppo.iterate()
+        advised.at_step(ppo.step)
+        places = torch.from_numpy(ppo.rollout_.observations[-32:, :].reshape(-1, 1))
+        with torch.no_grad():
+            return float(advised(places)[0].softmax(-1)[:, 1].mean())
+
+    assert work(512) < 0.4
+    assert work(16_384) > 0.9
