@@ -175,6 +175,12 @@ class TrainRmConfig:
     encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH")] = "hash"
     epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
     ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
+    min_agreement: Annotated[
+        float,
+        Flag(
+            "preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1
+        ),
+    ] = 0.0
     control: Annotated[
         Literal["none", "shuffled", "random", "zero"],
         Flag("make a control instead: permuted labels, a fixed random network, or Φ = 0"),
@@ -213,6 +219,9 @@ class TrainRsConfig:
     shaping_coef: Annotated[
         float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0)
     ] = None
+    shaping_shift: Annotated[
+        float, Flag("added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0")
+    ] = 0.0
     advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 4.0
     shaping_until: Annotated[
         int, Flag("advice, decay: step at which the weight has fallen to 0; 0: half of --steps", least=0)

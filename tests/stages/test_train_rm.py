@@ -16,7 +16,7 @@ from bkrl.envs import captioner, make, world
 from bkrl.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.potentials import load_potential
 from bkrl.reporter import Reporter
-from bkrl.run import Run, write_table
+from bkrl.run import Run, read_table, write_table
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
 
@@ -204,6 +204,26 @@ def test_labels_of_another_dataset_are_refused(labelled, data, tmp_path):
         run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "rm", dataset=moved), Reporter())
     with pytest.raises(InputError):
         run(TrainRmConfig(labels=tmp_path / "nothing", out=tmp_path / "rm"), Reporter())
+
+
+def test_disputed_pairs_can_be_left_out_and_are_counted(data, labelled, tmp_path):
+    rows = read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()
+    for number, row in enumerate(rows):
+        votes = (2, 1, 0) if number % 3 == 0 else (3, 0, 0)
+        row.update(zip(("votes_a", "votes_b", "votes_tie"), votes))
+    path = labels(tmp_path / "labels", data, "pref", rows, "preferences.parquet", PREFERENCES)
+    made = run(TrainRmConfig(labels=path, out=tmp_path / "rm", epochs=1, min_agreement=0.7), Reporter())
+    training = made.facts["training"]
+    usable = [number for number, row in enumerate(rows) if row["label"] is not None]
+    disputed = sum(number % 3 == 0 for number in usable)
+    assert training["pairs_left_out"] == disputed > 0
+    used = sum(training[f"pairs_{part}"] for part in ("train", "validation", "test"))
+    assert used <= len(usable) - disputed
+    for row in rows:
+        row.update(votes_a=1, votes_b=1, votes_tie=0)
+    split = labels(tmp_path / "split", data, "pref", rows, "preferences.parquet", PREFERENCES)
+    with pytest.raises(InputError, match="--min-agreement"):
+        run(TrainRmConfig(labels=split, out=tmp_path / "none", min_agreement=0.7), Reporter())
 
 
 def test_labels_without_a_single_answer_are_refused(data, tmp_path):

@@ -69,14 +69,14 @@ def votes_of(row: Row, responses: Mapping[int, Row]) -> list[Vote]:
 
 
 def agreement_of(row: Row) -> float | None:
-    """The share of a pair's valid votes that gave its commonest answer: 1 if all agree; None without a valid vote.
+    """The share of a pair's valid answers that were its commonest one: 1 if all agree; None without a label.
 
     A pair that was never asked about (identical segments, a control) has nobody who disagrees.
     """
-    counts = [row[f"votes_{name}"] for name in ("a", "b", "tie")]
-    if sum(counts) == 0:
-        return None if row["label"] is None else 1.0
-    return float(max(counts) / sum(counts))
+    if row["label"] is None:
+        return None
+    counts = [row[f"votes_{name}"] or 0 for name in ("a", "b", "tie")]
+    return float(max(counts) / sum(counts)) if sum(counts) else 1.0
 
 
 def segments_of(row: Row) -> tuple[Segment, Segment]:

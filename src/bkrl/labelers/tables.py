@@ -7,7 +7,7 @@ from typing import Any
 
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError
-from bkrl.run import Run, read_table
+from bkrl.run import Run, located, read_table
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
 TABLES = {
@@ -48,7 +48,7 @@ def dataset_of(run: Run, path: Path | None = None) -> Dataset:
     """
     recorded = run.config["inputs"]["dataset"]
     place = path or Path(recorded["path"])
-    if path is None and not place.exists():
+    if path is None and not located(place).exists():
         raise InputError(f"{run.path} was made from {place}, which is not there; say where it is with --dataset.")
     dataset = Dataset.open(place)
     if dataset.manifest_sha256 != recorded["manifest_sha256"]:

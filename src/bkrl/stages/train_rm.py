@@ -212,10 +212,22 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
     from bkrl.potentials.preference import WEIGHTS, save_net
     from bkrl.potentials.preference_fit import Pairs, fit
 
-    table = read_table(labels.file("preferences.parquet"), PREFERENCES).to_pydict()
-    keep = [i for i, label in enumerate(table["label"]) if label is not None]
-    if not keep:
+    preferences = read_table(labels.file("preferences.parquet"), PREFERENCES)
+    table = preferences.to_pydict()
+    agreement = [agreement_of(row) for row in preferences.to_pylist()]
+    labelled = [i for i, share in enumerate(agreement) if share is not None]
+    if not labelled:
         raise InputError(f"{labels.path} has no usable label; look at its responses.parquet, and label again.")
+    keep = [i for i in labelled if (agreement[i] or 0.0) >= config.min_agreement]
+    if not keep:
+        raise InputError(f"No pair of {labels.path} has answers that agree that far; lower --min-agreement.")
+    disputed = {}
+    if config.min_agreement > 0:
+        disputed = {"min_agreement": config.min_agreement, "pairs_left_out": len(labelled) - len(keep)}
+        reporter.say(
+            f"{len(labelled) - len(keep):,} of {len(labelled):,} labelled pairs are left out: the share of their "
+            f"commonest answer is below {config.min_agreement:g}."
+        )
     lengths = {table["length"][i] for i in keep}
     if len(lengths) != 1:
         raise InputError(
@@ -245,7 +257,7 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
             epochs=config.epochs,
             on_epoch=lambda done, accuracy: update(done, f"validation accuracy {accuracy:.1%}"),
         )
-    return _Built("preference", raw, lambda folder: ([WEIGHTS], save_net(raw, folder)), asdict(found))
+    return _Built("preference", raw, lambda folder: ([WEIGHTS], save_net(raw, folder)), asdict(found) | disputed)
 
 
 def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
