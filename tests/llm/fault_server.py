@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import gzip
 import hashlib
 import json
 import socket
@@ -19,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+from tests.llm.batch_server import BatchDesk
 
 Plan = Callable[[str, int], str]
 """(prompt hash, how often this prompt came before) → the name of what to do."""
@@ -33,6 +36,7 @@ class FaultServer:
     def __init__(self, plan: Plan | None = None, latency: float = 0.0) -> None:
         self.plan: Plan = plan or (lambda prompt, attempt: "ok")
         self.latency = latency
+        self.desk = BatchDesk(self)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.seen: Counter[str] = Counter()
@@ -81,7 +85,10 @@ class FaultServer:
                 self.in_flight += 1
                 self.most_in_flight = max(self.most_in_flight, self.in_flight)
                 try:
-                    keep = await self._answer(lines[0], json.loads(body or b"{}"), writer)
+                    if "/chat/completions" in lines[0]:
+                        keep = await self._answer(json.loads(body or b"{}"), writer)
+                    else:
+                        keep = await self.desk.answer(lines[0], body, writer)
                 finally:
                     self.in_flight -= 1
                 if not keep:
@@ -91,59 +98,66 @@ class FaultServer:
         finally:
             writer.close()
 
-    async def _answer(self, line: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    def seen_before(self, body: dict[str, Any]) -> tuple[str, int]:
+        """The prompt's hash, and how often it came before."""
         prompt = hashlib.sha256(json.dumps(body.get("messages")).encode()).hexdigest()
         attempt = self.seen[prompt]
         self.seen[prompt] += 1
+        return prompt, attempt
+
+    async def _answer(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        prompt, attempt = self.seen_before(body)
         self.requests.append(body)
         does, _, argument = self.plan(prompt, attempt).partition(":")
         if self.latency:
             await asyncio.sleep(self.latency)
-        refused = _refusal(does, body)
+        refused = refusal(does, body)
         if refused is not None:
-            return await _send(writer, 400, refused)
-        if does in _STATUS:
-            status, error = _STATUS[does]
+            return await send(writer, 400, refused)
+        if does in STATUS:
+            status, error = STATUS[does]
             extra = {"Retry-After": argument} if argument and does != "429ms" else {}
             if does == "429ms":
                 extra = {"retry-after-ms": argument}
             if argument == "date":
                 extra = {"Retry-After": email.utils.formatdate(time.time() + 1, usegmt=True)}
-            return await _send(writer, status, {"error": error}, extra)
+            return await send(writer, status, {"error": error}, extra)
         if does == "reset":
-            _reset(writer)
+            reset(writer)
             return False
         if does == "hang":
             await asyncio.sleep(30)
             return False
         if does == "redirect":
-            return await _send(writer, 307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
+            return await send(writer, 307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
         self.billed[prompt] += 1
-        completion = _completion(prompt, does)
-        raw = json.dumps(completion).encode()
+        answered = completion(prompt, does)
+        raw = json.dumps(answered).encode()
         if does in ("reset_mid", "short_body"):
-            writer.write(_head(200, len(raw) + (10 if does == "short_body" else 0)) + raw[: len(raw) // 2])
+            writer.write(head(200, len(raw) + (10 if does == "short_body" else 0)) + raw[: len(raw) // 2])
             await writer.drain()
             if does == "reset_mid":
-                _reset(writer)
+                reset(writer)
             return False
         if does == "trickle":
-            writer.write(_head(200, len(raw)))
+            writer.write(head(200, len(raw)))
             for byte in raw:
                 writer.write(bytes([byte]))
                 await writer.drain()
                 await asyncio.sleep(0.02)
             return True
+        if does in ("flood", "zipped"):
+            return await _flood(writer, does == "zipped")
         special = _broken(does, raw)
         if special is not None:
             kind = "text/html" if does == "html" else "application/json"
-            writer.write(_head(200, len(special), kind=kind) + special)
+            writer.write(head(200, len(special), kind=kind) + special)
             await writer.drain()
             return True
-        return await _send(writer, 200, completion)
+        return await send(writer, 200, answered)
 
 
-_STATUS: dict[str, tuple[int, dict[str, Any]]] = {
+STATUS: dict[str, tuple[int, dict[str, Any]]] = {
     "400": (400, {"message": "messages[0] is odd", "code": "odd"}),
     "401": (401, {"message": "Incorrect API key provided: sk-CANARY-0123456789abcdef.", "code": "invalid_api_key"}),
     "402": (402, {"message": "pay first"}),
@@ -163,13 +177,16 @@ _STATUS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def _refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
+def refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
     """What a server says that does not know a parameter; `picky` knows hardly any."""
     rejects = {
         "no_schema": ("response_format.json_schema",),
         "no_format": ("response_format",),
         "no_max_tokens": ("max_tokens",),
         "no_temperature": ("temperature",),
+        "no_extras": ("seed", "logprobs", "reasoning_effort"),
+        "no_limits": ("max_tokens", "max_completion_tokens"),
+        "no_flex": ("service_tier",),
         "picky": ("max_tokens", "temperature", "response_format"),
     }.get(does, ())
     for name in rejects:
@@ -185,11 +202,14 @@ def _refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _completion(prompt: str, does: str) -> Any:
+def completion(prompt: str, does: str) -> Any:
     text: Any = json.dumps({"thoughts": "so it is", "choice": truth(prompt)})
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    finish, usage = "stop", {"prompt_tokens": 100, "completion_tokens": 10}
-    if does == "prose":
+    finish = "stop"
+    usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 10}
+    if does == "goals":
+        message["content"] = json.dumps({"goals": ["open a door", "pick up a key"]})
+    elif does == "prose":
         message["content"] = "I would rather not say."
     elif does == "surrogate":
         message["content"] = text.replace("so it is", "\ud800 \x00")
@@ -197,12 +217,21 @@ def _completion(prompt: str, does: str) -> Any:
         message["content"] = None
     elif does == "parts":
         message["content"] = [{"type": "text", "text": text}]
+    elif does == "deep_text":
+        message["content"] = '{"thoughts": ' + "[" * 100_000 + "]" * 100_000 + "}"
     elif does == "refusal":
         message = {"role": "assistant", "content": None, "refusal": "no"}
     elif does == "length":
         message["content"], finish = text[:10], "length"
     elif does == "content_filter":
         message["content"], finish = "", "content_filter"
+    if does == "details":
+        usage = {
+            "prompt_tokens": 100,
+            "completion_tokens": 10,
+            "prompt_tokens_details": {"cached_tokens": 64},
+            "completion_tokens_details": {"reasoning_tokens": 4},
+        }
     body: Any = {
         "model": "m-2026",
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
@@ -238,25 +267,41 @@ def _broken(does: str, raw: bytes) -> bytes | None:
             return b""
         case "deep":
             return b"[" * 200_000
+        case "deep_closed":
+            return b'{"choices": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         case "huge":
             return b'{"choices": "' + b"x" * (6 * 2**20) + b'"}'
     return None
 
 
-def _head(status: int, length: int, extra: dict[str, str] | None = None, kind: str = "application/json") -> bytes:
+async def _flood(writer: asyncio.StreamWriter, zipped: bool) -> bool:
+    """50 MB of an answer: as they are, or packed into few bytes that claim to be an encoding."""
+    size = 50 * 2**20
+    body = b'{"choices": "' + b"x" * size + b'"}'
+    if zipped:
+        body = gzip.compress(body)
+    extra = {"Content-Encoding": "gzip"} if zipped else {}
+    writer.write(head(200, len(body), extra))
+    for start in range(0, len(body), 2**16):
+        writer.write(body[start : start + 2**16])
+        await writer.drain()
+    return True
+
+
+def head(status: int, length: int, extra: dict[str, str] | None = None, kind: str = "application/json") -> bytes:
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {length}", f"Content-Type: {kind}"]
     lines += [f"{name}: {value}" for name, value in (extra or {}).items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-async def _send(writer: asyncio.StreamWriter, status: int, body: Any, extra: dict[str, str] | None = None) -> bool:
+async def send(writer: asyncio.StreamWriter, status: int, body: Any, extra: dict[str, str] | None = None) -> bool:
     raw = json.dumps(body).encode()
-    writer.write(_head(status, len(raw), extra) + raw)
+    writer.write(head(status, len(raw), extra) + raw)
     await writer.drain()
     return True
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def reset(writer: asyncio.StreamWriter) -> None:
     """Close with RST instead of FIN."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.completions import read_completion, read_json_body
 from bkrl.llm.faults import redacted
 from bkrl.llm.openai import MAX_BODY, OpenAIBackend, Refused
@@ -36,10 +37,13 @@ class BatchApi:
         line = {"custom_id": key, "method": "POST", "url": self._path, "body": parameters}
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
-    def reply(self, line: Mapping[str, Any], request: Request) -> Reply:
-        """The reply in a line of a batch's output. Raises Fault: `again` when the request has to be put otherwise."""
+    def reply(self, line: Mapping[str, Any], request: Request, known: Capabilities) -> Reply:
+        """The reply in a line of a batch's output. Raises Fault: `again` when the request has to be put otherwise.
+
+        `known`: what was known of the endpoint when the batch was submitted, which says how the request was put.
+        """
         backend, response, error = self._backend, line.get("response"), line.get("error")
-        parameters, form = backend.parameters(request)
+        parameters, form = backend.parameters(request, known)
         if not isinstance(response, Mapping) or not isinstance(response.get("status_code"), int):
             described = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
             raise Fault("retry", "batch", redacted(str(described or "no response"), backend.secret))

@@ -11,7 +11,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from bkrl.errors import InputError, RunFailed
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
+from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Fault, Request, cleaned, request_content
@@ -37,10 +38,13 @@ _NOBODY = Request(())
 
 @dataclass
 class Batch:
-    """One batch. `status` is the endpoint's word for it; `batch_id` is empty until the endpoint has named one."""
+    """One batch. `status` is the endpoint's word for it; `batch_id` is empty until the endpoint has named one; `known`
+    is what was known of the endpoint when the requests were put.
+    """
 
     token: str
     keys: list[str]
+    known: Capabilities
     batch_id: str = ""
     status: str = "uploading"
     collected: bool = False
@@ -164,7 +168,7 @@ class Batches:
             yield keys, lines, most
 
     async def _hand_in(self, keys: list[str], lines: list[bytes], most: float) -> None:
-        batch = Batch(secrets.token_hex(8), keys)
+        batch = Batch(secrets.token_hex(8), keys, replace(self._backend.capabilities))
         file = self._folder / f"batch-{batch.token}.jsonl"
         name = self._budget.begin(most, len(keys), _name(batch))
         self.batches.append(batch)
@@ -256,7 +260,7 @@ class Batches:
                 seen.add(key)
                 request = missing.get(key, _NOBODY)
                 try:
-                    reply = cleaned(self._api.reply(line, request))
+                    reply = cleaned(self._api.reply(line, request, batch.known))
                 except Fault as fault:
                     self._note(key, fault, outcome)
                     continue
@@ -312,7 +316,7 @@ def _read(file: Path) -> tuple[list[Batch], dict[str, tuple[str, str]]]:
         return [], {}
     state = read_json(file)
     try:
-        batches = [Batch(**entry) for entry in state["batches"]]
+        batches = [Batch(**{**entry, "known": Capabilities(**entry["known"])}) for entry in state["batches"]]
         return batches, {key: (reason, told) for key, (reason, told) in state["failures"].items()}
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{file} is damaged; restore it, or remove it if no batch is out.") from None

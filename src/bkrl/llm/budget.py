@@ -71,7 +71,7 @@ class Budget:
                 )
             if self._fits(usd):
                 return self.begin(usd)
-            if not self._open:
+            if all(name.startswith("batch") for name in self._open):
                 raise Exhausted(
                     f"The limit of ${self._max_usd:,.2f} for this run (--max-cost) is reached: "
                     f"${self.paid + self.doubtful:,.4f} are spent and the next request could cost ${usd:,.4f}; "

@@ -105,13 +105,14 @@ class OpenAIBackend:
 
     # What is asked, and what is learnt about asking
 
-    def parameters(self, request: Request) -> tuple[dict[str, Any], ReplyFormat]:
-        """The body of a request and the form of answer it asks for, by what is known of the endpoint."""
-        form = self.capabilities.form if request.schema is not None else "text"
+    def parameters(self, request: Request, known: Capabilities | None = None) -> tuple[dict[str, Any], ReplyFormat]:
+        """The body of a request and the form of answer it asks for, by what is (or was) known of the endpoint."""
+        known = known or self.capabilities
+        form = known.form if request.schema is not None else "text"
         parameters: dict[str, Any] = {
             "model": self._model,
             "messages": [{"role": message.role, "content": message.text} for message in request.messages],
-            self.capabilities.limit_field: request.max_tokens,
+            known.limit_field: request.max_tokens,
         }
         # Servers that draw from a fixed seed by default would give the same vote again and again.
         wanted = {
@@ -120,7 +121,7 @@ class OpenAIBackend:
             "reasoning_effort": request.reasoning_effort,
         }
         for name, value in wanted.items():
-            if value is not None and getattr(self.capabilities, name) is not False:
+            if value is not None and getattr(known, name) is not False:
                 parameters[name] = value
         if form == "json_schema" and request.schema is not None:
             schema = {"name": "answer", "schema": dict(request.schema), "strict": True}

@@ -1,0 +1,300 @@
+"""Label runs in batches: the same tables as at once, nothing submitted twice, whatever is killed or comes back odd."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkrl.config import LabelConfig
+from bkrl.errors import RunFailed, UsageError
+from bkrl.llm import batches
+from bkrl.reporter import Reporter
+from bkrl.run import Run, atomic_write, read_json, read_table
+from bkrl.stages.label import run
+from tests.experience import write_world
+from tests.llm.fault_server import FaultServer
+
+PRICES = '[[price]]\nmodel = "m"\ninput = 1000\noutput = 10000\nbatch = 0.5\n'
+TABLES = ("preferences.parquet", "responses.parquet")
+
+
+class Told(Reporter):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    warn = say
+
+
+@dataclass
+class Desk:
+    """A dataset, a server, and the command with its settings."""
+
+    dataset: Path
+    folder: Path
+    server: FaultServer
+    told: Told
+
+    def label(self, batch: str, name: str = "batch", **settings: Any) -> Run | None:
+        settings = {"num": 40, "llm": "openai:m", "max_tokens": 50, **settings}
+        folder = self.folder / name
+        config = LabelConfig(self.dataset, out=folder / "run", cache=folder / "cache", batch=batch, **settings)  # type: ignore[arg-type]
+        return run(config, self.told)
+
+    def finished(self, name: str = "batch", **settings: Any) -> Run:
+        """Submit and collect, as often as it takes."""
+        for _ in range(5):
+            self.label("submit", name, **settings)
+            try:
+                done = self.label("collect", name, **settings)
+            except RunFailed:
+                continue
+            assert done is not None
+            return done
+        raise AssertionError(self.told.lines)
+
+    def same_as_live(self, done: Run, **settings: Any) -> None:
+        live = self.label("off", "live", **settings)
+        assert live is not None
+        for file in TABLES:
+            assert live.file(file).read_bytes() == done.file(file).read_bytes(), file
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("data") / "babyai", "BabyAI-Text-GoToLocal-Pretraining-S20")
+
+
+@pytest.fixture
+def desk(dataset: Path, tmp_path: Path, server: FaultServer) -> Desk:
+    return Desk(dataset, tmp_path, server, Told())
+
+
+def test_submit_come_back_collect_gives_the_tables_of_a_live_run(desk: Desk) -> None:
+    desk.server.desk.polls = 3
+    assert desk.label("submit") is None
+    assert len(desk.server.requests) == 1, "one request tries an unknown endpoint before thousands are handed in"
+    assert desk.label("status") is None
+    assert "in_progress" in desk.told.lines[-1]
+    with pytest.raises(RunFailed, match="still out"):
+        desk.label("collect")
+    done = desk.label("collect")
+    assert done is not None
+    assert done.facts["batches"][0]["status"] == "completed"
+    assert set(desk.server.desk.submitted.values()) == {1}
+    assert max(desk.server.billed.values()) == 1
+    desk.same_as_live(done)
+    assert desk.label("collect", "batch") is not None, "complete stays complete"
+
+
+def test_goals_go_in_batches_and_conversations_do_not(desk: Desk) -> None:
+    desk.server.plan = lambda prompt, attempt: "goals"
+    done = desk.finished(variant="goal", num=10)
+    assert done.facts["quality"]["distinct_goals"] == 2
+    with pytest.raises(UsageError, match="conversation"):
+        desk.label("submit", "code", variant="code")
+    with pytest.raises(UsageError, match="openai:MODEL"):
+        desk.label("submit", "rules", llm="rules")
+
+
+def test_nothing_is_submitted_twice_and_a_live_run_waits_for_the_batch(desk: Desk) -> None:
+    desk.label("submit")
+    handed_in = desk.server.desk.submitted.copy()
+    desk.label("submit")
+    assert "Already submitted" in desk.told.lines[-1]
+    assert desk.server.desk.submitted == handed_in
+    with pytest.raises(UsageError, match="paid twice"):
+        desk.label("off")
+    assert desk.label("collect") is not None
+
+
+MOMENTS: list[tuple[str, str]] = [
+    ("before", "upload"),
+    ("after", "upload"),
+    ("before", "create"),
+    ("after", "create"),
+    ("before", "save"),
+]
+
+
+@pytest.mark.parametrize(("when", "what"), MOMENTS, ids=lambda moment: str(moment))
+def test_a_kill_at_any_moment_of_submitting_loses_nothing_and_pays_nothing_twice(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, when: str, what: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killing(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any) -> Any:
+            if when == "before":
+                raise Killed
+            await original(*arguments)
+            raise Killed
+
+        return call
+
+    with monkeypatch.context() as patch:
+        if what == "save":
+
+            def write(path: Path, data: Any) -> None:
+                if path.name == batches.FILE and "submitted" in data:
+                    raise Killed
+                atomic_write(path, data)
+
+            patch.setattr("bkrl.llm.batches.atomic_write", write)
+        else:
+            patch.setattr(f"bkrl.llm.batch_api.BatchApi.{what}", killing(getattr(batches.BatchApi, what)))
+        with pytest.raises(Killed):
+            desk.label("submit")
+    done = desk.finished()
+    assert set(desk.server.desk.submitted.values()) == {1}
+    assert max(desk.server.billed.values()) == 1
+    assert not list((desk.folder / "batch" / "run").glob("batch-*.jsonl")), "no input file is left behind"
+    desk.same_as_live(done)
+
+
+@pytest.mark.parametrize("call", ["upload", "create", "list", "retrieve", "content"])
+@pytest.mark.parametrize("fault", ["reset_after", "500", "429:0"])
+def test_passing_faults_of_the_calls_are_got_over(desk: Desk, call: str, fault: str) -> None:
+    desk.server.desk.plan = lambda name, attempt: fault if name == call and attempt == 0 else "ok"
+    for _ in range(4):
+        try:
+            desk.label("submit", num=10)
+            done = desk.label("collect", num=10)
+        except RunFailed:
+            continue
+        break
+    assert done is not None
+    assert set(desk.server.desk.submitted.values()) == {1}
+
+
+def test_answers_twice_out_of_order_torn_and_of_strangers(desk: Desk) -> None:
+    desk.server.desk.messy = True
+    done = desk.finished()
+    assert any("belong to no request" in line for line in desk.told.lines)
+    desk.same_as_live(done)
+
+
+def test_an_expired_batch_gives_what_it_has_and_the_rest_is_asked_again(desk: Desk) -> None:
+    desk.server.desk.ends = "expired"
+    desk.server.plan = lambda prompt, attempt: (
+        "unanswered"
+        if int(prompt[:2], 16) % 3 == 0 and attempt == 0
+        else "500"
+        if attempt == 0 and prompt[2] == "1"
+        else "ok"
+    )
+    desk.label("submit")
+    with pytest.raises(RunFailed, match="still to be asked"):
+        desk.label("collect")
+    first = desk.server.desk.submitted.total()
+    assert any("expired without an answer" in line for line in desk.told.lines)
+    desk.server.desk.ends = "completed"
+    desk.label("submit")
+    assert 0 < desk.server.desk.submitted.total() - first < first, "only what is missing is handed in again"
+    done = desk.label("collect")
+    assert done is not None
+    assert max(desk.server.billed.values()) == 1
+    desk.server.plan = lambda prompt, attempt: "ok"
+    desk.same_as_live(done)
+
+
+def test_a_batch_that_fails_as_a_whole_says_why(desk: Desk) -> None:
+    desk.server.desk.ends = "failed"
+    desk.label("submit")
+    with pytest.raises(RunFailed, match="still to be asked"):
+        desk.label("collect")
+    assert any("line 1 is odd" in line for line in desk.told.lines)
+    desk.server.desk.ends = "completed"
+    assert desk.finished() is not None
+
+
+def odd(prompt: str, attempt: int) -> str:
+    del attempt
+    return ("context", "refusal", "prose", "content_filter", "length", "ok", "ok", "ok")[int(prompt[4], 16) % 8]
+
+
+def test_hopeless_requests_are_recorded_as_a_live_run_records_them(desk: Desk) -> None:
+    desk.server.plan = lambda prompt, attempt: odd(prompt, attempt) if odd(prompt, attempt) == "context" else "ok"
+    done = desk.finished(num=60)
+    rows = read_table(done.file("responses.parquet")).to_pylist()
+    assert {row["reason"] for row in rows if row["status"] == "failed"} == {"context length"}
+    desk.same_as_live(done, num=60)
+
+
+def test_what_cannot_be_read_is_asked_again_in_the_next_batch(desk: Desk) -> None:
+    desk.server.plan = lambda prompt, attempt: (
+        "prose" if int(prompt[4], 16) % 8 == 2 else "length" if int(prompt[4], 16) % 8 == 4 and attempt == 0 else "ok"
+    )
+    done = desk.finished()
+    assert len(desk.server.desk.batches) >= 2
+    assert any(len(json.loads(row["prompt"])) == 4 for row in read_table(done.file("responses.parquet")).to_pylist())
+    desk.server.seen.clear()
+    desk.same_as_live(done)
+
+
+def test_half_the_price_is_reckoned_and_the_limit_holds(desk: Desk) -> None:
+    prices = desk.folder / "prices.toml"
+    prices.write_text(PRICES)
+    done = desk.finished(prices=prices)
+    usage, asked = done.facts["usage"], desk.server.billed.total()
+    assert usage["spent_usd"] == pytest.approx(0.2 + (asked - 1) * 0.1), "the first one was asked at once"
+    assert usage["cost_usd"] == usage["spent_usd"]
+    costs = {round(row["cost_usd"], 6) for row in read_table(done.file("responses.parquet")).to_pylist()}
+    assert costs == {0.1, 0.2}
+    with pytest.raises(RunFailed, match="max-cost"):
+        desk.label("submit", "poor", prices=prices, max_cost=1.0, seed=2)
+    before = desk.server.desk.submitted.total()
+    desk.label("submit", "some", prices=prices, max_cost=12.0, seed=3)
+    assert "do not fit" in "".join(desk.told.lines[-2:])
+    assert 0 < desk.server.desk.submitted.total() - before < 39
+    desk.label("submit", "few", max_requests=11, seed=4)
+    assert desk.server.desk.submitted.total() - before < 60
+
+
+def test_an_endpoint_without_batches_says_so(desk: Desk) -> None:
+    desk.server.desk.plan = lambda call, attempt: "404"
+    with pytest.raises(RunFailed, match="no Batch API"):
+        desk.label("submit")
+    assert not batches.out_in(desk.folder / "batch" / "run")
+    assert desk.label("off") is not None
+
+
+def test_large_runs_are_cut_into_several_files(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MOST_REQUESTS", 15)
+    done = desk.finished()
+    assert sorted(len(text.splitlines()) for text in list(desk.server.desk.files.values())[:3])[-1] == 15
+    assert len(done.facts["batches"]) >= 3
+    monkeypatch.setattr(batches, "MOST_BYTES", 20_000)
+    desk.finished("small", seed=5)
+    inputs = [desk.server.desk.files[batch["input_file_id"]] for batch in desk.server.desk.batches.values()]
+    assert all(len(text) <= 20_000 for text in inputs[len(done.facts["batches"]) :])
+
+
+def test_a_schema_refused_inside_a_batch_is_put_otherwise_next_time(desk: Desk) -> None:
+    desk.label("submit", "known")  # the endpoint is known from now on, and then changes its mind
+    endpoints = desk.folder / "known" / "cache" / "endpoints.json"
+    assert read_json(endpoints)["endpoints"]
+    desk.server.plan = lambda prompt, attempt: "no_schema"
+    done = desk.finished("known")
+    forms = {row["answered_as"] for row in read_table(done.file("responses.parquet")).to_pylist()}
+    assert "json_object" in forms
+
+
+def test_the_key_is_nowhere(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.server.desk.plan = lambda call, attempt: "401" if attempt == 0 else "ok"
+    for step in ("submit", "submit", "status", "status", "collect", "collect"):
+        try:
+            desk.label(step)
+        except RunFailed as error:
+            desk.told.lines += [str(error), repr(error.__cause__), repr(error.__context__)]
+    assert "CANARY" not in "".join(desk.told.lines) + "".join(capsys.readouterr())
+    for file in desk.folder.rglob("*"):
+        assert not file.is_file() or b"CANARY" not in file.read_bytes(), file

@@ -1,0 +1,229 @@
+"""Prices are known or said to be unknown; limits are never exceeded, whatever fails and however often one starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkrl.errors import InputError, RunFailed
+from bkrl.llm import open_backend
+from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.budget import Budget, Exhausted
+from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens
+from bkrl.llm.protocol import Connection, Message, Reply, Request
+from bkrl.llm.store import Store
+from bkrl.reporter import Reporter
+from tests.llm.fault_server import FaultServer
+
+DEAR = Price(1000.0, 100.0, 10_000.0, batch=0.5, flex=0.5)
+QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=5.0, patience=20.0, attempts=6)
+COST = (100 * 1000.0 + 10 * 10_000.0) / 1e6
+"""Of one answer of the server: 100 tokens in, 10 out."""
+
+
+def ask(tmp_path: Path, count: int, budget: Budget, price: Price | None = DEAR) -> tuple[list[Exchange], Asker]:
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter(), budget, price)
+        asks = [Request((Message("user", f"pair {number}"),), max_tokens=20) for number in range(count)]
+        return asker.run([lambda one=one: asker.ask(one) for one in asks], "ask"), asker
+
+
+def openai_at(host: str, model: str) -> dict[str, str]:
+    return {"kind": "openai", "host": host, "model": model}
+
+
+def test_models_are_matched_exactly_by_date_or_by_a_written_beginning(tmp_path: Path) -> None:
+    known = find_price(openai_at("api.openai.com", "gpt-5-mini"))
+    assert known is not None
+    assert (known.input, known.cached_input, known.output, known.batch) == (0.25, 0.025, 2.0, 0.5)
+    assert find_price(openai_at("api.openai.com", "gpt-5-mini-2025-08-07")) == known
+    for model in ("gpt-5-mini-turbo", "gpt-5", "mini", ""):
+        assert find_price(openai_at("api.openai.com", model)) != known
+    assert find_price(openai_at("api.openai.com", "gpt-5-mini-turbo")) is None, "unknown, not nearly known"
+    assert find_price(openai_at("elsewhere.example", "gpt-5-mini")) is None, "another host has prices of its own"
+    own = tmp_path / "prices.toml"
+    own.write_text(
+        '[[price]]\nmodel = "gpt-*"\ninput = 7\noutput = 8\n'
+        '[[price]]\nmodel = "gpt-5*"\ninput = 9\noutput = 10\nhost = "h"\n'
+        '[[price]]\nmodel = "local"\ninput = 1\noutput = 1\n'
+    )
+    assert find_price(openai_at("api.openai.com", "gpt-5-mini"), own).input == 7.0  # type: ignore[union-attr]
+    assert find_price(openai_at("h", "gpt-5-mini"), own).input == 9.0  # type: ignore[union-attr]
+    assert find_price(openai_at("127.0.0.1", "local"), own).output == 1.0  # type: ignore[union-attr]
+
+
+def test_this_machine_costs_nothing() -> None:
+    for identity in ({"kind": "hf", "model": "m", "host": "local"}, openai_at("localhost", "m"), openai_at("::1", "m")):
+        assert find_price(identity) == FREE
+    assert FREE.of(Reply("x")) == 0.0, "also without usage"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "price = 3",
+        '[[price]]\nmodel = "m"\ninput = 1',
+        '[[price]]\nmodel = "m"\ninput = "much"\noutput = 1',
+        '[[price]]\nmodel = "m"\ninput = -1\noutput = 1',
+        '[[price]]\nmodel = "m"\ninput = nan\noutput = 1',
+        '[[price]]\nmodel = "m"\ninput = 1\noutput = 1\nouput = 2',
+        "[[price",
+    ],
+)
+def test_a_malformed_price_list_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match="price list"):
+        find_price(openai_at("h", "m"), file)
+    with pytest.raises(InputError, match="cannot be read"):
+        find_price(openai_at("h", "m"), tmp_path / "none.toml")
+
+
+def test_a_reply_costs_what_its_tokens_and_its_tier_say() -> None:
+    reply = Reply("x", prompt_tokens=1000, completion_tokens=100, cached_tokens=400)
+    assert DEAR.of(reply) == pytest.approx((600 * 1000 + 400 * 100 + 100 * 10_000) / 1e6)
+    assert DEAR.of(replace(reply, tier="batch")) == pytest.approx(DEAR.of(reply) / 2)  # type: ignore[operator]
+    assert DEAR.of(Reply("x", prompt_tokens=5)) is None, "an unknown count is not nothing"
+    assert DEAR.of(replace(reply, cached_tokens=99_999)) == pytest.approx((1000 * 100 + 100 * 10_000) / 1e6)
+
+
+def test_the_bound_holds_for_any_vocabulary_of_bytes() -> None:
+    words = Request((Message("system", "ü" * 50), Message("user", "\U0001f600" * 10)), {"type": "object"})
+    assert most_prompt_tokens(words) >= 100 + 40 + len('{"type": "object"}')
+
+
+def test_rows_and_totals_say_what_was_paid(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "details"
+    exchanges, asker = ask(tmp_path, 5, Budget())
+    cost = (36 * 1000 + 64 * 100 + 10 * 10_000) / 1e6
+    assert [exchange.cost_usd for exchange in exchanges] == [pytest.approx(cost)] * 5
+    facts = {**asker.usage.as_facts(), **asker.cost_facts()}
+    assert facts["cost_usd"] == facts["spent_usd"] == pytest.approx(5 * cost)
+    assert (facts["cached_prompt_tokens"], facts["reasoning_tokens"]) == (320, 20)
+    again, asker = ask(tmp_path, 5, Budget())
+    assert [exchange.cost_usd for exchange in again] == [exchange.cost_usd for exchange in exchanges]
+    assert asker.cost_facts()["spent_usd"] == 0.0, "read from the store"
+    _, asker = ask(tmp_path, 5, Budget(), price=None)
+    assert asker.cost_facts()["cost_usd"] is None
+    assert asker.cost_facts()["price"] == "unknown"
+
+
+def test_a_limit_in_dollars_is_never_exceeded_and_nothing_is_lost_at_it(server: FaultServer, tmp_path: Path) -> None:
+    server.latency = 0.005
+    server.plan = lambda prompt, attempt: "500" if (int(prompt[:4], 16) + attempt) % 4 == 0 else "ok"
+    limit, file = 12 * COST, tmp_path / "spending.jsonl"
+    with pytest.raises(RunFailed, match="max-cost"):
+        ask(tmp_path, 40, Budget(file, max_usd=limit))
+    first = server.billed.total()
+    assert first * COST <= limit
+    assert first >= 10, "what others may still cost is waited for, not taken for spent"
+    with pytest.raises(RunFailed, match="raise it"):
+        ask(tmp_path, 40, Budget(file, max_usd=limit))
+    assert server.billed.total() * COST <= limit, "a second start has no second purse"
+    exchanges, asker = ask(tmp_path, 40, Budget(file, max_usd=100.0))
+    assert all(exchange.status == "ok" for exchange in exchanges)
+    assert max(server.billed.values()) == 1
+    assert asker.budget.paid == pytest.approx(40 * COST)
+
+
+def test_answers_that_were_lost_count_as_paid(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "truncated_json"
+    bound = DEAR.bound(Request((Message("user", "pair 0"),), max_tokens=20))
+    with pytest.raises(RunFailed, match="max-cost"):
+        ask(tmp_path, 30, Budget(max_usd=3.5 * bound))
+    assert server.billed.total() == 3
+    assert server.billed.total() * COST <= 3.5 * bound
+
+
+def test_a_limit_in_requests_counts_every_single_one(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "picky" if int(prompt[0], 16) % 2 else "500" if attempt == 0 else "length"
+    file = tmp_path / "spending.jsonl"
+    with pytest.raises(RunFailed, match="max-requests"):
+        ask(tmp_path, 100, Budget(file, max_requests=17))
+    assert len(server.requests) == 17, "refusals, repetitions and longer second tries included"
+    with pytest.raises(RunFailed, match="max-requests"):
+        ask(tmp_path, 100, Budget(file, max_requests=30))
+    assert len(server.requests) == 30
+
+
+def test_a_budget_survives_kills_torn_lines_and_counts_what_was_out(tmp_path: Path) -> None:
+    file = tmp_path / "spending.jsonl"
+    first = Budget(file)
+    done, out = first.begin(2.0), first.begin(3.0)
+    first.settle(done, 1.5)
+    first.settle(done, 99.0)
+    with file.open("ab") as raw:
+        raw.write(b'{"end": "' + out.encode())  # killed while it wrote
+    again = Budget(file, max_usd=5.0)
+    assert (again.paid, again.doubtful, again.requests) == (1.5, 3.0, 2)
+    with pytest.raises(Exhausted, match=r"4\.5"):
+        asyncio.run(again.reserve(0.6))
+    again.settle(again.begin(0.4), 0.4)
+    assert Budget(file).paid == pytest.approx(1.9)
+
+
+def test_reservations_wait_for_each_other_and_never_pass_the_limit() -> None:
+    rng = random.Random(3)
+
+    async def main() -> tuple[float, float, int]:
+        budget, most, refused = Budget(max_usd=10.0), 0.0, 0
+
+        async def one() -> None:
+            nonlocal most, refused
+            bound = rng.uniform(0.5, 3.0)
+            try:
+                name = await budget.reserve(bound)
+            except Exhausted:
+                refused += 1
+                return
+            most = max(most, budget.committed)
+            await asyncio.sleep(rng.uniform(0.0, 0.002))
+            if rng.random() < 0.1:
+                budget.lose(name)
+            else:
+                budget.settle(name, bound * rng.random() * 0.2)
+
+        await asyncio.gather(*(one() for _ in range(300)))
+        return most, budget.committed, refused
+
+    most, spent, refused = asyncio.run(main())
+    assert most <= 10.0
+    assert 7.0 < spent <= 10.0
+    assert refused
+
+
+def test_flex_is_asked_for_priced_and_missed_loudly(server: FaultServer, tmp_path: Path) -> None:
+    flex = Connection(tmp_path, tier="flex")
+    request = Request((Message("user", "x"),))
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend("openai:m", flex), store, QUICK, Reporter(), None, DEAR)
+        (exchange,) = asker.run([lambda: asker.ask(request)], "ask")
+        assert server.requests[-1]["service_tier"] == "flex"
+        assert exchange.cost_usd == pytest.approx(COST / 2)
+        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter(), None, DEAR)
+        (same,) = asker.run([lambda: asker.ask(request)], "ask")
+        assert same.cached, "the tier is no part of the question"
+        assert same.cost_usd == exchange.cost_usd, "what it was bought for"
+        server.plan = lambda prompt, attempt: "no_flex"
+        asker = Asker(open_backend("openai:m", flex), store, QUICK, Reporter())
+        with pytest.raises(RunFailed, match="no flex tier"):
+            asker.run([lambda: asker.ask(Request((Message("user", "y"),)))], "ask")
+
+
+def test_every_shipped_price_is_dated_and_sane() -> None:
+    import tomllib
+    from importlib import resources
+
+    document = tomllib.loads((resources.files("bkrl.llm") / "prices.toml").read_text("utf-8"))
+    assert len(document["as_of"]) == 10
+    for entry in document["price"]:
+        price = find_price(openai_at(entry["host"], entry["model"]))
+        assert price is not None
+        assert 0 < price.cached_input <= price.input < price.output
+        assert document["as_of"] in price.source
+    assert json.dumps(document)
