@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bkrl import console
-from bkrl.commands.shown import LOOK, Json, print_facts
+from bkrl.commands.shown import LOOK, Json, show_run
 
 Labels = Annotated[Path, typer.Argument(help="a label run")]
 DatasetOption = Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one that was labelled]")]
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command("label view", rich_help_panel=LOOK)(view)
     app.command("label audit", rich_help_panel=LOOK)(audit)
+    app.command("label merge", rich_help_panel=LOOK)(merge)
 
 
 def view(
@@ -41,10 +42,28 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Label some pairs yourself, without seeing their labels, and learn how far both agree. Stop and go on at will."""
-    from bkrl.labelers.audit import hold
+    from bkrl.labelers.audit import as_table, hold
 
     found = hold(labels, _ask, n=n, seed=seed, auditor=auditor, dataset=dataset)
-    print_facts(str(labels), found, as_json)
+    if as_json:
+        console.print_json(found)
+        return
+    table = as_table(found)
+    console.print_table(found["answers"], table["header"], table["rows"])
+
+
+def merge(
+    shards: Annotated[list[Path], typer.Argument(help="label runs made with --shard 1/n to n/n")],
+    out: Annotated[Path, typer.Option("--out", help="run directory")],
+    dataset: Annotated[
+        Path | None, typer.Option(help="the dataset  \\[default: where the first shard found it]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Join all shards of one labelling: the same tables, byte for byte, as if one machine had labelled it all."""
+    from bkrl.stages.label import merge
+
+    show_run(merge(shards, out, console.reporter(), dataset), as_json)
 
 
 def _ask(text: str) -> str | None:

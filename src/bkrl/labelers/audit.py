@@ -20,7 +20,7 @@ from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.labelers.agreement import cohen_kappa, share
 from bkrl.labelers.answers import Choice
 from bkrl.labelers.material import SegmentText, segment_text
-from bkrl.labelers.quality import SWAPPED, segments_of
+from bkrl.labelers.quality import SWAPPED, cells, segments_of
 from bkrl.labelers.tables import dataset_of, labels_of, variant_of
 from bkrl.rng import generator
 from bkrl.run import Run, sha256
@@ -164,6 +164,21 @@ def compare(table: Sequence[Row], given: Mapping[int, Answer]) -> dict[str, Any]
         "agreement": share(sum(one == other for one, other in both), len(both)),
         "agreement_decided": share(sum(one == other for one, other in decided), len(decided)),
         "cohen_kappa": cohen_kappa(both),
+    }
+
+
+def as_table(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What `hold` found, as `header` and `rows` to print."""
+    kappa = found["cohen_kappa"]
+    return {
+        "header": ["", "value", "95 % interval", "n"],
+        "rows": [
+            ["same answer as the labels (A, B or tie)", *cells(found["agreement"])],
+            ["same where both decided", *cells(found["agreement_decided"])],
+            ["Cohen's kappa", "–" if kappa is None else f"{kappa:.3f}", "", f"{found['answered']:,}"],
+            ["skipped", f"{found['skipped']:,}", "", ""],
+            ["still to be answered", f"{found['pairs_left']:,}", "", ""],
+        ],
     }
 
 

@@ -68,7 +68,7 @@
   }
   const picture = (view) => {
     if (!pictures || view < 0) return null;
-    const canvas = make("canvas");
+    const canvas = make("canvas", "", pictures.tile < 12 ? "coarse" : "");
     canvas.width = pictures.columns * pictures.tile;
     canvas.height = pictures.rows * pictures.tile;
     canvas.setAttribute("aria-hidden", "true"); // the caption beside it says the same
@@ -196,7 +196,7 @@
   let searchable = null;
   const searchText = (number) => {
     const data = record(number);
-    const words = data.segments.flat().map(([, caption]) => book.lines[caption]);
+    const words = [`${pairs ? "pair" : "moment"} ${index.id[number]}:`, ...data.segments.flat().map(([, caption]) => book.lines[caption])];
     const asked = pairs ? data.votes.flatMap((vote) => vote[4]) : data.asked.flat();
     for (const packed of asked) words.push(exchange(packed).reply || "");
     for (const [goal, wordings] of data.goals || []) words.push(book.lines[goal], ...wordings.map((one) => book.lines[one]));
