@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkrl.envs import world
 from bkrl.errors import UsageError
 from bkrl.potentials.upstream import DEFECTS, parse
+from bkrl.report.comparison import SUCCESS, Trained, group_runs
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 from bkrl.stages import train_rs
@@ -100,3 +102,15 @@ def test_the_defects_study_has_every_defect_of_its_potentials_alone(tmp_path: Pa
         alone |= chosen if len(chosen) == 1 else set()
     # b9 is the default; b30 needs goals, which the study leaves out
     assert alone == set(DEFECTS) - {"b9", "b30"}
+
+
+def test_a_report_names_the_defects_even_where_all_runs_have_them() -> None:
+    def trained(alg: str, compat: str, seed: int) -> Trained:
+        series = {SUCCESS: (np.array([0.0, 1.0]), np.array([0.0, 1.0]))}
+        none = "none: published defects"
+        return Trained(f"{alg}{compat}{seed}", "W", alg, seed, {"compat": compat}, series, form="pbrs", guarantee=none)
+
+    groups, _ = group_runs([trained("ppo", "b10", 1), *(trained("bk-pref", "b2,b3", seed) for seed in (1, 2))])
+    assert [group.label for group in groups] == ["bk-pref (defects b2,b3)", "ppo (defects b10)"]
+    assert not any(group.is_baseline for group in groups)  # a baseline has no defects
+    assert groups[0].legend.endswith("no guarantee")

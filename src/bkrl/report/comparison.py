@@ -192,7 +192,7 @@ def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
     """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the most common."""
-    keys = sorted({key for run in runs for key in run.settings})
+    keys = sorted({key for run in runs for key in run.settings} - {"compat"})
     usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
     # The value most runs have needs no mention; ties go to the first in the alphabet, so that labels are stable.
     common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
@@ -200,6 +200,8 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     labels = []
     for run in runs:
         parts = [] if run.form in ("none", "pbrs") or run.alg == "rnd" else [run.form]
+        if defects := run.settings.get("compat", ""):  # named even where all runs have them
+            parts.append(f"defects {defects}")
         parts += [] if run.control == "none" else [run.control]
         if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
             parts.append(run.annotator)
