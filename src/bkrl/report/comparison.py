@@ -75,7 +75,7 @@ class Group:
     @property
     def legend(self) -> str:
         """The label with its form of shaping, and a warning where that keeps nothing."""
-        form = f" · {self.form}" if self.form not in ("none", "") and self.form not in self.label else ""
+        form = f" · {self.form}" if self.form not in ("none", "novelty", "") and self.form not in self.label else ""
         return self.label + form + (" · no guarantee" if self.unguarded else "")
 
     @property
@@ -199,7 +199,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
     labels = []
     for run in runs:
-        parts = [] if run.form in ("none", "pbrs") or run.alg == "rnd" else [run.form]
+        parts = [] if run.form in ("none", "pbrs", "novelty") else [run.form]
         if defects := run.settings.get("compat", ""):  # named even where all runs have them
             parts.append(f"defects {defects}")
         parts += [] if run.control == "none" else [run.control]

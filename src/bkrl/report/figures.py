@@ -30,7 +30,7 @@ PROFILE_POINTS = 51
 # A colour for each algorithm and each kind of control, a pattern for each form of shaping: figures agree.
 _SLOTS = {"ppo": 0, "bk-code": 1, "bk-pref": 2, "bk-goal": 3, "rnd": 4}
 _CONTROL_SLOTS = {"shuffled": 5, "zero": 7, "random": 6, "random labels": 4, "return labels": 3}
-_DASHES = {"none": "6 4", "pbrs": "", "advice": "8 3", "decay": "2 3", "pbim": "10 3 2 3", "grm": "10 3 2 3"}
+_DASHES = {"none": "6 4", "pbrs": "", "advice": "8 3", "pbrs+advice": "12 2", "decay": "2 3", "pbim": "10 3 2 3"}
 _OTHER_DASHES = ("", "8 3", "2 3", "10 3 2 3", "4 2", "1 4")
 
 

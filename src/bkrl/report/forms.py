@@ -1,21 +1,31 @@
-"""The forms of shaping in words: what is added to the reward, and what each form keeps."""
+"""The forms of shaping in words: what takes part in learning how, and what each form keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bkrl.potentials.shaping import FORMS
 from bkrl.report.comparison import Trained
 
-WHAT = {
-    "none": "nothing: the world's own reward alone",
-    "pbrs": "potential-based shaping: γΦ(h′) − Φ(h) is added, Φ of a terminal state is 0",
-    "advice": "nothing is added to the reward: the policy's logits start at what the advice says, which fades to 0",
-    "decay": "a plain bonus whose weight falls to 0 by a schedule",
-    "pbim": "an intrinsic reward whose sum over an episode is taken back at its end",
-    "grm": "an intrinsic reward whose sum over an episode is taken back at its end",
-    "additive": "a plain bonus is added to the reward",
-}
+NOVELTY = "novelty"
+"""What `rnd` adds is no shaping, but a bonus all the same."""
+_NOVELTY = ("a bonus for novelty is added to the reward", "none: what is optimal may change while the bonus lasts")
+
+
+def form_of(alg: str, facts: Mapping[str, Any]) -> str:
+    """The form of shaping of a run; runs from before manifests named one had potential-based shaping or none."""
+    if alg == "rnd":
+        return NOVELTY
+    return str(facts.get("form") or ("pbrs" if alg.startswith("bk-") else "none"))
+
+
+def guarantee_of(alg: str, facts: Mapping[str, Any]) -> str:
+    """What that form keeps, as the run's manifest says."""
+    if alg == "rnd":
+        return _NOVELTY[1]
+    form = form_of(alg, facts)
+    return str(facts.get("guarantee") or (FORMS[form].guarantee if form in FORMS else ""))
 
 
 def forms_of(trained: Sequence[Trained]) -> list[dict[str, Any]]:
@@ -23,14 +33,14 @@ def forms_of(trained: Sequence[Trained]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], set[str]] = {}
     for run in trained:
         found.setdefault((run.form, run.guarantee), set()).add(run.alg)
-    order = list(WHAT)
+    order = [*FORMS, NOVELTY]
     known = sorted(found, key=lambda one: (order.index(one[0]) if one[0] in order else len(order), one))
     return [
         {
             "form": form,
             "algs": sorted(found[form, guarantee]),
-            "what": WHAT.get(form, ""),
-            "guarantee": guarantee or "The world's own task, unchanged.",
+            "what": _NOVELTY[0] if form == NOVELTY else FORMS[form].added if form in FORMS else "",
+            "guarantee": guarantee,
             "unguarded": guarantee.lower().startswith("none"),
         }
         for form, guarantee in known

@@ -9,6 +9,8 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, InputError
 from bkrl.report.provenance import Chain, Node
@@ -50,8 +52,10 @@ def labels(chain: Chain, node: Node) -> dict[str, Any]:
     return shown
 
 
-def potential(node: Node) -> dict[str, Any]:
-    """One potential for the page: what it is, its figures, its certificate, and courses of Φ over a few episodes."""
+def potential(chain: Chain, node: Node, drawn: bool) -> dict[str, Any]:
+    """One potential for the page: what it is, its figures, its certificate, and courses of Φ over a few episodes; with
+    `drawn`, strips with frames and captions in their place.
+    """
     facts = node.facts
     shown: dict[str, Any] = {
         "key": node.key,
@@ -64,10 +68,13 @@ def potential(node: Node) -> dict[str, Any]:
         "training": flatten(facts.get("training", {})),
         "checks": [],
         "examples": [],
+        "strips": [],
         "problem": node.problem,
     }
     if node.run is None or not node.sound:
         return shown
+    if drawn:
+        shown["strips"] = _strips(chain, node)
     outputs = node.run.manifest.get("outputs", {})
     try:
         if "potential_report.json" in outputs:
@@ -83,6 +90,29 @@ def potential(node: Node) -> dict[str, Any]:
     except (BkrlError, KeyError, TypeError, ValueError) as problem:
         shown["problem"] = f"{node.key}: its report cannot be read ({problem})."
     return shown
+
+
+def _strips(chain: Chain, node: Node) -> list[Markup]:
+    """Φ over a solved and a failed episode of its dataset, with frames and captions; none where either is not there as
+    it was, or the potential cannot be loaded here.
+    """
+    from bkrl.potentials import load_potential
+    from bkrl.report.potentials import strips
+
+    source = chain.input(node, "dataset")
+    if source is None or source.run is None or not source.sound or node.run is None:
+        return []
+    try:
+        loaded = load_potential(node.run.path)
+    except (BkrlError, OSError):
+        return []
+    try:
+        # Strip.svg is ours; the texts of others in it are escaped.
+        return [Markup(strip.svg()) for strip in strips(loaded, Dataset(source.run))]
+    except (BkrlError, OSError):
+        return []
+    finally:
+        loaded.close()
 
 
 def agents(nodes: Sequence[Node], about: Sequence[tuple[str, str]]) -> tuple[list[dict[str, Any]], int]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
+from bkrl.errors import BkrlError
 from bkrl.report import findings as words
 from bkrl.report import material
 from bkrl.report.comparison import Comparison, Row, Trained
@@ -12,9 +15,14 @@ from bkrl.report.costs import costs, timings
 from bkrl.report.evaluations import about, evaluated, evaluation, labels_of
 from bkrl.report.figures import figures_of, styles_of
 from bkrl.report.forms import forms_of
+from bkrl.report.labels_page import quality_section
 from bkrl.report.lineage import anchor, node_values, software, tree
+from bkrl.report.potentials import STAGE as WORTH
+from bkrl.report.potentials import section
 from bkrl.report.provenance import STAGES, Chain, Node
 from bkrl.report.tables import row_values
+
+MOST_DRAWN = 6
 
 
 def build(
@@ -30,7 +38,7 @@ def build(
     worlds: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """All values of the template `report.html`. `worlds`: env id → rules and solved, in words, where known."""
-    labels = [material.labels(chain, node) for node in chain.of("label")]
+    labels = [material.labels(chain, node) | {"quality_table": _quality(node)} for node in chain.of("label")]
     rules = any(label["llm"] == "rules" or "not a language model" in label["annotator"] for label in labels)
     usual = software(chain)
     names = labels_of([row.group for comparison in comparisons for row in comparison.rows])
@@ -55,7 +63,12 @@ def build(
         "agents": [agent | captions[agent["key"]] for agent in agents],
         "agents_skipped": skipped,
         "labels": [label | {"anchor": anchor(label["key"])} for label in labels],
-        "potentials": [material.potential(node) | {"anchor": anchor(node.key)} for node in chain.of("train-rm")],
+        "potentials": _potentials(chain),
+        "worths": [
+            {"key": node.key, "anchor": anchor(node.key), "body": section(node.run.path)}
+            for node in chain.of(WORTH)
+            if node.sound and node.run is not None
+        ],
         "forms": forms_of(trained),
         "costs": costs(chain),
         "timings": timings(chain, trained),
@@ -63,7 +76,7 @@ def build(
         "tree": tree(chain),
         "stages": [
             {"name": stage, "nodes": [node_values(node, usual) for node in chain.of(stage)]}
-            for stage in (*STAGES, "?")
+            for stage in (*STAGES, WORTH, "?")
             if chain.of(stage)
         ],
     }
@@ -95,6 +108,23 @@ def results(values: Mapping[str, Any], problems: Sequence[str]) -> dict[str, Any
         "evaluations": [{key: value for key, value in row.items() if key != "anchor"} for row in values["evaluations"]],
         "costs": values["costs"],
     }
+
+
+def _quality(node: Node) -> Markup:
+    """Label quality as a table; empty where a run from before has other figures, which are then shown as they are."""
+    if node.run is None or not node.sound:
+        return Markup("")
+    try:
+        return quality_section(node.run)
+    except (BkrlError, KeyError, TypeError, ValueError):
+        return Markup("")
+
+
+def _potentials(chain: Chain) -> list[dict[str, Any]]:
+    """All potentials, real ones first; strips are drawn for the first few of these, controls have curves of Φ alone."""
+    nodes = sorted(chain.of("train-rm"), key=lambda node: node.facts.get("control", "none") != "none")
+    real = [node.key for node in nodes if node.facts.get("control", "none") == "none"][:MOST_DRAWN]
+    return [material.potential(chain, node, node.key in real) | {"anchor": anchor(node.key)} for node in nodes]
 
 
 def _meta(chain: Chain, trained: Sequence[Trained]) -> str:

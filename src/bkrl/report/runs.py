@@ -9,20 +9,18 @@ import numpy as np
 
 from bkrl.report.comparison import SUCCESS, Trained
 from bkrl.report.curves import series_of
+from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.provenance import Chain, Node
 
 # What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.
-_POOLED = {"seed", "out", "potential", "env", "alg", "form", "steps", "threads", "fresh", "checkpoint_every"}
+_POOLED = {"seed", "out", "potential", "env", "alg", "shaping", "steps", "threads", "fresh", "checkpoint_every"}
+# The same for what they rest on; who answered and what a control is stand in the label already.
+_POOLED_SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
 # The same for what they rest on; who answered and what a control is stand in the label already.
 _POOLED_BEFORE = {
     "seed", "out", "dataset", "labels", "llm", "control", "variant", "cache", "concurrency", "rpm", "tpm",
-    "max_requests", "dry_run", "threads", "fresh",
+    "max_requests", "max_cost", "prices", "tier", "batch", "dry_run", "threads", "fresh",
 }  # fmt: skip
-_BEFORE = {
-    "none": "",
-    "pbrs": "Optimal policies stay optimal, exactly, on the decision process whose states are the histories Φ sees.",
-    "additive": "none: what is optimal may change while the bonus lasts",
-}
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
 
 
@@ -57,16 +55,6 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         form=form_of(alg, node.facts),
         guarantee=guarantee_of(alg, node.facts),
     )
-
-
-def form_of(alg: str, facts: Mapping[str, Any]) -> str:
-    """The form of shaping a run says it has; runs from before manifests said so had one each."""
-    return str(facts.get("form") or ("pbrs" if alg.startswith("bk-") else "additive" if alg == "rnd" else "none"))
-
-
-def guarantee_of(alg: str, facts: Mapping[str, Any]) -> str:
-    """What that form keeps, as the run says."""
-    return str(facts.get("guarantee") or _BEFORE.get(form_of(alg, facts), ""))
 
 
 def _control(ancestors: Sequence[Node]) -> str:

@@ -18,6 +18,7 @@ from bkrl.report.comparison import SUCCESS, Comparison, compare_all, group_runs
 from bkrl.report.figures import bands_of, panels, styles_of
 from bkrl.report.html import render
 from bkrl.report.png import Panel, write_png
+from bkrl.report.potentials import STAGE as WORTH
 from bkrl.report.provenance import Node, follow
 from bkrl.report.runs import strangers, training_runs, world_facts
 from bkrl.report.tables import text_table
@@ -50,7 +51,7 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     usable = [node for node in named if node.sound]
     if not usable:
         raise InputError(chain.problems[0] if chain.problems else "There is nothing to report on.")
-    if not any(node.stage in ("train-rs", "evaluate") for node in usable):
+    if not any(node.stage in ("train-rs", "evaluate", WORTH) for node in usable):
         raise InputError(f"{usable[0].key} is a '{usable[0].stage}' run; name train-rs or evaluate runs to report on.")
     problems = list(chain.problems)
     problems += [f"{node.key} is therefore left out of every number on this page." for node in named if not node.sound]
