@@ -13,10 +13,12 @@ import torch
 from bkrl.config import PPOConfig, TrainRsConfig
 from bkrl.envs import toy, world
 from bkrl.errors import InputError, UsageError
+from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.reporter import Reporter
-from bkrl.rl.policy import Policy
+from bkrl.rl.networks.advised import Advice
+from bkrl.rl.policy import Policy, advice_network
 from bkrl.run import Run
 from bkrl.stages import train_rs
 from bkrl.stages.train_rs import run, whole_rollouts
@@ -36,6 +38,7 @@ def potential_run(path: Path, env_id: str = "Toy-TwoExits", variant: str = "code
     made = Run.create(path, stage="train-rm", config=PPOConfig())
     made.file(PROGRAM).write_text(source)
     facts = world(env_id)
+    files, told = advice.save(Advice(advice_network(facts, seed=1), 1.0), made.path)
     artefact = Artefact(
         kind="code",
         horizon=2,
@@ -44,10 +47,11 @@ def potential_run(path: Path, env_id: str = "Toy-TwoExits", variant: str = "code
         obs_shape=facts.obs_shape,
         action_names=facts.action_names,
         scale=Scale(-4.0, 0.0),
-        files={PROGRAM: ""},
+        files=dict.fromkeys([PROGRAM, *files], ""),
+        settings=told,
     )
     artefact.write(made.path)
-    made.finish(["potential.json", PROGRAM], variant=variant)
+    made.finish(["potential.json", PROGRAM, *files], variant=variant)
     return path
 
 
@@ -81,6 +85,37 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     assert Run.open(result.path, "train-rs").manifest["outputs"]["policy-best.safetensors"]
 
 
+@pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"])
+def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
+    config = settings(
+        tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=6_000
+    )
+    result = run(config, Reporter())
+    assert result.facts["form"] == form
+    assert result.facts["guarantee"].startswith("none") == (form == "additive")
+    weights = [row["shaping/advice_weight"] for row in rows(result.path, "shaping/advice_weight")]
+    assert (weights[0], weights[-1]) == (4.0, 0.0) if "advice" in form else weights == []
+    assert bool(rows(result.path, "shaping/phi_mean")) == (form != "advice")
+    # Whatever took part in learning, what is kept in the end is a plain policy.
+    assert Policy.load(result.path).network.spec["name"] == "compact"
+
+
+def test_forms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    code = potential_run(tmp_path / "rm")
+    with pytest.raises(UsageError, match="--alg ppo has none"):
+        run(settings(tmp_path / "a", shaping="advice"), Reporter())
+    with pytest.raises(UsageError, match="use --compat with --shaping pbrs"):
+        run(settings(tmp_path / "b", alg="bk-code", potential=code, shaping="decay", compat="b2"), Reporter())
+    assert [path.name for path in tmp_path.iterdir()] == ["rm"]
+
+
+def test_a_shifted_potential_pays_another_reward_and_keeps_the_answer(tmp_path: Path) -> None:
+    code = potential_run(tmp_path / "rm")
+    result = run(settings(tmp_path / "run", alg="bk-code", potential=code, shaping_shift=1.0), Reporter())
+    assert greedy(result.path)[:3].tolist() == [1, 1, 1]
+    assert all(row["shaping/phi_mean"] >= 0 for row in rows(result.path, "shaping/phi_mean"))
+
+
 def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Path) -> None:
     config = settings(tmp_path / "run", steps=1_000)
     run(config, Reporter())
@@ -96,6 +131,8 @@ def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Pa
     ("env_id", "alg"),
     [
         ("Toy-TwoExits", "bk-code"),
+        ("Toy-TwoExits", "bk-code pbim"),
+        ("Toy-TwoExits", "bk-code advice"),
         ("BabyAI-Text-GoToLocal-RedBall-S20", "ppo"),
         ("BabyAI-Text-PickUp-RedBall-S20", "rnd"),
     ],
@@ -103,8 +140,17 @@ def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Pa
 def test_interrupted_is_byte_for_byte_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env_id: str, alg: str
 ) -> None:
+    alg, _, form = alg.partition(" ")
     potential = potential_run(tmp_path / "rm") if alg == "bk-code" else None
-    whole = settings(tmp_path / "whole", alg=alg, potential=potential, env=env_id, steps=6_000, eval_every=1_500)
+    whole = settings(
+        tmp_path / "whole",
+        alg=alg,
+        shaping=form or "pbrs",
+        potential=potential,
+        env=env_id,
+        steps=6_000,
+        eval_every=1_500,
+    )
     run(whole, Reporter())
 
     evaluate, calls = train_rs.evaluate, iter(range(100))

@@ -27,6 +27,7 @@ class Bonus:
         gamma: the discount PPO learns with.
         reward_scale: factor of the world's reward.
         bonus_coef: factor of Φ.
+        shift: added to Φ of all but terminal states.
         until: environment steps after which the bonus has fallen linearly to 0; 0: it stays.
     """
 
@@ -35,9 +36,16 @@ class Bonus:
     coef = 1.0
 
     def __init__(
-        self, potential: Potential, gamma: float, *, reward_scale: float = 1.0, bonus_coef: float, until: int = 0
+        self,
+        potential: Potential,
+        gamma: float,
+        *,
+        reward_scale: float = 1.0,
+        bonus_coef: float,
+        shift: float = 0.0,
+        until: int = 0,
     ) -> None:
-        self.values = PotentialOfRollout(potential)
+        self.values = PotentialOfRollout(potential, shift)
         self.gamma, self.reward_scale, self.bonus_coef, self.until = gamma, reward_scale, bonus_coef, until
         self.horizon = potential.horizon
         self.steps = 0
@@ -85,9 +93,16 @@ class InvariantBonus(Bonus):
     """
 
     def __init__(
-        self, potential: Potential, gamma: float, *, num_envs: int, reward_scale: float = 1.0, bonus_coef: float
+        self,
+        potential: Potential,
+        gamma: float,
+        *,
+        num_envs: int,
+        reward_scale: float = 1.0,
+        bonus_coef: float,
+        shift: float = 0.0,
     ) -> None:
-        super().__init__(potential, gamma, reward_scale=reward_scale, bonus_coef=bonus_coef)
+        super().__init__(potential, gamma, reward_scale=reward_scale, bonus_coef=bonus_coef, shift=shift)
         self.owed = np.zeros(num_envs)
 
     def paid(self, rollout: Rollout, bonus: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,10 +11,11 @@ from bkrl.windows import Rollout, Windows
 
 
 class PotentialOfRollout:
-    """Φ of every window of one rollout after another."""
+    """Φ + shift of every window of one rollout after another (what follows a termination stays 0)."""
 
-    def __init__(self, potential: Potential) -> None:
+    def __init__(self, potential: Potential, shift: float = 0.0) -> None:
         self.potential = potential
+        self.shift = np.float32(shift)
         self.horizon = potential.horizon
         self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
 
@@ -26,7 +27,7 @@ class PotentialOfRollout:
         steps, envs = rollout.rewards.shape
         kept = self._kept(rollout)
         first = 0 if kept is None else 1
-        values = self._evaluate(rollout, first)
+        values = self._evaluate(rollout, first) + self.shift
         rows = (steps + 1 - first) * envs
         phi = np.empty((steps + 1, envs), np.float32)
         if kept is not None:
@@ -66,6 +67,7 @@ class ShapedReward:
         gamma: the discount PPO learns with; shaping keeps optimal policies only with the same one.
         reward_scale: factor of the world's reward.
         shaping_coef: factor of Φ (a scaled potential is a potential, so optimal policies stay).
+        shift: added to Φ of all but terminal states (a shifted potential is one, too, but not as quick to learn with).
         coef: weight of this stream's advantages among PPO's streams.
     """
 
@@ -79,10 +81,11 @@ class ShapedReward:
         *,
         reward_scale: float = 1.0,
         shaping_coef: float = 1.0,
+        shift: float = 0.0,
         coef: float = 1.0,
     ) -> None:
         self.potential = potential
-        self.values = PotentialOfRollout(potential)
+        self.values = PotentialOfRollout(potential, shift)
         self.gamma = gamma
         self.reward_scale = reward_scale
         self.shaping_coef = shaping_coef

@@ -183,14 +183,14 @@ def _streams(
     coef = FORMS[form].coef if config.shaping_coef is None else config.shaping_coef
     if potential is not None and defects:
         return [PublishedReward(potential, gamma, defects, reward_scale=scale, shaping_coef=coef)]
+    same: dict[str, Any] = {"reward_scale": scale, "shift": config.shaping_shift}
     if potential is not None and form in ("pbrs", "pbrs+advice"):
-        return [ShapedReward(potential, gamma, reward_scale=scale, shaping_coef=coef)]
+        return [ShapedReward(potential, gamma, shaping_coef=coef, **same)]
     if potential is not None and form == "pbim":
-        worlds = config.ppo.num_envs
-        return [InvariantBonus(potential, gamma, num_envs=worlds, reward_scale=scale, bonus_coef=coef)]
+        return [InvariantBonus(potential, gamma, num_envs=config.ppo.num_envs, bonus_coef=coef, **same)]
     if potential is not None and form in ("decay", "additive"):
         until = config.decay_steps if form == "decay" else 0
-        return [Bonus(potential, gamma, reward_scale=scale, bonus_coef=coef, until=until)]
+        return [Bonus(potential, gamma, bonus_coef=coef, until=until, **same)]
     streams: list[RewardStream] = [EnvReward(gamma=gamma, scale=config.reward_scale)]
     if config.alg == "rnd":
         seed = derive_seed(config.seed, "rnd")
