@@ -1,0 +1,276 @@
+"""Labelling shared out over machines and joined again, and answers read again without asking anybody."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkrl.cli import run_command
+from bkrl.config import LabelConfig
+from bkrl.dataset import Dataset
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.labelers import answers, preferences, work
+from bkrl.labelers.shards import Shard, summed
+from bkrl.reporter import Reporter
+from bkrl.run import Run, read_table
+from bkrl.schema import GOALS, PREFERENCES, RESPONSES
+from bkrl.stages.label import merge, run
+from tests.experience import write_world
+from tests.llm.fault_server import FaultServer
+
+BABYAI = "BabyAI-Text-GoToLocal-Pretraining-S20"
+FILE = {"pref": "preferences.parquet", "goal": "goals.parquet", "code": "programs.parquet"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("data") / "babyai", BABYAI)
+
+
+def does(prompt: str) -> str:
+    return ("prose", "prose", "prose", "refusal", "context", "ok", "ok", "ok")[int(prompt[:2], 16) % 8]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Some prompts get prose, a few are refused or too long for the model; a prompt always gets the same."""
+    with FaultServer(lambda prompt, attempt: does(prompt)) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        yield running
+
+
+def label(data: Path, out: Path, **settings: Any) -> Run:
+    settings = {"cache": out.parent / f"cache-{out.name}", **settings}
+    result = run(LabelConfig(dataset=data, out=out, **settings), Reporter())
+    assert result is not None
+    return result
+
+
+def same_tables(one: Run, other: Run, variant: str) -> bool:
+    return all(one.file(f).read_bytes() == other.file(f).read_bytes() for f in ("responses.parquet", FILE[variant]))
+
+
+@pytest.mark.parametrize(
+    ("variant", "count", "settings"),
+    [
+        ("pref", 3, {"num": 80, "swap": "both", "votes": 2}),
+        ("goal", 3, {"num": 40, "votes": 2}),
+        ("code", 2, {"num": 2, "votes": 2}),
+    ],
+)
+def test_merged_shards_are_the_undivided_run_byte_for_byte(
+    variant: str, count: int, settings: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
+    whole = label(data, tmp_path / "whole", variant=variant, **settings)
+    shards = [
+        label(data, tmp_path / f"s{n}", variant=variant, shard=f"{n}/{count}", **settings) for n in range(1, count + 1)
+    ]
+    rows = [read_table(shard.file(FILE[variant])).num_rows for shard in shards]
+    assert min(rows) > 0
+    assert sum(rows) == read_table(whole.file(FILE[variant])).num_rows
+    merged = merge([shard.path for shard in reversed(shards)], tmp_path / "merged", Reporter())
+    assert same_tables(merged, whole, variant)
+    assert merged.facts["quality"] == whole.facts["quality"]
+    assert "not a language model" in merged.facts["annotator"], "who answered is still said"
+    assert Run.open(tmp_path / "merged", "label").config["config"]["shard"] is None
+
+
+def test_shards_of_a_faulty_model_on_several_machines_ask_everything_once(
+    data: Path, tmp_path: Path, server: FaultServer
+) -> None:
+    settings = {"num": 70, "swap": "both", "llm": "openai:m"}
+    whole = label(data, tmp_path / "whole", **settings)
+    asked = dict(server.seen)
+    server.seen.clear()
+    shards = [label(data, tmp_path / f"s{n}", shard=f"{n}/2", **settings) for n in (1, 2)]
+    assert set(server.seen) == set(asked)
+    answered = {count for prompt, count in server.seen.items() if does(prompt) in ("ok", "prose")}
+    assert answered == {1}, "each machine has a store of its own, and still no answer was paid twice"
+    merged = merge([shard.path for shard in shards], tmp_path / "merged", Reporter())
+    assert same_tables(merged, whole, "pref")
+    statuses = Counter(read_table(merged.file("preferences.parquet"), PREFERENCES).column("status").to_pylist())
+    assert set(statuses) >= {"labelled", "refused", "failed", "unparsed"}, "faults are joined too"
+    for name in ("requests", "failed", "failed_reasons", "prompt_tokens"):
+        assert merged.facts["usage"][name] == whole.facts["usage"][name], name
+    assert merged.facts["usage"]["failed"] > 0
+
+
+def test_every_question_is_in_one_shard_whatever_the_order_of_its_segments(data: Path) -> None:
+    dataset = Dataset.open(data)
+    drawn = preferences.draw_pairs(dataset, 600, 5, seed=0)
+    parts = [Shard(number, 4) for number in (1, 2, 3, 4)]
+    owners = [[part.number for part in parts if part.holds(dataset, pair.a, pair.b)] for pair in drawn]
+    assert all(len(owner) == 1 for owner in owners)
+    sizes = Counter(owner[0] for owner in owners)
+    assert all(100 < sizes[number] < 200 for number in (1, 2, 3, 4)), sizes
+    assert all(part.holds(dataset, p.a, p.b) == part.holds(dataset, p.b, p.a) for p in drawn for part in parts)
+    configs = [LabelConfig(data, num=200, variant="goal", shard=f"{n}/4") for n in (1, 2, 3, 4)]
+    asked = [{request.messages for request in work.requests(config, dataset) or []} for config in configs]
+    assert sum(map(len, asked)) == len(set().union(*asked))
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/3/4"])
+def test_a_shard_that_is_none_is_refused(text: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--shard"):
+        label(data, tmp_path / "x", shard=text)
+    assert not (tmp_path / "x").exists()
+
+
+def test_shards_of_programs_divide_conversations(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--votes 2"):
+        label(data, tmp_path / "x", variant="code", votes=2, shard="1/3")
+    with pytest.raises(UsageError, match="asks none"):
+        label(data, tmp_path / "x", llm="random", shard="1/3")
+
+
+def test_shards_that_do_not_belong_together_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (label(data, tmp_path / f"s{n}", num=30, shard=f"{n}/2").path for n in (1, 2))
+    seed = label(data, tmp_path / "seed", num=30, shard="2/2", seed=2).path
+    three = label(data, tmp_path / "three", num=30, shard="2/3").path
+    other = write_world(tmp_path / "other", BABYAI, episodes=13)
+    elsewhere = label(other, tmp_path / "elsewhere", num=30, shard="2/2").path
+    whole = label(data, tmp_path / "whole", num=30).path
+    with monkeypatch.context() as patched:
+        patched.setattr("bkrl.prompts.fingerprint", lambda names: dict.fromkeys(names, "0" * 64))
+        changed = label(data, tmp_path / "changed", num=30, shard="2/2").path
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(two, unfinished)
+    (unfinished / "manifest.json").unlink()
+    for given, match in [
+        ([one], "2 are missing"),
+        ([one, one], "given twice"),
+        ([one, seed], "--seed differ"),
+        ([one, three], "number of shards"),
+        ([one, elsewhere], "the dataset"),
+        ([one, whole], "no shard"),
+        ([one, unfinished], "unfinished"),
+        ([one, tmp_path / "nowhere"], "no run"),
+        ([one, changed], "the prompts"),
+    ]:
+        capsys.readouterr()
+        assert run_command(["label", "merge", *map(str, given), "--out", str(tmp_path / "merged")]) == 3
+        told = capsys.readouterr().err
+        assert match in " ".join(told.split()), told
+        assert not (tmp_path / "merged").exists()
+    assert run_command(["label", "merge", str(two), str(one), "--out", str(tmp_path / "merged"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["variant"] == "pref"
+    assert run_command(["label", "merge", str(one), str(two), "--out", str(tmp_path / "merged")]) == 0
+    moved = tmp_path / "moved"
+    shutil.move(data, moved)
+    try:
+        merge([one, two], tmp_path / "again", Reporter(), dataset=moved)
+        with pytest.raises(InputError, match="another dataset"):
+            merge([one, two], tmp_path / "wrong", Reporter(), dataset=other)
+    finally:
+        shutil.move(moved, data)
+
+
+def test_usage_of_shards_is_added_up() -> None:
+    one = {"sent": 2, "cost_usd": 0.5, "price": "list", "failed_reasons": {"busy": 1}}
+    two = {"sent": 3, "cost_usd": None, "price": "list", "failed_reasons": {"busy": 2, "refused": 1}}
+    assert summed([one, one])["cost_usd"] == 1.0
+    assert summed([one, two]) == {
+        "sent": 5,
+        "cost_usd": None,
+        "price": "list",
+        "failed_reasons": {"busy": 3, "refused": 1},
+    }
+
+
+@pytest.mark.parametrize("variant", ["pref", "goal", "code"])
+def test_reading_again_with_the_same_parsers_changes_nothing_and_asks_nobody(
+    variant: str, data: Path, tmp_path: Path
+) -> None:
+    first = label(data, tmp_path / "first", variant=variant, num=3 if variant == "code" else 40)
+    again = label(data, tmp_path / "again", reparse=first.path)
+    assert same_tables(again, first, variant)
+    assert again.facts["reparsed"]["not_asked"] == 0
+    assert again.facts["annotator"] == first.facts["annotator"]
+    assert again.facts["quality"] == first.facts["quality"]
+
+
+def test_a_better_parser_turns_kept_answers_into_labels(
+    data: Path, tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = label(data, tmp_path / "first", num=60, llm="openai:m")
+    sent = len(server.requests)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    plain = answers.parse_choice
+
+    def better(text: str) -> Any:
+        return "tie" if "rather not" in text else plain(text)
+
+    monkeypatch.setattr(preferences, "parse_choice", better)
+    again = label(data, tmp_path / "again", reparse=first.path)
+    before, after = (read_table(r.file("preferences.parquet"), PREFERENCES).to_pylist() for r in (first, again))
+    changed = [(a, b) for a, b in zip(before, after) if a["status"] != b["status"]]
+    assert {a["status"] for a, _ in changed} == {"unparsed", "refused", "failed"}, (
+        "the last two: of the second question"
+    )
+    assert {(b["status"], b["label"]) for _, b in changed} == {("labelled", 0.5)}
+    rows, kept = (read_table(r.file("responses.parquet"), RESPONSES).to_pylist() for r in (again, first))
+    assert {row["reply"] for row in rows} <= {row["reply"] for row in kept}, "raw text is kept"
+    assert all("rather not" in rows[b["request_ids"][0]]["reply"] for _, b in changed)
+    assert again.facts["model"] == "m"
+    assert len(server.requests) == sent
+
+    monkeypatch.setattr(preferences, "parse_choice", lambda text: answers.Unparsed("nothing is good enough"))
+    label(data, tmp_path / "worse", reparse=first.path)
+    rows = read_table(tmp_path / "worse" / "preferences.parquet", PREFERENCES).to_pylist()
+    assert {row["status"] for row in rows if row["status"] not in ("refused", "failed", "identical")} == {"unparsed"}
+    assert len(server.requests) == sent
+
+
+@pytest.mark.parametrize("variant", ["pref", "goal"])
+def test_what_an_unfinished_run_has_kept_can_be_read(
+    variant: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    with FaultServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        with pytest.raises(RunFailed, match="--max-requests"):
+            label(data, tmp_path / "half", variant=variant, num=40, llm="openai:m", cache=cache, max_requests=15)
+        if variant == "goal":  # this server speaks of choices only: nothing it says is a goal
+            with pytest.raises(RunFailed, match="Not one usable"):
+                label(data, tmp_path / "read", reparse=tmp_path / "half", cache=cache)
+            table = read_table(tmp_path / "read" / "goals.parquet", GOALS).to_pylist()
+            assert Counter(row["status"] for row in table)["failed"] > 20
+            return
+        read = label(data, tmp_path / "read", reparse=tmp_path / "half", cache=cache)
+        assert len(server.requests) == 15
+    table = read_table(read.file("preferences.parquet"), PREFERENCES).to_pylist()
+    assert Counter(row["status"] for row in table)["labelled"] == 15
+    assert read.facts["reparsed"]["not_asked"] == 25 - sum(row["status"] == "identical" for row in table)
+    assert {row["reason"] for row in read_table(read.file("responses.parquet")).to_pylist()} == {"", "not asked yet"}
+
+
+def test_reparse_takes_every_setting_and_says_what_it_cannot_do(data: Path, tmp_path: Path) -> None:
+    first = label(data, tmp_path / "first", num=20, votes=2)
+    with pytest.raises(UsageError, match="--num is taken from"):
+        label(data, tmp_path / "x", reparse=first.path, num=30)
+    assert label(data, tmp_path / "y", reparse=first.path, num=20).config["config"]["votes"] == 2
+    other = write_world(tmp_path / "other", BABYAI, episodes=13)
+    control = label(data, tmp_path / "control", num=20, llm="random").path
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(first.path, unfinished)
+    for name in ("manifest.json", "responses.parquet"):
+        (unfinished / name).unlink()
+    for dataset, source, match in [
+        (other, first.path, "another dataset"),
+        (data, data, "'collect' run"),
+        (data, tmp_path / "nowhere", "no label run"),
+        (data, control, "asked nobody"),
+        (data, unfinished, "run its command again"),
+    ]:
+        with pytest.raises(InputError, match=match):
+            label(dataset, tmp_path / "z", reparse=source)
+    assert LabelConfig(data, reparse=first.path).run_dir == Path("logs/first-reparsed")
+    assert LabelConfig(data, shard="2/3").run_dir.name.endswith("-shard2of3")
