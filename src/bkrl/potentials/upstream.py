@@ -296,8 +296,9 @@ class PublishedReward:
             "shaping/reward_mean": float(shaping.mean()),
             "shaping/reward_std": float(shaping.std()),
             "shaping/reward_max_abs": float(np.abs(shaping).max()),
-            "shaping/spread": self.shaping.spread,
         }
+        if {"b6", "b7"} & self.defects:
+            self._metrics["shaping/spread"] = self.shaping.spread
         return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
 
     def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
