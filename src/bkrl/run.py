@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from io import FileIO
 from pathlib import Path
@@ -42,7 +42,7 @@ _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
-_NOT_IDENTITY = tuple("fresh cache threads concurrency rpm tpm max_requests max_cost prices tier batch dry_run".split())
+_NOT_IDENTITY = tuple("fresh cache threads concurrency rpm tpm max_requests max_cost prices tier batch dry_run track".split())
 
 
 def located(path: Path) -> Path:
@@ -160,6 +160,7 @@ class Run:
         self._manifest = manifest
         self._metrics: FileIO | None = None
         self._lock: IO[bytes] | None = None
+        self.on_log: Callable[[], None] | None = None
 
     @classmethod
     def create(
@@ -294,6 +295,8 @@ class Run:
             raise RunFailed(f"{path} cannot be written ({error.strerror}); {CONTINUE}") from None
         if os.fstat(self._metrics.fileno()).st_nlink == 0:
             raise RunFailed(f"{path} was removed while it was written; has somebody deleted the run?")
+        if self.on_log is not None:
+            self.on_log()
 
     def close(self) -> None:
         """Release metrics.jsonl (a run that goes on after this opens it again)."""

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bkrl.errors import BkrlError, InputError, RunFailed
-from bkrl.run import atomic_write, read_json, sha256, to_json
+from bkrl.run import CONTINUE, atomic_write, read_json, sha256, to_json
 
 _TENSORS, _STATE, _MANIFEST, _BEST = "state.safetensors", "state.json", "manifest.json", "best.json"
 
@@ -81,7 +81,7 @@ class Checkpoints:
             temporary.rename(target)
             _sync(self.folder)
         except OSError as error:
-            raise RunFailed(f"The checkpoint {target} cannot be written ({error.strerror}).") from None
+            raise RunFailed(f"The checkpoint {target} cannot be written ({error.strerror}); {CONTINUE}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         if best:

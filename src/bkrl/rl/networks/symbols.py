@@ -132,6 +132,7 @@ class SymbolLayer(nn.Module):
         nn.init.orthogonal_(self.weight, math.sqrt(2), generator=generator)
         nn.init.zeros_(self.bias)
 
+    @torch.compiler.disable  # the kernel is compiled already, and torch cannot look into it
     def forward(self, observations: Tensor) -> Tensor:
         entries = self._entries(observations)
         if entries.device.type == "cpu" and self.weight.dtype == torch.float32:

@@ -1,0 +1,99 @@
+"""PPO written plainly, the slow side of `training.py`: one file in the manner of CleanRL, on the reference worlds.
+
+Float32 throughout, observations kept as floats, two passes through the network for each acting step (one for the
+action, one for the value, as in the published code), figures fetched from the tensors in every minibatch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor, nn
+
+from bkrl.rl.networks import build_network
+
+
+class Plain:
+    """Worlds in a SyncVectorEnv, the paper network, and the published hyper-parameters.
+
+    Args:
+        make: makes one reference world, whose observation is what the policy sees.
+        num_envs, num_steps: size of a rollout; 4 epochs of 4 minibatches follow it.
+    """
+
+    def __init__(self, make: Callable[[], Any], num_envs: int, num_steps: int) -> None:
+        self.envs = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.N, self.T = num_envs, num_steps
+        first, _ = self.envs.reset(seed=0)
+        shape = first.shape[1:]
+        actions = int(self.envs.single_action_space.n)
+        self.network: Any = build_network("paper", obs_shape=shape, num_actions=actions, num_values=1)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=3e-4, eps=1e-5)
+        self.obs = torch.zeros(num_steps, num_envs, *shape)
+        self.actions = torch.zeros(num_steps, num_envs, dtype=torch.long)
+        self.log_probs, self.rewards, self.dones, self.values = torch.zeros(4, num_steps, num_envs)
+        self.next_obs, self.next_done = torch.from_numpy(first).float(), torch.zeros(num_envs)
+
+    def policy(self, obs: Tensor) -> torch.distributions.Categorical:
+        """The distribution of actions: one pass."""
+        return torch.distributions.Categorical(logits=self.network.actor(self.network.encoder(obs)))
+
+    def value(self, obs: Tensor) -> Tensor:
+        """(B,) values: another pass."""
+        features = self.network.encoder(obs)
+        return self.network.critic(features + self.network.residual(features))[:, 0]
+
+    def act(self, first: int, last: int) -> float:
+        """Steps `first`..`last` of a rollout; the seconds they took."""
+        start = time.perf_counter()
+        for t in range(first, last):
+            self.obs[t], self.dones[t] = self.next_obs, self.next_done
+            with torch.no_grad():
+                distribution = self.policy(self.next_obs)
+                action = distribution.sample()
+                self.values[t] = self.value(self.next_obs)
+            self.actions[t], self.log_probs[t] = action, distribution.log_prob(action)
+            obs, reward, terminated, truncated, _ = self.envs.step(action.numpy())
+            self.rewards[t] = torch.tensor(reward)
+            self.next_obs, self.next_done = torch.Tensor(obs), torch.Tensor(terminated | truncated)
+        return time.perf_counter() - start
+
+    def update(self, minibatches: int = 16) -> float:
+        """The first `minibatches` of the 16 steps that follow a rollout; the seconds they took."""
+        start = time.perf_counter()
+        with torch.no_grad():
+            next_value = self.value(self.next_obs)
+            advantages, running = torch.zeros_like(self.rewards), torch.zeros(self.N)
+            for t in reversed(range(self.T)):
+                alive = 1.0 - (self.next_done if t == self.T - 1 else self.dones[t + 1])
+                following = next_value if t == self.T - 1 else self.values[t + 1]
+                delta = self.rewards[t] + 0.99 * following * alive - self.values[t]
+                advantages[t] = running = delta + 0.99 * 0.95 * alive * running
+        returns = (advantages + self.values).flatten()
+        obs, actions, log_probs = self.obs.flatten(0, 1), self.actions.flatten(), self.log_probs.flatten()
+        advantages = advantages.flatten()
+        size = len(obs) // 4
+        clip_fractions = []
+        order = np.arange(len(obs))
+        for number in range(minibatches):
+            if number % 4 == 0:
+                np.random.default_rng(number).shuffle(order)
+            mb = torch.from_numpy(order[number % 4 * size : (number % 4 + 1) * size])
+            distribution = self.policy(obs[mb])
+            log_ratio = distribution.log_prob(actions[mb]) - log_probs[mb]
+            ratio = log_ratio.exp()
+            clip_fractions.append(((ratio - 1).abs() > 0.1).float().mean().item())
+            advantage = (advantages[mb] - advantages[mb].mean()) / (advantages[mb].std() + 1e-8)
+            policy_loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(0.9, 1.1)).mean()
+            value_loss = 0.5 * (self.value(obs[mb]) - returns[mb]).square().mean()
+            loss = policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.network.parameters(), 0.5)
+            self.optimizer.step()
+        return time.perf_counter() - start

@@ -1,0 +1,204 @@
+"""How fast training is: each figure a ratio measured side by side in one run.
+
+    python benchmarks/training.py [--json] [--only babyai|crafter] [--rounds 3] [--threads 2]
+
+For BabyAI (RedBall-S20), and with `crafter_` before the name for Crafter (place_table):
+
+* `paper_fraction`: steps a second of a whole run with the paper network and the published rollout, over what that
+  network's bare arithmetic allows (the acting forwards; forward, backward and Adam on minibatches of the same size) in
+  the fastest known settings. It may exceed 1, because views that repeat are looked at once.
+  `paper_fraction_every_view` is the same with every view looked at: what the loop alone costs.
+* `naive_ratio`: that run over the same algorithm written plainly on the reference worlds (`plain_ppo.py`).
+* `compact_ratio`: a run with the compact network on one thread over that plain run on `--threads`.
+* `collect_fraction`: the compact network paid for novelty (RND), over the same paid by the world; one thread.
+* `…_share_…`: where our two runs spend their time.
+
+The sides take turns, so that other work on the machine hits all of them; a ratio is the median of the rounds' ratios.
+Everything includes resets. Only the plain side on Crafter is put together from parts: 64 acting steps of each world
+(after enough random steps for episodes to end at all times) and one of the 16 minibatches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.envs import make, make_vec, world
+from bkrl.rl.hardware import choose
+from bkrl.rl.networks import build_network
+from bkrl.rl.policy import network_for, observation_options
+from bkrl.rl.ppo import PPO
+from bkrl.rl.rnd import RND
+from bkrl.rl.streams import EnvReward, RewardStream
+from plain_ppo import Plain
+
+ENVS = {"babyai": "BabyAI-Text-GoToLocal-RedBall-S20", "crafter": "Crafter-Text-PlaceCraftingTable"}
+PAPER_ROLLOUT = {"babyai": (8, 128), "crafter": (16, 256)}  # worlds × steps, as published
+SETTINGS = {"fp32": (False, False), "bf16": (True, False), "bf16 channels_last": (True, True)}
+Shares = dict[str, float]
+
+
+def our_run(env_id: str, network: str, config: PPOConfig, every_view: bool = False, novelty: bool = False) -> PPO:
+    """A run as `bkrl train-rs` makes it, or `bkrl collect` if paid for novelty."""
+    facts = world(env_id)
+    options, view = observation_options(facts, network)
+    envs = make_vec(env_id, config.num_envs, **options)
+    streams: list[RewardStream] = [RND(facts.obs_shape, config.num_envs)] if novelty else [EnvReward()]
+    hardware = choose(HardwareConfig(device="cpu"), network)
+    net = network_for(network, envs, view, 1, 0)
+    ppo = PPO(envs, net, streams, config, total_steps=10**9, hardware=hardware, view=view)
+    if every_view:
+        ppo.repeats = None
+    return ppo
+
+
+def rate_of(ppo: PPO, threads: int, iterations: int, shares: Shares | None = None) -> float:
+    """Steps a second over whole iterations."""
+    torch.set_num_threads(threads)
+    before, start = ppo.step, time.perf_counter()
+    for _ in range(iterations):
+        metrics = ppo.iterate()
+        for key, seconds in metrics.items():
+            if shares is not None and key.startswith("time/"):
+                shares[key[5:]] = shares.get(key[5:], 0.0) + seconds
+    return (ppo.step - before) / (time.perf_counter() - start)
+
+
+class Ceiling:
+    """The paper network's arithmetic, with nothing around it."""
+
+    def __init__(self, obs_shape: tuple[int, ...], num_actions: int, num_envs: int, num_steps: int, sample: int):
+        self.N, self.T, self.sample = num_envs, num_steps, sample
+        rng = np.random.default_rng(0)
+        high = 256 if obs_shape[0] > 16 else 5
+        size = num_envs * num_steps // 4
+        self.batch = torch.from_numpy(rng.integers(0, high, (size, *obs_shape), dtype=np.uint8))
+        self.network = build_network("paper", obs_shape=obs_shape, num_actions=num_actions, num_values=1)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), fused=True)
+        self.settings = "fp32"
+
+    def rate(self, settings: str, threads: int) -> float:
+        """Steps a second: one forward in a batch of N, four forwards and backwards in a minibatch."""
+        torch.set_num_threads(threads)
+        bf16, channels_last = SETTINGS[settings]
+        self.network.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        context = partial(torch.autocast, "cpu", torch.bfloat16) if bf16 else nullcontext
+        start = time.perf_counter()
+        with torch.no_grad(), context():
+            for _ in range(self.sample):
+                self.network(self.batch[: self.N])
+        acting = (time.perf_counter() - start) / self.sample / self.N
+        count = max(1, self.sample // 16)
+        start = time.perf_counter()
+        for _ in range(count):
+            with context():
+                logits, values = self.network(self.batch)
+            loss = logits.square().mean() + values.square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        training = (time.perf_counter() - start) / count / len(self.batch)
+        return 1 / (acting + 4 * training)
+
+
+def plain_rate(plain: Plain, threads: int, steps: int, minibatches: int) -> float:
+    """Steps a second of the plain side, from `steps` acting steps and `minibatches` of the 16."""
+    torch.set_num_threads(threads)
+    acting = plain.act(0, steps) / (steps * plain.N)
+    training = plain.update(minibatches) * 16 / minibatches / (plain.T * plain.N)
+    return 1 / (acting + training)
+
+
+def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
+    """All ratios of one world."""
+    env_id = ENVS[family]
+    facts = world(env_id)
+    N, T = PAPER_ROLLOUT[family]
+    published = PPOConfig(num_envs=N, num_steps=T, learning_rate=3e-4, num_minibatches=4, clip_coef=0.1)
+    view = observation_options(facts, "paper")[1]
+    reference: dict[str, Any] = {"observation": "image"} if view == "image" else {}
+    plain = Plain(lambda: make(env_id, backend="reference", **reference), N, T)
+    if family == "crafter":  # let episodes spread out: at first all worlds are equally young
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            plain.next_obs = torch.Tensor(plain.envs.step(rng.integers(0, len(facts.action_names), N))[0])
+    paper, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, True))
+    compact, novelty = (our_run(env_id, "compact", PPOConfig(), novelty=novelty) for novelty in (False, True))
+    space = paper.envs.single_observation_space
+    shape = tuple((space[view] if view == "image" else space).shape)
+    ceiling = Ceiling(shape, len(facts.action_names), N, T, sample=16 if family == "crafter" else 64)
+
+    shares: dict[str, Shares] = {"paper": {}, "compact": {}}
+    acting, minibatches = (64, 1) if family == "crafter" else (T, 16)
+    sides: dict[str, Callable[[], float]] = {
+        "ceiling": lambda: max(ceiling.rate(settings, threads) for settings in SETTINGS),
+        "paper": lambda: rate_of(paper, threads, 1 if family == "crafter" else 2, shares["paper"]),
+        "every_view": lambda: rate_of(every, threads, 1),
+        "plain": lambda: plain_rate(plain, threads, acting, minibatches),
+        "compact": lambda: rate_of(compact, 1, 4, shares["compact"]),
+        "novelty": lambda: rate_of(novelty, 1, 4),
+    }
+    for name in ("ceiling", "compact", "novelty"):  # compile and warm up
+        sides[name]()
+    if family == "babyai":
+        sides["paper"]()
+    for taken in shares.values():
+        taken.clear()
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, measure in sides.items():
+            rates[name].append(measure())
+
+    def ratio(quick: str, slow: str) -> float:
+        return statistics.median(q / s for q, s in zip(rates[quick], rates[slow], strict=True))
+
+    found = {
+        "paper_fraction": ratio("paper", "ceiling"),
+        "paper_fraction_every_view": ratio("every_view", "ceiling"),
+        "naive_ratio": ratio("paper", "plain"),
+        "compact_ratio": ratio("compact", "plain"),
+        "collect_fraction": ratio("novelty", "compact"),
+    }
+    found |= {f"{name}_steps_per_s": statistics.median(values) for name, values in rates.items()}
+    for name, taken in shares.items():
+        found |= {f"{name}_share_{phase}": seconds / sum(taken.values()) for phase, seconds in taken.items()}
+    prefix = "" if family == "babyai" else f"{family}_"
+    return {prefix + key: value for key, value in found.items()}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--only", choices=list(ENVS), help="one world only")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each side has its turn")
+    parser.add_argument("--threads", type=int, default=2, help="threads of the paper networks, ours and plain")
+    args = parser.parse_args()
+    gym.logger.min_level = gym.logger.ERROR
+    start = time.perf_counter()
+    results: dict[str, float] = {}
+    for family in ENVS:
+        if args.only in (None, family):
+            results |= figures(family, args.rounds, args.threads)
+    results |= {"threads": args.threads, "load": os.getloadavg()[0], "seconds": time.perf_counter() - start}
+    if args.json:
+        print(json.dumps({key: round(value, 3) for key, value in results.items()}))
+        return
+    for key, value in results.items():
+        print(f"{key:36} {value:12,.3f}")
+
+
+if __name__ == "__main__":
+    main()
