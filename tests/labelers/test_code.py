@@ -159,6 +159,13 @@ def test_several_blocks_are_no_program_and_the_writer_is_told(dataset: Dataset) 
     assert requests[1].messages[-2].text == two
 
 
+def test_an_endless_reply_is_not_sent_back_whole(dataset: Dataset) -> None:
+    replies: list[str | Reply] = ["no " * 50_000, GOOD.format("good")]
+    table, _, requests = converse(dataset, replies, by_name(dataset), rounds=2)
+    assert table[0]["status"] == "unparsed"
+    assert len(requests[1].messages[-2].text) == code.LONGEST_REPEATED
+
+
 def test_a_conversation_without_progress_ends(dataset: Dataset) -> None:
     table, facts, _ = converse(dataset, ["no"] * 9, lambda program, windows: "x", rounds=9)
     assert len(table) == code.FAILURES

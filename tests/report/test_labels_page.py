@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bkrl.cli import run_command
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, UsageError
 from bkrl.labelers import code
@@ -214,6 +215,23 @@ def test_another_dataset_is_refused(swapped: Path, tmp_path: Path) -> None:
     runs.babyai(tmp_path / "other", episodes=2, length=9)
     with pytest.raises(InputError, match="another dataset"):
         labels_page.write(swapped, tmp_path / "x.html", tmp_path / "other")
+
+
+def test_the_commands(swapped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str, code: int = 0) -> str:
+        assert run_command(list(words)) == code
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    out = tmp_path / "page.html"
+    assert said("label", "view", str(swapped), "--out", str(out)).strip() == str(out)
+    assert out.stat().st_size > 100_000
+    shown = said("show", str(swapped))
+    assert "answer follows the position" in shown
+    assert "quality:" not in shown, "the table says it once"
+    assert "There is no run" in said("label", "view", str(tmp_path / "none"), code=3)
+    assert "--auditor" in said("label", "audit", str(swapped), "--auditor", "../x", code=2)
+    assert "collect" in said("label", "view", str(Run.open(swapped).config["inputs"]["dataset"]["path"]), code=3)
 
 
 @pytest.fixture(scope="module")

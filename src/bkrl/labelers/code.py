@@ -32,6 +32,8 @@ EXTRA = 200
 SHOWN = 4
 FAILURES = 4
 """A conversation ends after this many failing programs in a row."""
+LONGEST_REPEATED = 20_000
+"""A reply without a program is shown to its writer again up to so many characters."""
 LEAST_SUCCESSES = 5
 """Fewer successes than this say nothing about order."""
 
@@ -158,7 +160,7 @@ def write_programs(
                 candidates.append(Candidate(number, round_number, None, checked, exchange))
                 if exchange.answer is None:
                     break
-                said = exchange.answer
+                said = exchange.answer[:LONGEST_REPEATED]
             else:
                 if program in working:
                     candidates.append(Candidate(number, round_number, program, Checked(None), exchange, repeated=True))

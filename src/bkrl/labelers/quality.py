@@ -138,11 +138,13 @@ def of_goals(table: Sequence[Row], responses: Sequence[Row]) -> Facts:
     queries = {row["query_id"] for row in table}
     answered = {row["query_id"] for row in table if row["goal"] is not None}
     named = Counter(row["goal"] for row in table if row["goal"] is not None)
+    failed = sum(row["goal"] is None for row in table)
     return {
         "queries": len(queries),
-        "invalid": share(sum(row["goal"] is None for row in table), len(questions(responses))),
+        "invalid": share(failed * len(queries) / max(1, len(questions(responses))), len(queries)),
         "without_goal": len(queries) - len(answered),
         "distinct_goals": len(named),
+        "wordings": len({words for row in table for words in row["said"] or []}),
         "goals_per_query": named.total() / len(answered) if answered else 0.0,
         "most_frequent": [{"goal": goal, "queries": count} for goal, count in named.most_common(10)],
     }
@@ -186,11 +188,12 @@ def as_table(facts: Facts) -> dict[str, Any]:
 WORDS = {
     "pairs": "pairs",
     "identical": "identical segments (ties without asking)",
-    "labelled": "labelled by answers",
+    "labelled": "labelled",
     "without_label": "without a label",
     "queries": "moments asked about",
     "without_goal": "moments without a goal",
     "distinct_goals": "distinct goals",
+    "wordings": "different wordings of them",
     "goals_per_query": "goals for a moment",
     "tie": "ties among answers",
     "invalid": "answers that could not be used",

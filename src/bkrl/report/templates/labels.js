@@ -119,6 +119,7 @@
     return place;
   };
 
+  const state = (number) => (index.status[number] === "labelled" ? null : make("small", index.status[number]));
   const verdict = (number) => {
     const label = index.label[number];
     if (label === null) return ["no label", null];
@@ -145,7 +146,7 @@
   const pairCard = (number) => {
     const data = record(number), [words, label] = verdict(number);
     const card = make("article", "", "card item");
-    const title = put(make("h3", `Pair ${index.id[number]}: ${words}`), make("small", index.status[number]));
+    const title = put(make("h3", `Pair ${index.id[number]}: ${words}`), state(number));
     for (const [name, test] of Object.values(disagreements)) if (test(number)) title.append(make("span", name, "flag"));
     const both = make("div", "", "pair");
     data.segments.forEach((segment, i) => {
@@ -178,7 +179,7 @@
   const goalCard = (number) => {
     const data = record(number);
     const card = make("article", "", "card item");
-    const title = put(make("h3", `Moment ${index.id[number]}`), make("small", index.status[number]));
+    const title = put(make("h3", `Moment ${index.id[number]}`), state(number));
     const chips = make("ul", "", "chips");
     for (const [goal, wordings] of data.goals) {
       const chip = make("li", book.lines[goal]);
