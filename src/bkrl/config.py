@@ -30,6 +30,10 @@ Backend = Annotated[
     Literal["native", "reference"],
     Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
 ]
+Track = Annotated[
+    Literal["none", "tensorboard", "wandb", "trackio"],
+    Flag("also send metrics.jsonl there (pip install 'bkrl[tensorboard]' and so on); keys from their usual places"),
+]
 Network = Annotated[
     Literal["compact", "paper"], Flag("compact: made for these worlds; paper: the published convolutional network")
 ]
@@ -93,6 +97,7 @@ class CollectConfig:
     network: Network = "compact"
     backend: Backend = "native"
     threads: Threads = 1
+    track: Track = "none"
     fresh: Fresh = False
     ppo: PPOConfig = field(default_factory=PPOConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
@@ -243,6 +248,7 @@ class TrainRsConfig:
     network: Network = "compact"
     backend: Backend = "native"
     threads: Threads = 1
+    track: Track = "none"
     fresh: Fresh = False
     ppo: PPOConfig = field(default_factory=PPOConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)

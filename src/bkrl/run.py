@@ -42,7 +42,10 @@ _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
-_NOT_IDENTITY = tuple("fresh cache threads concurrency rpm tpm max_requests max_cost prices tier batch dry_run track".split())
+_NOT_IDENTITY = (
+    *("fresh", "cache", "threads", "track", "dry_run"),
+    *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch"),
+)
 
 
 def located(path: Path) -> Path:

@@ -29,6 +29,7 @@ from bkrl.rl.streams import EnvReward, RewardStream
 from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
+from bkrl.tracking import check_tracker, tracked
 
 MOST_RECORDED_AT_ONCE = 32
 
@@ -44,6 +45,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     if config.ext_coef == 0 and config.int_coef == 0:
         raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
     describe = captioner(config.env, config.language)
+    check_tracker(config.track)
     result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
     if result.complete:
         reporter.say(f"{result.path} is already complete.")
@@ -56,7 +58,8 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             f"{config.steps:,} steps are too few for {config.checkpoints} recording points "
             f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
         )
-    steps = _explore(config, facts, points, result, reporter)
+    with tracked(config.track, result, reporter):
+        steps = _explore(config, facts, points, result, reporter)
     return _record(config, facts, describe, points, steps, result, reporter)
 
 

@@ -35,6 +35,7 @@ from bkrl.rl.streams import EnvReward, RewardStream
 from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
+from bkrl.tracking import check_tracker, tracked
 
 MOST_EVALUATED_AT_ONCE = 32
 BEST = ("policy-best.safetensors", "policy-best.json")
@@ -49,6 +50,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         Diverged: a loss is not finite; the last good checkpoint is kept, the same command continues from it.
     """
     facts = world(config.env)
+    check_tracker(config.track)
     variant = _variant(config)
     defects = parse(config.compat, variant, facts.family)
     inputs = {"potential": config.potential} if config.potential is not None else {}
@@ -66,7 +68,8 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
             return result
         torch.set_num_threads(config.threads)
         announce_compilation(reporter.say)
-        return _train(config, facts, potential, defects, hardware, result, reporter)
+        with tracked(config.track, result, reporter):
+            return _train(config, facts, potential, defects, hardware, result, reporter)
     finally:
         if potential is not None:
             potential.close()
