@@ -34,15 +34,20 @@ format: $(READY)
 test: lint
 	$(BIN)/pytest -n auto --dist loadfile
 
+# Not part of test: a real SLURM of one node, for which it has to be root, and to install Debian's packages once.
+test-slurm: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[slurm]'
+	tests/slurm/cluster.sh $(BIN)/pytest -m slurm tests/slurm || test $$? -eq 77
+
 bench: $(READY)
 	$(BIN)/python benchmarks/envs.py --json
+
+samples: $(READY)
+	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-samples: $(READY)
-	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl
-
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,6 +25,16 @@ MANY = 1_000_000
 POLL_SECONDS = 5.0
 """Between two questions to the queue; a cluster's users share it."""
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
+_HOPELESS = (
+    "PartitionTimeLimit",
+    "PartitionNodeLimit",
+    "PartitionDown",
+    "BadConstraints",
+    "InvalidQOS",
+    "InvalidAccount",
+)
+"""Why a job waits although waiting will not help."""
 _GONE = "The job ended without a result (cancelled, out of memory or refused its time?); see {log} and {folder}."
 
 
@@ -57,6 +67,8 @@ class Slurm:
         self._cells: dict[str, Cell] = {}
         self._states: dict[str, str] = {}
         self._missing: dict[str, int] = {}
+        self._warned: set[str] = set()
+        self._reporter = Reporter()
         self._asked = 0.0
         try:
             # A run that needs many time slots is no mistake, so the number of requeues is as good as unlimited.
@@ -71,6 +83,7 @@ class Slurm:
 
     def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
         """Find the jobs of an earlier start that still wait or run."""
+        self._reporter = reporter
         for cell in cells:
             if self._name(cell) in self._jobs:
                 self._cells[self._name(cell)] = cell
@@ -133,14 +146,20 @@ class Slurm:
     def _ask(self) -> bool:
         """Learn the states of all our jobs; False when the queue did not answer."""
         self._asked = time.monotonic()
-        command = ["squeue", "--noheader", "--array", "--format=%i %T", f"--user={os.getuid()}"]
+        command = ["squeue", "--noheader", "--array", "--format=%i %T %r", f"--user={os.getuid()}"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         except (OSError, subprocess.SubprocessError):
             return False
-        self._states = {job: state for job, _, state in (line.partition(" ") for line in answer.splitlines())}
-        for job in [job for job, state in self._states.items() if state in ("COMPLETED", "CANCELLED", "FAILED")]:
-            del self._states[job]
+        self._states = {}
+        for job, state, reason in (line.split(" ", 2) for line in answer.splitlines()):
+            if state not in _OVER:
+                self._states[job] = state
+            if state == "PENDING" and reason in _HOPELESS and job in self._jobs.values() and reason not in self._warned:
+                self._warned.add(reason)
+                self._reporter.warn(
+                    f"job {job} waits because of {reason}, which waiting will not mend; see its settings."
+                )
         return True
 
     def _reason(self, cell: Cell) -> str | None:
