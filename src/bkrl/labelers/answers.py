@@ -43,18 +43,17 @@ class Unparsed:
     reason: str
 
 
-_THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
-_THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
-_THOUGHT_OPEN = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL | re.IGNORECASE)
+# Every pattern here takes time in proportion to the text, whatever the text: replies may be written to hang a reader.
+_THOUGHT = re.compile(r"<(/?)(think|thinking|reasoning)>", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _VALUE = r"(A\s*[>≻]\s*B|B\s*[<≺]\s*A|B\s*[>≻]\s*A|A\s*[<≺]\s*B|A\s*=\s*B|B\s*=\s*A|segment\s+[AB]|[AB]|tie|draw|equal)"
 _SHORT = re.compile(rf"\W*{_VALUE}\W*", re.IGNORECASE)
 _MARKED = re.compile(
-    rf"(?:\b(?:final\s+)?(?:answer|choice|preference|verdict|rank)\b\W{{0,4}}?\s*(?:is\b|:|=|\]|\*\*)\s*[\W_]*?){_VALUE}"
+    rf"(?:\b(?:final\s+)?(?:answer|choice|preference|verdict|rank)\b\W{{0,4}}?\s*(?:is\b|:|=|\]|\*\*)[\W_]{{0,80}}?){_VALUE}"
     r"(?![\w|/]|\s*(?:\||/|or\b|>|<|=|≻|≺|,?\s*[AB]\b))",
     re.IGNORECASE,
 )
-_TAGGED = re.compile(r"<(choice|answer|preference)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(```|~~~)[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 
@@ -171,10 +170,27 @@ def _answer_part(text: str) -> str | Unparsed:
     """The text outside of any marked thinking."""
     if len(text) > LONGEST_ANSWER:
         return Unparsed(f"the reply is longer than {LONGEST_ANSWER:,} characters")
-    answer = _THOUGHT.sub(" ", text)
-    answer = _THOUGHT_END.sub(" ", answer)
-    answer = _THOUGHT_OPEN.sub(" ", answer).strip()
-    return answer or Unparsed("the reply is empty")
+    return _without_thoughts(text).strip() or Unparsed("the reply is empty")
+
+
+def _without_thoughts(text: str) -> str:
+    """The text outside of thinking tags. An end without a beginning ends what began before the reply; a beginning
+    without an end reaches to the end.
+    """
+    kept: list[str] = []
+    place, inside = 0, ""
+    for tag in _THOUGHT.finditer(text):
+        ends, name = bool(tag[1]), tag[2].lower()
+        if not inside:
+            kept.append(text[place : tag.start()])
+        elif not ends:
+            continue
+        if ends and name != inside:
+            kept.clear()
+        place, inside = tag.end(), "" if ends else name
+    if not inside:
+        kept.append(text[place:])
+    return " ".join(kept)
 
 
 def _json_values(text: str) -> Iterator[Any]:
