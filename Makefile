@@ -40,7 +40,7 @@ test-slurm: $(READY)
 	tests/slurm/cluster.sh $(BIN)/pytest -m slurm tests/slurm || test $$? -eq 77
 
 bench: $(READY)
-	$(BIN)/python benchmarks/envs.py --json
+	@for script in $$(grep -l -e '"--json"' benchmarks/*.py); do echo $$script >&2; $(BIN)/python $$script --json || exit 1; done
 
 samples: $(READY)
 	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl

@@ -14,12 +14,12 @@ def test_it_opens_quickly_until_the_first_objection_and_slowly_after() -> None:
     gate = Gate(20, 64)
     for _ in range(20):
         gate.succeeded()
-    assert gate.limit == 40
+    assert gate.limit == 60
     gate.refused(time.monotonic(), 0.0)
-    assert gate.limit == 32
-    for _ in range(32):
+    assert gate.limit == 48
+    for _ in range(48):
         gate.succeeded()
-    assert gate.limit == pytest.approx(33, abs=0.1)
+    assert gate.limit == pytest.approx(49, abs=0.1)
     for _ in range(5000):
         gate.succeeded()
     assert gate.limit == 64
