@@ -1,0 +1,170 @@
+"""The report in a real browser: quiet, closed to the network, readable at every size, usable without a mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkrl.config import ReportConfig
+from bkrl.reporter import Reporter
+from bkrl.stages import report
+from tests import browser
+from tests.report.synthetic import KEY, study, train_rs
+
+pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)
+
+SECTIONS = ("summary", "results", "agents", "labels", "potentials", "costs", "provenance", "method")
+
+# The contrast of every text against what is painted behind it (WCAG 2.1, 1.4.3); yields the worst offenders.
+CONTRAST = """(() => {
+  const canvas = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
+  const context = canvas.getContext('2d', {willReadFrequently: true});
+  const rgba = (text) => { context.clearRect(0, 0, 1, 1); context.fillStyle = text; context.fillRect(0, 0, 1, 1);
+    const d = context.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map((v) => { v /= 255;
+    return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * x + 0.7152 * y + 0.0722 * z; };
+  const bad = [];
+  for (const e of document.querySelectorAll('main *, nav *, footer *')) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.checkVisibility() || e.closest('svg')) continue;
+    let behind = e, ground = null;
+    while (behind && !ground) {
+      const c = rgba(getComputedStyle(behind).backgroundColor);
+      if (c[3] > 0.5) ground = c;
+      behind = behind.parentElement;
+    }
+    const style = getComputedStyle(e), [a, b] = [light(rgba(style.color)), light(ground || [255, 255, 255])];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.6 && style.fontWeight >= 700);
+    if (ratio < (large ? 3 : 4.5)) bad.push(`${e.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return bad.slice(0, 5);
+})()"""
+
+NAMELESS = """[...document.querySelectorAll(
+  'a, button, summary, img, svg[role=img], [role=region], [tabindex="0"]')].filter((e) =>
+    !['aria-label', 'alt', 'title'].some((name) => e.getAttribute(name)) && !e.textContent.trim())
+  .map((e) => e.outerHTML.slice(0, 80))"""
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("study")
+    runs = study(root, range(1, 6))
+    forms = {"advice": "the optimal policy stays within reach", "additive": "none: another task is learnt"}
+    for form, guarantee in forms.items():
+        for seed in range(1, 6):
+            facts = {"form": form, "guarantee": guarantee}
+            name = f"{form}-s{seed}"
+            runs.append(
+                train_rs(root, "bk-pref", seed, 3e5, potential=root / "rm-pref", name=name, shaping=form, facts=facts)
+            )
+    runs += [train_rs(root, alg, seed, 4e5, KEY) for alg in ("ppo", "rnd") for seed in (1, 2)]
+    return report.run(ReportConfig(runs=tuple(runs), out=root / "report"), Reporter()).file("report.html")
+
+
+@pytest.fixture(scope="module")
+def page(html: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.page(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+def test_it_is_quiet_and_asks_for_nothing(page: browser.Page, html: Path):
+    page.open(html)
+    page.run("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    page.wait("[...document.images].every((i) => (i.loading = 'eager', i.complete))")
+    assert page.problems == []
+    assert [url for url in page.requests if not url.startswith(("data:", "about:"))] == [html.resolve().as_uri()]
+
+
+def test_every_section_shows_its_content(page: browser.Page, html: Path):
+    page.open(html)
+    for name in SECTIONS:
+        height, text = page.run(
+            f"(() => {{ const s = document.getElementById('{name}'); return [s.offsetHeight, s.innerText.length]; }})()"
+        )
+        assert height > 80, name
+        assert text > 60, name
+    drawn = page.run(
+        "[...document.querySelectorAll('path.line')].filter((p) => p.getClientRects().length)"
+        ".map((p) => p.getTotalLength())"
+    )
+    assert len(drawn) > 10
+    assert min(drawn) > 100
+    assert page.run("[...document.images].filter((i) => !i.naturalWidth && i.loading !== 'lazy').length") == 0
+    text = page.run("document.body.innerText")
+    assert "bk-pref (additive) · no guarantee" in text
+    assert "none: another task is learnt" in text
+    assert "bk-pref (advice)" in text
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool):
+    page.open(html, width, 800, dark)
+    page.run("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    assert page.run("document.scrollingElement.scrollWidth") <= width
+    assert page.run("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)"
+    )
+    if width in (390, 1280):
+        assert page.run(CONTRAST) == []
+        small = page.run(
+            "[...document.querySelectorAll('.plot span')].filter((e) => e.checkVisibility()"
+            " && parseFloat(getComputedStyle(e).fontSize) < 11).length"
+        )
+        assert small == 0
+
+
+def test_every_control_has_a_name_and_headings_are_in_order(page: browser.Page, html: Path):
+    page.open(html)
+    assert page.run(NAMELESS) == []
+    levels = page.run("[...document.querySelectorAll('h1,h2,h3,h4,h5')].map((h) => +h.tagName[1])")
+    assert levels[0] == 1
+    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False)), levels
+
+
+def test_curves_are_read_by_keyboard_and_pointer(page: browser.Page, html: Path):
+    page.open(html)
+    page.run("document.querySelector('figure.curves .area').focus()")
+    page.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}))")
+    assert page.run("document.querySelector('figure.curves .at').textContent") == "at 1M steps"
+    values = page.run("[...document.querySelectorAll('figure.curves')][0].querySelectorAll('output')[0].value")
+    assert values.startswith("100 % (")
+    page.run(
+        "(() => { const a = document.querySelector('figure.curves .area'), b = a.getBoundingClientRect();"
+        " const there = {clientX: b.left + b.width / 2, clientY: b.top + 5, bubbles: true};"
+        " a.dispatchEvent(new PointerEvent('pointermove', there)); })()"
+    )
+    assert page.run("document.querySelector('figure.curves .at').textContent") == "at 500k steps"
+    page.run("document.querySelector('figure.curves .area').dispatchEvent(new PointerEvent('pointerleave'))")
+    assert page.run("document.querySelector('figure.curves .at').textContent") == ""
+
+
+def test_lines_go_and_come_and_x_becomes_logarithmic(page: browser.Page, html: Path):
+    page.open(html)
+    line = "document.getElementById('w1-p0-line-1')"
+    button = f"{line}.closest('figure').querySelectorAll('.legend button')[1]"
+    assert page.run(f"{line}.getClientRects().length")
+    page.run(f"{button}.click()")
+    assert not page.run(f"{line}.getClientRects().length")
+    assert page.run(f"{button}.getAttribute('aria-pressed')") == "false"
+    page.run(f"{button}.click()")
+    assert page.run(f"{line}.getClientRects().length")
+    twin = f"{line}.closest('figure').querySelector('g.log path.line')"
+    assert not page.run(f"{twin}.getClientRects().length")
+    page.run(f"{line}.closest('figure').querySelector('.logarithmic').click()")
+    assert page.run(f"{twin}.getClientRects().length")
+    assert not page.run(f"{line}.getClientRects().length")
+
+
+def test_tables_sort_and_links_open_what_they_lead_to(page: browser.Page, html: Path):
+    page.open(html)
+    column = "[...document.querySelectorAll('#world-1 ~ * table.sortable')][0]"
+    page.run(f"{column}.tHead.rows[0].cells[2].querySelector('button').click()")
+    found = page.run(f"[...{column}.tBodies[0].rows].map((r) => parseFloat(r.cells[2].dataset.value))")
+    assert found == sorted(found)
+    page.run("location.hash = document.querySelector('#provenance .tree a').getAttribute('href')")
+    page.wait("document.querySelector(location.hash).open")
