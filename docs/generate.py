@@ -23,7 +23,7 @@ def cli() -> str:
         "130 interrupted, 143 terminated.",
         "",
         "Besides the verbs: `bkrl show RUN`, `bkrl list envs|algs|llms|potentials`, `bkrl prompt code|pref|goal ENV`,",
-        "`bkrl compare A B`, `bkrl trace FIGURE|RUN`, `bkrl export curves|results`,",
+        "`bkrl label view|audit|merge` ([labels.md](labels.md)), `bkrl compare A B`, `bkrl trace FIGURE|RUN`, `bkrl export curves|results`,",
         "`bkrl check-potential RM`, `bkrl data validate|head|export`, `bkrl doctor`, and `bkrl --install-completion` for your shell.",
     ]
     for verb, settings in (VERBS | MANY).items():

@@ -132,9 +132,48 @@ def test_a_dry_run_shows_prompts_and_writes_nothing(babyai: Path, tmp_path: Path
     config = LabelConfig(dataset=babyai, out=tmp_path / "out", cache=tmp_path / "cache", num=10, dry_run=True)
     assert run(config, told) is None
     assert sum("Segment A" in line for line in told.lines) == 3
-    assert " requests, about" in told.lines[-1]
+    assert told.lines[-3].startswith(("9 requests", "10 requests"))
+    assert "Price: nothing" in told.lines[-2]
     for variant in ("goal", "code"):
         assert run(replace(config, variant=variant), told) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_reckons_with_prices_and_with_what_is_kept(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def told(**settings: Any) -> list[str]:
+        reporter = Told()
+        config = LabelConfig(dataset=babyai, out=tmp_path / "dry", cache=tmp_path / "cache", dry_run=True, **settings)
+        assert run(config, reporter) is None
+        return reporter.lines[-3:]
+
+    at_once, batch = (told(llm="openai:gpt-5-mini", num=100, max_tokens=100, batch=mode) for mode in ("off", "submit"))
+    dollars = [float(lines[1].split("$")[2].split(" ")[0]) for lines in (at_once, batch)]
+    assert 0 < dollars[1] < dollars[0], "a batch is cheaper"
+    assert "2026" in at_once[1], "a price has a date"
+    assert told(llm="openai:who-knows", num=5)[1].startswith("Price unknown")
+    assert not (tmp_path / "cache").exists()
+    with FaultServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        label(babyai, tmp_path, num=20, llm="openai:m")
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        sent = len(server.requests)
+        lines = told(llm="openai:m", num=20)
+        assert f"({sent} of them in the store already)" in lines[0]
+        assert "about 0 tokens in" in lines[0]
+        assert len(server.requests) == sent
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(UsageError, match=r"--prices FILE"):
+        label(babyai, tmp_path, llm="openai:who-knows", max_cost=1.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,6 +185,9 @@ def test_a_dry_run_shows_prompts_and_writes_nothing(babyai: Path, tmp_path: Path
         ({"llm": "rules:big"}, "no model name"),
         ({"swap": "both", "variant": "goal"}, "--swap"),
         ({"votes": 0}, "--votes"),
+        ({"max_cost": -1.0}, "--max-cost"),
+        ({"batch": "submit"}, "--batch"),
+        ({"tier": "flex"}, "--tier"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(
@@ -180,7 +222,8 @@ def test_labels_from_a_model_carry_their_quality(babyai: Path, tmp_path: Path, m
     quality = result.facts["quality"]
     assert quality["agreement_with_rules"]["n"] > 10
     assert quality["position_bias"]["n"] > 10
-    assert quality["krippendorff_alpha"] is not None
+    assert quality["krippendorff_alpha"]["n"] > 10
+    assert "agreement with the rules annotator (decided pairs)" in [row[0] for row in result.facts["table"]["rows"]]
     usage = result.facts["usage"]
     assert usage["prompt_tokens"] == 100 * server.billed.total()
     responses = read_table(result.file("responses.parquet"), RESPONSES).to_pylist()
