@@ -151,7 +151,7 @@
     const both = make("div", "", "pair");
     data.segments.forEach((segment, i) => {
       const better = label !== null && label !== 0.5 && (label > 0.5) === (i === 0);
-      const heading = put(make("h5", "AB"[i]), better ? make("span", "preferred", "badge") : null, make("span", ` ${data.where[i]}`, "soft"));
+      const heading = put(make("h4", "AB"[i]), better ? make("span", "preferred", "badge") : null, make("span", ` ${data.where[i]}`, "soft"));
       both.append(put(make("div", "", better ? "better" : ""), heading, steps(segment)));
     });
     const notes = [
