@@ -38,7 +38,7 @@ from bkrl.run import atomic_write
 
 ADVICE = "advice.safetensors"
 FUNCTION = "advice"
-LEAST_SHARE = 0.005
+LEAST_SHARE = 0.01
 """Advice must explain at least this share of the variance of Φ; below, it would be noise made large."""
 _BLOCK = 32
 _BLOCKS_IN_BATCH = 16
