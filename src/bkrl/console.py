@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from bkrl.reporter import Board, Line, Reporter, Update
@@ -157,6 +157,50 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     _stdout().print(table)
+
+
+_PALETTE = ("cyan", "yellow", "magenta", "green", "red", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
+PICTURE_SIZE = (100, 30)
+"""Columns and rows of a picture that goes to a pipe."""
+
+Picture = Sequence[Sequence[tuple[str, int | None]]]
+"""Rows of (text, number of its colour, or None)."""
+
+
+def print_picture(picture: Picture) -> None:
+    """Rows of coloured characters on stdout."""
+    _stdout().print(_coloured(picture), no_wrap=True, overflow="crop")
+
+
+def show_pictures(draw: Callable[[int, int], tuple[Picture, bool]], every: float) -> None:
+    """Draw again and again on the terminal, until `draw(width, height)` says that this was the last, or Ctrl-C."""
+    from rich.live import Live
+
+    screen = _stdout()
+    with suppress(KeyboardInterrupt), Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
+        last = False
+        while not last:
+            picture, last = draw(screen.size.width, screen.size.height - 1)
+            live.update(_coloured(picture), refresh=True)
+            if not last:
+                time.sleep(every)
+
+
+def _coloured(picture: Picture) -> Any:
+    from rich.text import Text
+
+    rows = []
+    for row in picture:
+        text = Text(no_wrap=True, overflow="crop")
+        for part, number in row:
+            text.append(part, style=None if number is None else _PALETTE[number % len(_PALETTE)])
+        rows.append(text)
+    return Text("\n").join(rows)
+
+
+def is_live() -> bool:
+    """Whether stdout is a terminal, which can be drawn on again and again."""
+    return sys.stdout.isatty()
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands about many runs: sweep, watch, compare, trace, export curves."""
+"""Commands about many runs: sweep and watch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from bkrl import console
-from bkrl.config import SweepConfig
+from bkrl.config import SweepConfig, WatchConfig
 from bkrl.errors import RunFailed
 from bkrl.options import command
 
@@ -17,6 +17,7 @@ PANEL = "Many runs"
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command("sweep", rich_help_panel=PANEL)(command(SweepConfig, sweep))
+    app.command("watch", rich_help_panel=PANEL)(command(WatchConfig, watch))
 
 
 def sweep(settings: SweepConfig, as_json: bool) -> None:
@@ -46,6 +47,23 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         console.print_table("", ("", ""), [(str(outcome.out), f"{len(outcome.done)} runs done"), *rows])
     if outcome.failed:
         raise RunFailed(f"{len(outcome.failed)} runs failed; --retry-failed tries them again.")
+
+
+def watch(settings: WatchConfig, as_json: bool) -> None:
+    """Draw curves until all runs are complete; one frame with --once, and into a pipe."""
+    from bkrl import watching
+
+    if as_json:
+        console.print_json([curve._asdict() for curve in watching.read_curves(settings)])
+    elif settings.once or not console.is_live():
+        console.print_picture(watching.frame(watching.read_curves(settings), settings.metric, *console.PICTURE_SIZE))
+    else:
+
+        def draw(width: int, height: int) -> tuple[console.Picture, bool]:
+            curves = watching.read_curves(settings)
+            return watching.frame(curves, settings.metric, width, height), watching.over(settings, curves)
+
+        console.show_pictures(draw, settings.every)
 
 
 def _list(rows: list[tuple[Any, ...]], as_json: bool) -> None:
