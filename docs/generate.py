@@ -24,7 +24,7 @@ def cli() -> str:
         "",
         "Besides the verbs: `bkrl show RUN`, `bkrl list envs|algs|llms|potentials`, `bkrl prompt code|pref|goal ENV`,",
         "`bkrl label view|audit|merge` ([labels.md](labels.md)), `bkrl compare A B`, `bkrl trace FIGURE|RUN`, `bkrl export curves|results`,",
-        "`bkrl check-potential RM`, `bkrl data validate|head|export`, `bkrl doctor`, and `bkrl --install-completion` for your shell.",
+        "`bkrl cache info|prune|export|import`, `bkrl check-potential RM`, `bkrl data validate|head|export`, `bkrl doctor`, and `bkrl --install-completion` for your shell.",
     ]
     for verb, settings in (VERBS | MANY).items():
         arguments = [path[-1].upper() for path, _, flag, _ in flags_of(settings) if flag.positional]

@@ -78,14 +78,12 @@ def cache_prune(
         rows = [dict(zip(header, row, strict=True)) for row in gone]
         console.print_json({"removed": yes, "groups": rows})
         return
-    if gone:
-        console.print_table("removed" if yes else "would be removed", header, gone)
-    count = sum(row[2] for row in gone)
-    console.print_text(
-        f"{count:,} replies removed."
-        if yes
-        else f"{count:,} replies would be removed; nothing has been. Pass --yes to do it."
-    )
+    if not gone:
+        console.print_text("No reply fits these conditions; nothing to remove.")
+        return
+    console.print_table("removed" if yes else "would be removed", header, gone)
+    if not yes:
+        console.print_text("Nothing has been removed; pass --yes to do it.")
 
 
 @cache.command("export")
