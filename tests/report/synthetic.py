@@ -60,9 +60,10 @@ def responses(run: Run, replies: list[str]) -> None:
     write_table(run.file("responses.parquet"), pa.Table.from_pylist(rows, schema=RESPONSES))
 
 
-def label(root: Path, variant: str, llm: str = "rules") -> Path:
-    config = LabelConfig(dataset=root / "data", variant=variant, llm=llm, out=root / f"label-{variant}")
-    run = Run.create(config.run_dir, stage="label", config=config, inputs={"dataset": root / "data"})
+def label(root: Path, variant: str, llm: str = "rules", dataset: Path | None = None, seed: int = 1) -> Path:
+    dataset = dataset or root / "data"
+    config = LabelConfig(dataset=dataset, variant=variant, llm=llm, out=root / f"label-{variant}", seed=seed)
+    run = Run.create(config.run_dir, stage="label", config=config, inputs={"dataset": dataset})
     segment = {"episode_id": 0, "start": 1, "length": 3}
     if variant == "pref":
         name, schema = "preferences.parquet", PREFERENCES
@@ -109,11 +110,12 @@ def label(root: Path, variant: str, llm: str = "rules") -> Path:
     return run.path
 
 
-def train_rm(root: Path, variant: str, control: str = "none") -> Path:
+def train_rm(root: Path, variant: str, control: str = "none", dataset: Path | None = None, **settings: Any) -> Path:
     out = root / (f"rm-{variant}" + ("" if control == "none" else f"-{control}"))
     labels = root / f"label-{variant}"
-    config = TrainRmConfig(labels=labels, out=out, control=control)
-    run = Run.create(out, stage="train-rm", config=config, inputs={"labels": labels, "dataset": root / "data"})
+    config = TrainRmConfig(labels=labels, out=out, control=control, **settings)
+    inputs = {"labels": labels, "dataset": dataset or root / "data"}
+    run = Run.create(out, stage="train-rm", config=config, inputs=inputs)
     example = {"episode": 0, "success": True, "return": 1.0, "first_step": 3, "phi": [-1.0, -0.4, 0.0]}
     quality = {
         "kind": variant,
@@ -154,7 +156,7 @@ def train_rs(
     **settings: Any,
 ) -> Path:
     """A training run; `facts` are added to its manifest, other settings go to its config."""
-    facts = settings.pop("facts", {})
+    facts, seconds = settings.pop("facts", {}), settings.pop("seconds", 1.0)
     out = root / settings.pop("name", f"{alg}-{env[-12:]}-s{seed}")
     last = settings.pop("last", len(STEPS))
     config = TrainRsConfig(alg=alg, env=env, seed=seed, potential=potential, out=out, **settings)
@@ -162,7 +164,7 @@ def train_rs(
     run = Run.create(out, stage="train-rs", config=config, inputs=inputs)
     for step, value in curve(half, seed, last):
         run.log(step, **{"eval/success_rate": value, "eval/return": 0.9 * value, "eval/length": 400 - 300 * value})
-        run.log(step, **{"time/rollout": 1.0, "time/sps": 9000.0})
+        run.log(step, **{"time/rollout": seconds, "time/sps": 9000.0 / seconds})
     atomic_write(run.file("policy.json"), "{}\n")
     run.finish(["policy.json"], alg=alg, env_id=env, steps=1_000_000, success_rate=value, **facts)
     return run.path
@@ -185,7 +187,7 @@ def evaluate(root: Path, policy: Path, env: str = RED, alg: str = "bk-code") -> 
     return run.path
 
 
-def study(root: Path, seeds: range = range(1, 7)) -> list[Path]:
+def study(root: Path, seeds: range = range(1, 7), seconds: float = 1.0) -> list[Path]:
     """PPO, two methods of different worth and a control, on one world, with everything they rest on."""
     collect(root)
     for variant in ("pref", "goal", "code"):
@@ -195,7 +197,7 @@ def study(root: Path, seeds: range = range(1, 7)) -> list[Path]:
     runs = []
     for seed in seeds:
         runs += [
-            train_rs(root, "ppo", seed, 600_000),
+            train_rs(root, "ppo", seed, 600_000, seconds=seconds),
             train_rs(root, "bk-code", seed, 200_000, potential=root / "rm-code"),
             train_rs(root, "bk-goal", seed, 900_000, potential=root / "rm-goal"),
             train_rs(root, "bk-pref", seed, 595_000, potential=root / "rm-pref"),

@@ -323,3 +323,36 @@ def test_it_refuses_what_it_cannot_report(tmp_path: Path):
         report.run(ReportConfig(runs=(tmp_path / "r",), out=tmp_path / "r2"), Reporter())
     with pytest.raises(UsageError, match="holds another run"):
         report.run(replace(config, out=runs[0]), Reporter())
+
+
+def test_the_same_study_run_again_gives_the_same_tables(tmp_path: Path):
+    """Another place, other clocks, other manifests: results.json is the same, byte for byte; timings.json is not."""
+    made = []
+    for name, seconds in (("one", 1.0), ("two", 2.5)):
+        runs = study(tmp_path / name, range(1, 4), seconds=seconds)
+        made.append(report.run(ReportConfig(runs=tuple(runs), out=tmp_path / name / "report", title="T"), Reporter()))
+    one, two = made
+    assert one.file("results.json").read_bytes() == two.file("results.json").read_bytes()
+    assert one.facts["table"] == two.facts["table"]
+    assert one.facts["identity"] != two.facts["identity"]
+    assert one.file("timings.json").read_bytes() != two.file("timings.json").read_bytes()
+    for word in ("seconds", str(tmp_path), "sha256", "time/"):
+        assert word not in one.file("results.json").read_text()
+
+
+def test_potentials_from_other_settings_are_not_pooled(tmp_path: Path):
+    """Two potentials made with other settings are two methods; made alike from another draw of labels, they are one."""
+    runs = small(tmp_path, seeds=2)
+    collect(tmp_path)
+    for number, (seed, epochs) in enumerate([(1, 30), (2, 30), (1, 7)]):
+        root = tmp_path / f"draw{number}"
+        label(root, "pref", dataset=tmp_path / "data", seed=seed)
+        potential = train_rm(root, "pref", dataset=tmp_path / "data", epochs=epochs)
+        runs += [train_rs(root, "bk-pref", s, 3e5, potential=potential, name=f"run-{s}") for s in (1, 2)]
+    told(runs, tmp_path)
+    (world,) = json.loads((tmp_path / "report" / "results.json").read_text())["worlds"]
+    rows = {row["label"]: (row["n"], row["draws"]) for row in world["rows"]}
+    assert rows["bk-pref"] == (4, 2)
+    assert rows["bk-pref (rm.epochs=7)"] == (2, 1)
+    (pooled,) = [row for row in world["rows"] if row["label"] == "bk-pref"]
+    assert pooled["split"]["draws"] == 2

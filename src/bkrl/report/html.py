@@ -61,7 +61,7 @@ def _environment() -> jinja2.Environment:
         percent=percent,
         figure=figure,
         duration=duration,
-        capitalize_first=lambda text: text[:1].upper() + text[1:],
+        capitalize_first=lambda text: text if text.startswith("bk-") else text[:1].upper() + text[1:],
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
     )

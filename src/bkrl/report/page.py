@@ -189,7 +189,11 @@ def _world(
 ) -> dict[str, Any]:
     facts = worlds.get(comparison.env, {})
     styles = styles_of([row.group for row in comparison.rows])
-    rows = [row_values(row) | {"slot": styles[row.group.label].slot} for row in comparison.rows]
+    looks = [styles[row.group.label] for row in comparison.rows]
+    rows = [
+        row_values(row) | {"slot": look.slot, "dash": look.dash}
+        for row, look in zip(comparison.rows, looks, strict=True)
+    ]
     return {
         "env": comparison.env,
         "anchor": f"world-{number}",
