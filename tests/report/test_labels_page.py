@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -190,10 +192,21 @@ def test_crafter_is_drawn_too() -> None:
     assert len(set(packed.views[0])) == 3
 
 
-def test_quality_for_other_pages(pref: Path, program: Path) -> None:
+def test_no_text_ends_the_data_it_stands_in() -> None:
+    @hypothesis.given(st.text() | st.text("<>/!-&'\"\\scriptSCRIPT\u2028\u2029\0"))
+    def check(text: str) -> None:
+        packed = labels_page.embed([text])
+        assert json.loads(packed) == [text]
+        assert not {"<", ">", "&"} & set(packed)
+
+    check()
+
+
+def test_quality_for_other_pages(pref: Path, program: Path, swapped: Path) -> None:
     section = labels_page.quality_section(Run.open(pref))
     assert "agreement with the rules annotator" in section
     assert 'class="forest"' in section
+    assert "Cohen" in labels_page.quality_section(Run.open(swapped))
     why = labels_page.quality_section(Run.open(program))
     assert "chosen: the best score" in why
     assert "no ```python block" in why

@@ -67,7 +67,6 @@ def build(run: Run, dataset: Dataset) -> dict[str, Any]:
         "usage": flatten(facts.get("usage", {})),
         "made": {"command": " ".join(map(str, run.config["argv"])), "dataset": dataset.path.as_posix()}
         | flatten(facts.get("prompts", {}), "prompt"),
-        "audits": [],
         "statuses": [],
         "library": [],
         "candidates": [],
@@ -77,9 +76,7 @@ def build(run: Run, dataset: Dataset) -> dict[str, Any]:
         return page | {"candidates": _candidates(table, responses, head)}
     card, by_rules = world_card(dataset.env_id), facts.get("llm") == "rules"
     if variant == "pref":
-        audits = all_answers(run.path)
-        data = labels_data.of_pairs(dataset, card, table, responses, audits, by_rules=by_rules)
-        page["audits"] = [{"name": name, **_audit(compare(table, given))} for name, given in audits.items()]
+        data = labels_data.of_pairs(dataset, card, table, responses, all_answers(run.path), by_rules=by_rules)
     else:
         data = labels_data.of_goals(dataset, card.family, table, responses)
         page["library"] = data["library"]
@@ -96,15 +93,15 @@ def embed(value: Any) -> Markup:
 
 
 def quality_section(run: Run) -> Markup:
-    """The quality of a label run as HTML for any page with the report's style: each figure with interval and n, or for
-    programs the table of why the best was chosen.
+    """The quality of a label run as HTML for any page with the report's style: each figure with interval and n and what
+    people who audited it said, or for programs the table of why the best was chosen.
     """
     facts = run.facts.get("quality", {})
     if not isinstance(facts, dict) or not facts:
         return Markup("")
     if "why" in facts:
         why = [{**one, "verdict": quality.verdict_of(one, facts["chosen"])} for one in facts["why"]]
-        return html.fragment("labels_quality", {"why": why, "chosen": facts["chosen"], "rows": []})
+        return html.fragment("labels_quality", {"why": why, "chosen": facts["chosen"], "rows": [], "audits": []})
     table = quality.as_table(facts)
     known = {row[0]: row for row in table["rows"]}
     rows = []
@@ -113,7 +110,11 @@ def quality_section(run: Run) -> Markup:
             value = facts[name]
             bar = interval_bar(value) if isinstance(value, Mapping) else Markup("")
             rows.append({"words": words, "cells": known[words][1:], "bar": bar})
-    return html.fragment("labels_quality", {"why": [], "chosen": None, "rows": rows})
+    audits = []
+    if "pairs" in facts and (given := all_answers(run.path)):
+        labels = labels_of(run)
+        audits = [{"name": name, **_audit(compare(labels, answers))} for name, answers in given.items()]
+    return html.fragment("labels_quality", {"why": [], "chosen": None, "rows": rows, "audits": audits})
 
 
 def interval_bar(value: Mapping[str, Any]) -> Markup:
