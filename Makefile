@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help reproduce test test-slurm lint format bench samples docs clean
+.PHONY: help reproduce test test-slurm lint format bench samples docs results clean
 help:
 	@echo "make reproduce   set up, run the whole method (preset laptop), write logs/reproduce/report/report.html"
 	@echo "make test        set up, lint, check types, run the tests"
@@ -47,6 +47,11 @@ samples: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+# docs/results.md and its pictures from report runs, in this order.
+REPORTS ?= $(wildcard logs/reproduce/report logs/wide/report logs/defects/report)
+results: $(READY)
+	$(BIN)/bkrl export results $(REPORTS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -241,6 +241,7 @@ class TrainRsConfig:
     ] = ""
     eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained", least=1)] = 50_000
     eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
+    eval_greedy: Annotated[bool, Flag("evaluate the greedy policy each time, too")] = False
     checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained", least=1)] = (
         200_000
     )
@@ -290,7 +291,7 @@ class EvaluateConfig:
 class ReportConfig:
     """Curves, tables, labels and provenance in one self-contained HTML file."""
 
-    runs: Annotated[tuple[Path, ...], Flag("train-rs and evaluate runs", positional=True)]
+    runs: Annotated[tuple[Path, ...], Flag("train-rs and evaluate runs, and potential reports", positional=True)]
     out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
     threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8
