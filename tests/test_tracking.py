@@ -140,13 +140,13 @@ def test_tensorboard_has_every_point_once_after_a_kill(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["wandb", "trackio"])
-def test_the_others_work_without_a_network_and_write_no_secret(tmp_path, monkeypatch, kind):
-    pytest.importorskip(kind)
+def test_the_others_work_without_a_network_and_write_no_secret(tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY-1234567890")
     monkeypatch.setenv("WANDB_API_KEY", "c" * 40)
+    pytest.importorskip(kind)
     told = Told()
     run = a_run(tmp_path / "r")
     with tracked(kind, run, told):
@@ -157,6 +157,7 @@ def test_the_others_work_without_a_network_and_write_no_secret(tmp_path, monkeyp
         run.log(256, **{"eval/return": 0.75})
         run.log(512, **{"eval/return": 1.0})
     assert told.warned == []
+    assert capsys.readouterr().out == ""
     written = [path for path in Path(tmp_path).rglob("*") if path.is_file()]
     assert any(kind in path.as_posix() for path in written)
     for path in written:

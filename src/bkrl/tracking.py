@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import util
 from typing import Any, Protocol
 
@@ -166,13 +167,15 @@ class _Trackio:
 
         self.module = trackio
         name = f"{run.path.as_posix()} {identity}"
-        trackio.init(project=PROJECT, name=name, config=run.config["config"], resume="allow", embed=False)
+        with redirect_stdout(sys.stderr):  # where results go, it would announce itself
+            trackio.init(project=PROJECT, name=name, config=run.config["config"], resume="allow", embed=False)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.module.log(dict(values), step=step)
 
     def close(self) -> None:
-        self.module.finish()
+        with redirect_stdout(sys.stderr):
+            self.module.finish()
 
 
 _TRACKERS: dict[str, type] = {"tensorboard": _TensorBoard, "wandb": _WandB, "trackio": _Trackio}
