@@ -39,6 +39,7 @@ class FaultServer:
         self.desk = BatchDesk(self)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.addresses: list[str] = []
         self.seen: Counter[str] = Counter()
         self.billed: Counter[str] = Counter()
         self.in_flight = self.most_in_flight = 0
@@ -82,6 +83,7 @@ class FaultServer:
                 headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 self.headers.append(headers)
+                self.addresses.append(lines[0].split(" ")[1])
                 self.in_flight += 1
                 self.most_in_flight = max(self.most_in_flight, self.in_flight)
                 try:

@@ -54,6 +54,8 @@ _MARKED = re.compile(
     re.IGNORECASE,
 )
 _TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL | re.IGNORECASE)
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.){12,}"')
+"""Longer than any answer: words of the world that are repeated, which may say anything."""
 _FENCE = re.compile(r"^[ \t]*(```|~~~)[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 
@@ -75,7 +77,7 @@ def parse_choice(text: str) -> Choice | Unparsed:
         return Unparsed('"choice" must be "A", "B" or "tie"')
     if not found and re.match(r"(?:```\w*\s*)?\{", answer):
         return Unparsed("it is not valid JSON with a choice")
-    answer = unicodedata.normalize("NFKC", answer)
+    answer = unicodedata.normalize("NFKC", _QUOTED.sub(" ", answer))
     if not found:
         found = [c for _, value in _TAGGED.findall(answer) if (c := _choice(value)) is not None]
     if not found:

@@ -44,7 +44,9 @@ def segment_text(dataset: Dataset, segment: Segment) -> SegmentText:
 def rows_text(dataset: Dataset, rows: NDArray[np.int64]) -> SegmentText:
     """The captions at consecutive rows of one episode and the actions between them."""
     captions = tuple(dataset.caption(int(row)) for row in rows)
-    return SegmentText(captions, tuple(dataset.action_names[action] for action in dataset.actions[rows[:-1]]))
+    return SegmentText(
+        captions, tuple(prompts.name(dataset.action_names[action]) for action in dataset.actions[rows[:-1]])
+    )
 
 
 def draw_segments(dataset: Dataset, count: int, length: int, rng: np.random.Generator) -> list[Segment]:

@@ -1,8 +1,9 @@
 """Prompts: Markdown templates that anyone can read and edit, and the one function that fills them in.
 
 A template is split into turns at its `<<<role>>>` lines *before* anything is filled in, and text from a world
-(captions, programs' errors) enters only through the `quote` filter, as one JSON string without angle brackets or
-backticks. So no text from a world can open a turn, close a block or end its own quotation.
+(captions, programs' errors) enters only through the `quote` filter, as one JSON string without brackets of the kinds
+that mark up prompts, or backticks. So no text from a world can open a turn, close a block or end its own quotation, in
+our templates or in a model's chat template. Names of actions, which stand unquoted, go through `name`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 LONGEST_QUOTE = 4000
 _TURN = re.compile(r"^<<<(system|user|assistant)>>>\n", re.MULTILINE)
-_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "`": "\\u0060"}
+_LONGEST_NAME = 40
+_ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
 
 
 def render(name: str, **values: Any) -> list[tuple[str, str]]:
@@ -54,7 +56,12 @@ def quote(text: str) -> str:
     if len(kept) > LONGEST_QUOTE:
         kept = kept[:LONGEST_QUOTE] + "…"
     quoted = json.dumps(kept, ensure_ascii=False)
-    return re.sub(r"[<>&`]", lambda found: _ESCAPED[found[0]], quoted)
+    return re.sub(r"[<>&`|\[\]]", lambda found: _ESCAPED[found[0]], quoted)
+
+
+def name(text: str) -> str:
+    """`text` as a name that may stand unquoted: letters, digits, spaces, hyphens and underscores, at most 40."""
+    return re.sub(r"[^\w -]+|\s+", " ", text).strip()[:_LONGEST_NAME] or "unnamed"
 
 
 def _plain(character: str) -> str:

@@ -1,0 +1,90 @@
+"""Replies made to harm: too large, too deep, packed, endless. Refused with a status, in bounded memory, no crash."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from bkrl.labelers.answers import Unparsed, parse_choice, parse_goals, parse_program
+from bkrl.llm import open_backend
+from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.protocol import Message, Request
+from bkrl.llm.store import Store
+from bkrl.reporter import Reporter
+from tests.llm.fault_server import FaultServer
+
+QUICK = AskPolicy(first_pause=0.01, longest_pause=0.02, deadline=20.0, patience=20.0, attempts=3)
+DEEP = 100_000
+
+
+def ask(folder: Path, count: int = 2) -> list[Exchange]:
+    with Store(folder) as store:
+        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter())
+        asks = [Request((Message("user", f"pair {number}"),)) for number in range(count)]
+        return asker.run([lambda one=one: asker.ask(one) for one in asks], "ask")
+
+
+@pytest.mark.parametrize(
+    ("habit", "reason"),
+    [
+        ("flood", "reply too long"),
+        ("zipped", "reply too long"),
+        ("huge", "reply too long"),
+        ("deep", "unreadable"),
+        ("deep_closed", "unreadable"),
+    ],
+)
+def test_a_hostile_body_is_refused_and_the_others_go_on(
+    server: FaultServer, tmp_path: Path, habit: str, reason: str
+) -> None:
+    ask(tmp_path / "warm")
+    bad = next(iter(server.seen))
+    server.plan = lambda prompt, attempt: habit if prompt == bad else "ok"
+    tracemalloc.start()
+    exchanges = ask(tmp_path / "cold")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [exchange.status for exchange in exchanges] == ["failed", "ok"]
+    assert exchanges[0].reason == reason
+    if habit != "flood":  # the server runs in this process too, and holds the flood it sends
+        assert peak < 120 * 2**20
+
+
+def test_a_deeply_nested_answer_is_text_that_nobody_can_read(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "deep_text"
+    (exchange,) = ask(tmp_path, 1)
+    assert exchange.status == "ok"
+    for parse in (parse_choice, parse_goals, parse_program):
+        assert isinstance(parse(exchange.answer or ""), Unparsed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * DEEP,
+        "{" * DEEP,
+        '{"choice":' * DEEP,
+        "[" * DEEP + "]" * DEEP,
+        "(" * DEEP + ")" * DEEP,
+        "def potential(o, a, v):\n    return " + "(" * 5000 + "0" + ")" * 5000,
+        "```python\n" * 20_000,
+        "<think>" * 20_000,
+        "<choice>" * 20_000,
+        "answer is " * 15_000,
+        "A > " * 40_000,
+        "**" * 90_000,
+        " " * 190_000 + "A",
+        "- " * 90_000,
+        "\u202e" * 100_000,
+        "answer:" + " " * 190_000,
+        "answer: " + "* " * 90_000 + "A",
+        "</think>" * 20_000,
+        "x" * 10_000_000,
+    ],
+    ids=range(19),
+)
+def test_no_reply_hangs_or_breaks_a_parser(text: str) -> None:
+    for parse in (parse_choice, parse_goals, parse_program):
+        assert parse(text) is not None

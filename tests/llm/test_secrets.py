@@ -1,0 +1,64 @@
+"""A planted key, through runs that work, fail and go in batches, with every logger at its most talkative: nowhere."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkrl import cli
+from tests.experience import write_world
+from tests.llm.conftest import CANARY
+from tests.llm.fault_server import FaultServer
+
+
+def broken(*arguments: Any) -> None:
+    raise KeyError("a bug of our own")
+
+
+def test_a_planted_key_is_in_no_file_log_traceback_or_manifest(
+    server: FaultServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[[price]]\nmodel = "m"\ninput = 1000\noutput = 10000\n')
+    for logger in ("", "openai", "httpx2", "httpcore2", "httpx", "httpcore", "asyncio"):
+        logging.getLogger(logger).setLevel(logging.DEBUG)
+    monkeypatch.chdir(tmp_path)
+    scenarios: list[tuple[str, str, list[str], int | None]] = [
+        ("whole", "ok", [], 0),
+        ("refused", "401", [], 1),
+        ("poor", "ok", ["--prices", str(prices), "--max-cost", "0.01"], 1),
+        ("batch", "ok", ["--batch", "submit"], 0),
+        ("batch", "ok", ["--batch", "collect"], 0),
+        ("broken", "ok", [], None),
+    ]
+    said = ""
+    for name, habit, extra, code in scenarios:
+        server.plan = lambda prompt, attempt, habit=habit: habit  # type: ignore[misc]
+        words = ["--out", f"{name}/run", "--cache", f"{name}/cache", "--llm", "openai:m", "--num", "8", *extra]
+        if name == "broken":
+            monkeypatch.setattr("bkrl.llm.openai.read_completion", broken)
+        try:
+            assert cli.run_command(["label", str(dataset), *words]) == code
+        except KeyError:
+            said += traceback.format_exc()
+            assert code is None
+    said += "".join(capfd.readouterr()) + caplog.text + repr([vars(record) for record in caplog.records])
+    assert "a bug of our own" in said
+    assert "POST" in said, "the loggers did talk"
+    assert "CANARY" not in said
+    looked_at = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {"manifest.json", "config.json", "batches.json", "spending.jsonl", "endpoints.json", "replies.sqlite"} <= {
+        file.name for file in looked_at
+    }
+    for file in looked_at:
+        assert b"CANARY" not in file.read_bytes(), file
+    assert {headers.get("authorization") for headers in server.headers} == {f"bearer {CANARY.lower()}"}
