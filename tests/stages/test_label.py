@@ -80,7 +80,7 @@ def test_the_rules_annotator_labels_everything(
         assert all(row["goal"] for row in table)
     else:
         assert sum(row["chosen"] for row in table) == 1
-        assert all(row["status"] == "ok" for row in table)
+        assert {row["status"] for row in table} <= {"ok", "repeated"}
     reopened = Run.open(result.path, "label")
     assert "not a language model" in reopened.facts["annotator"]
     assert reopened.facts["variant"] == variant
@@ -132,7 +132,7 @@ def test_a_dry_run_shows_prompts_and_writes_nothing(babyai: Path, tmp_path: Path
     config = LabelConfig(dataset=babyai, out=tmp_path / "out", cache=tmp_path / "cache", num=10, dry_run=True)
     assert run(config, told) is None
     assert sum("Segment A" in line for line in told.lines) == 3
-    assert told.lines[-3].startswith(("9 requests", "10 requests"))
+    assert " requests. To be asked: about" in told.lines[-3]
     assert "Price: nothing" in told.lines[-2]
     for variant in ("goal", "code"):
         assert run(replace(config, variant=variant), told) is None

@@ -27,6 +27,7 @@ from typing import Any
 from bkrl.errors import InputError, RunFailed
 from bkrl.llm.protocol import Reply
 
+FILE = "replies.sqlite"
 STORE_VERSION = 2
 _COLUMNS = (
     "text, status, format, model, finish_reason, prompt_tokens, completion_tokens, reasoning_tokens, "
@@ -58,7 +59,7 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "replies.sqlite"
+        self.path = folder / FILE
         # Not the process number: that comes again, in containers as a rule.
         self._process = secrets.token_hex(8)
         try:

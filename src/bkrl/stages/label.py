@@ -28,17 +28,19 @@ from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
+from bkrl.llm.forecast import forecast
 from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import find_price, unknown_price
-from bkrl.llm.protocol import Connection
+from bkrl.llm.protocol import Connection, Message, Request, Tier
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from bkrl.rng import generator
 from bkrl.run import Run, write_table
 from bkrl.schema import PREFERENCES, RESPONSES
 
-_CHARS_PER_TOKEN = 4
 _SHOWN = 3
+_TYPICAL_TOKENS = {"pref": 60, "goal": 60, "code": 1200}
+"""Of a reply without reasoning; a guess, used where no reply is known."""
 
 
 def run(config: LabelConfig, reporter: Reporter) -> Run | None:
@@ -178,16 +180,21 @@ def _dry_run(config: LabelConfig, dataset: Dataset, reporter: Reporter) -> None:
     _check(config)
     requests = work.requests(config, dataset)
     if requests is None:
-        reporter.say(f"At most {work.most_programs(config):,} requests, each building on the reply before.")
-        reporter.say(example_prompt("code", dataset.env_id))
-        return
-    characters = sum(len(message.text) for request in requests for message in request.messages)
-    for request in requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]:
-        reporter.say("\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) + "\n")
-    reporter.say(
-        f"{len(requests):,} requests, about {characters // _CHARS_PER_TOKEN:,} tokens of prompts in all (estimated at "
-        f"{_CHARS_PER_TOKEN} characters a token); nothing was asked."
-    )
+        most = work.most_programs(config)
+        text = example_prompt("code", dataset.env_id)
+        reporter.say(f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt.")
+        reporter.say(text)
+        requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
+    else:
+        for request in requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]:
+            reporter.say("\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) + "\n")
+    identity = None if config.llm in baseline.NAMES else open_backend(config.llm, _connection(config)).identity
+    tier: Tier = config.tier if config.batch == "off" else "batch"
+    price = find_price(identity, config.prices)
+    for sentence in forecast(
+        requests, _TYPICAL_TOKENS[config.variant], config.cache, identity, price, tier
+    ).sentences():
+        reporter.say(sentence)
 
 
 def _check(config: LabelConfig) -> None:
@@ -250,9 +257,11 @@ def _finish(
     """Write the tables and the manifest, and say what came out. `more` are further facts."""
     write_table(result.file("responses.parquet"), pa.Table.from_pylist(done.responses.rows, schema=RESPONSES))
     write_table(result.file(done.file), pa.Table.from_pylist(done.table, schema=done.schema))
+    for name, table in done.more.items():
+        write_table(result.file(name), table)
     _require_something(config, done.table, done.responses)
     result.finish(
-        ["responses.parquet", done.file],
+        ["responses.parquet", done.file, *done.more],
         variant=config.variant,
         env_id=dataset.env_id,
         llm=config.llm,

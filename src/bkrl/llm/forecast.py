@@ -1,0 +1,86 @@
+"""What asking will take, before anything is asked: tokens, dollars, and what is in the store already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bkrl.llm.prices import FREE, Price
+from bkrl.llm.protocol import Reply, Request, Tier, request_key
+from bkrl.llm.store import FILE, Store
+
+CHARS_PER_TOKEN = 4
+"""Of English; an estimate."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Totals of what is still to be asked. Tokens in are estimated from characters; tokens out are guessed (or taken
+    from `measured` replies of the same questions), and bounded by the longest reply that is allowed.
+    """
+
+    requests: int
+    kept: int
+    tokens_in: int
+    tokens_out: int
+    most_tokens_out: int
+    measured: int
+    price: Price | None
+    tier: Tier
+
+    def sentences(self) -> list[str]:
+        """For the person who thinks about starting it."""
+        kept = f" ({self.kept:,} of them in the store already)" if self.kept else ""
+        out = f"from {self.measured:,} replies in the store" if self.measured else "a guess"
+        said = [
+            f"{self.requests:,} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at {CHARS_PER_TOKEN} "
+            f"characters a token), {self.tokens_out:,} out ({out}; at most {self.most_tokens_out:,}).",
+            self._dollars(),
+        ]
+        return [*said, "Nothing was asked or written."]
+
+    def _dollars(self) -> str:
+        if self.price is None:
+            return "Price unknown: it is not in the shipped list; give it with --prices FILE (see docs/labels.md)."
+        if self.price == FREE:
+            return "Price: nothing, this machine answers."
+        about = self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier)
+        most = self.price.of_tokens(self.tokens_in, self.most_tokens_out, 0, self.tier)
+        tier = "" if self.tier == "default" else f" as {self.tier}"
+        return f"Price{tier}: about ${about:,.2f}, with the longest replies ${most:,.2f} ({self.price.source})."
+
+
+def forecast(
+    requests: Iterable[Request],
+    guess: int,
+    cache: Path,
+    identity: Mapping[str, str] | None,
+    price: Price | None,
+    tier: Tier = "default",
+) -> Forecast:
+    """What `requests` will take. `guess`: tokens of a reply where none is known; `cache`: the store's folder, which is
+    only read.
+    """
+    wanted = list(requests)
+    kept = _kept(wanted, cache, identity)
+    open_ = [request for request, reply in zip(wanted, kept) if reply is None]
+    lengths = [reply.completion_tokens for reply in kept if reply is not None and reply.completion_tokens is not None]
+    typical = sum(lengths) / len(lengths) if lengths else guess
+    return Forecast(
+        requests=len(wanted),
+        kept=len(wanted) - len(open_),
+        tokens_in=sum(len(message.text) for request in open_ for message in request.messages) // CHARS_PER_TOKEN,
+        tokens_out=round(sum(min(typical, request.max_tokens) for request in open_)),
+        most_tokens_out=sum(request.max_tokens for request in open_),
+        measured=len(lengths),
+        price=price,
+        tier=tier,
+    )
+
+
+def _kept(requests: list[Request], cache: Path, identity: Mapping[str, str] | None) -> list[Reply | None]:
+    if identity is None or not (cache / FILE).exists():
+        return [None] * len(requests)
+    with Store(cache) as store:
+        return [store.get(request_key(identity, request)) for request in requests]
