@@ -5,7 +5,9 @@ import tomllib
 import pytest
 
 from bkrl.errors import InputError, UsageError
+from bkrl.executors import shell
 from bkrl.study import load_study, plan, presets
+from bkrl.sweep import needs
 
 
 def study(text, out):
@@ -116,6 +118,20 @@ evaluate = { episodes = 3 }
     assert [c.config.episodes for c in found.evaluation if c.run_dir.parent.name == "key"] == [3, 3]
 
 
+def test_labels_in_shards_are_joined(tmp_path):
+    found = study(WORLD + 'algs = ["bk-pref"]\nlabel_shards = 2\n', tmp_path)
+    root = tmp_path / "w"
+    data, one, two, merge, rm = found.preparation
+    assert (data.stage, one.stage, two.stage, merge.stage, rm.stage) == (
+        "collect", "label", "label", "label_merge", "train_rm"
+    )  # fmt: skip
+    assert (one.config.shard, two.config.shard) == ("1/2", "2/2")
+    assert merge.config.shards == (one.run_dir, two.run_dir) == (root / "label-pref-shard1", root / "label-pref-shard2")
+    assert merge.run_dir == rm.config.labels == root / "label-pref"
+    assert needs(found.cells)[merge.run_dir] == [one.run_dir, two.run_dir]
+    assert shell.command(merge) == f"bkrl label merge {one.run_dir} {two.run_dir} --out {root / 'label-pref'}"
+
+
 def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
     assert study(WORLD + 'algs = ["ppo"]\n', tmp_path).preparation == []
 
@@ -137,6 +153,7 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["bk-goal"]\nvariants = ["pref"]', "add \"goal\" to the variants"),
         ('algs = ["ppo"]\nvariants = ["prefs"]', "Did you mean 'pref'"),
         ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
+        ('algs = ["bk-pref"]\nlabel_shards = 0', "a number of parts"),
         ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
         ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),
         ('algs = ["ppo"]\ntrain_rs = { steps = 0 }', "at least 1, not 0"),

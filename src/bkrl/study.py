@@ -26,13 +26,26 @@ _CONFIGS = {
     verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb not in ("report", "reproduce")
 }
 _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
-_WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "task", *_CONFIGS}
+_WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "label_shards", "task", *_CONFIGS}
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
 _VARIANTS = ("code", "pref", "goal")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # device names on Windows
 _Draw = int | None
+
+
+@dataclass(frozen=True)
+class MergeConfig:
+    """Settings of a cell that joins the shards of a labelling: `whole` is what was asked for, undivided."""
+
+    shards: tuple[Path, ...]
+    whole: settings.LabelConfig
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the joined labels live."""
+        return self.whole.run_dir
 
 
 class Cell(NamedTuple):
@@ -225,8 +238,16 @@ class _World:
         if key not in self._made:
             out = self.root / f"label-{entry.name if entry.label else entry.variant}{_suffix(draw)}"
             self._made[key] = out
-            fixed: dict[str, Any] = {"dataset": self.root / "data", "out": out, **_drawn(draw)}
-            self.preparation.append(self._cell("label", vars(entry), variant=entry.variant, **fixed))
+            fixed: dict[str, Any] = {"dataset": self.root / "data", **_drawn(draw)}
+            whole = self._cell("label", vars(entry), variant=entry.variant, out=out, **fixed)
+            shards = [
+                self._cell(
+                    "label", vars(entry), variant=entry.variant, out=Path(f"{out}-shard{i}"), shard=part, **fixed
+                )
+                for i, part in enumerate(_parts(self.table.get("label_shards", 1)), 1)
+            ]
+            merge = Cell("label_merge", MergeConfig(tuple(cell.run_dir for cell in shards), whole.config))
+            self.preparation += [*shards, merge] if shards else [whole]
         return self._made[key]
 
     def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
@@ -324,6 +345,13 @@ def _merged(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = _merged(merged[key], value) if both else value
     return merged
+
+
+def _parts(count: Any) -> list[str]:
+    """["1/3", "2/3", "3/3"] of 3, and nothing of 1, which divides nothing."""
+    if type(count) is not int or count < 1:
+        raise UsageError(f"label_shards must be a number of parts, not {count!r}.")
+    return [f"{part}/{count}" for part in range(1, count + 1)] if count > 1 else []
 
 
 def _drawn(draw: _Draw) -> dict[str, int]:

@@ -22,7 +22,7 @@ from bkrl.errors import UsageError
 from bkrl.executors import Executor, cores, open_executor
 from bkrl.reporter import Line, Reporter
 from bkrl.run import Run, atomic_write, changed, check_inputs, hold, read_json, to_json
-from bkrl.study import Cell, Study, load_study
+from bkrl.study import Cell, MergeConfig, Study, load_study
 
 _POLL = 1.0
 
@@ -143,7 +143,9 @@ def standing(cell: Cell) -> str:
     """ "done" for a finished cell, "" for one that is not, and else why what is there is not what is wanted."""
     if not (cell.run_dir / "manifest.json").exists():
         return ""
-    different = changed(cell.run_dir, cell.stage.replace("_", "-"), cell.config)
+    merged = isinstance(cell.config, MergeConfig)
+    stage, config = ("label", cell.config.whole) if merged else (cell.stage.replace("_", "-"), cell.config)
+    different = changed(cell.run_dir, stage, config)
     if different:
         return f"{cell.run_dir} holds a run with another {', '.join(different)}; remove it, or choose another --out."
     stale = check_inputs(Run.open(cell.run_dir, verify=False))

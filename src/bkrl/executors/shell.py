@@ -9,7 +9,7 @@ from typing import Any
 
 from bkrl.config import VERBS
 from bkrl.options import flags_of, option_name
-from bkrl.study import Cell
+from bkrl.study import Cell, MergeConfig
 
 
 def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
@@ -31,6 +31,8 @@ def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
 
 def command(cell: Cell) -> str:
     """The command line that does a cell; settings with their default are left out."""
+    if isinstance(cell.config, MergeConfig):
+        return shlex.join(["bkrl", "label", "merge", *map(str, cell.config.shards), "--out", str(cell.run_dir)])
     verb = cell.stage.replace("_", "-")
     words, positional = ["bkrl", verb], []
     for path, _, flag, default in flags_of(VERBS[verb]):

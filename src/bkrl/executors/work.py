@@ -10,7 +10,7 @@ from pathlib import Path
 from bkrl.errors import BkrlError
 from bkrl.reporter import Reporter
 from bkrl.run import busy
-from bkrl.study import Cell
+from bkrl.study import Cell, MergeConfig
 
 PATIENCE = 60.0
 """Seconds to wait for another process in the same run: one whose sweep was killed is about to stop."""
@@ -40,7 +40,10 @@ def work(cell: Cell, log: Path) -> str:
     while busy(cell.run_dir) and time.monotonic() < deadline:
         time.sleep(0.5)
     try:
-        import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
+        if isinstance(cell.config, MergeConfig):
+            import_module("bkrl.stages.label").merge(cell.config.shards, cell.run_dir, reporter)
+        else:
+            import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
     except BkrlError as problem:
         return str(problem)
     except Exception as problem:  # noqa: BLE001 (one cell's bug is told, the other cells go on)
