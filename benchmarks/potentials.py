@@ -1,0 +1,110 @@
+"""What shaping costs: iterations of shaped PPO against plain PPO on the same worlds, in one run.
+
+    python benchmarks/potentials.py [--json] [--rounds 15] [--only compact|crafter|paper] [--potentials FOLDER]
+
+For each variant (code, pref, goal), by what share a whole iteration (acting, worlds, rewards, update) takes longer:
+
+* `code_overhead`, `pref_overhead`, `goal_overhead`: RedBall-S20 with the compact network;
+* `crafter_…`: place_table with the compact network;
+* `paper_…`: RedBall-S20 with the paper network and the published rollout.
+
+`…_evaluation` beside each is the time spent in the potential alone, as a share of a plain iteration: it is steadier
+than a difference of two iterations on a machine that has other work. The potentials are the samples that ship with
+bkrl, or those of a folder with runs of the same names. All learn for real, one thread each, taking turns; medians over
+rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.envs import make_vec, world
+from bkrl.potentials import load_potential
+from bkrl.potentials.protocol import Scaled
+from bkrl.potentials.stream import ShapedReward
+from bkrl.rl.hardware import choose
+from bkrl.rl.policy import network_for, observation_options
+from bkrl.rl.ppo import PPO
+from bkrl.rl.streams import EnvReward, RewardStream
+
+RED_BALL, PLACE_TABLE = "BabyAI-Text-GoToLocal-RedBall-S20", "Crafter-Text-PlaceCraftingTable"
+PUBLISHED = PPOConfig(num_envs=8, num_steps=128, num_minibatches=4, learning_rate=3e-4, clip_coef=0.1)
+SETTINGS = {
+    "compact": ("", RED_BALL, "compact", PPOConfig(), "minigrid"),
+    "crafter": ("crafter_", PLACE_TABLE, "compact", PPOConfig(), "crafter"),
+    "paper": ("paper_", RED_BALL, "paper", PUBLISHED, "minigrid"),
+}
+VARIANTS = ("code", "pref", "goal")
+WARM_UP = 3
+
+
+def run_of(env_id: str, network: str, config: PPOConfig, potential: Scaled | None) -> PPO:
+    """A run as `bkrl train-rs` makes it."""
+    options, view = observation_options(world(env_id), network)
+    envs = make_vec(env_id, config.num_envs, **options)
+    streams: list[RewardStream] = [EnvReward() if potential is None else ShapedReward(potential, config.gamma)]
+    net = network_for(network, envs, view, 1, 0)
+    hardware = choose(HardwareConfig(device="cpu"), network)
+    return PPO(envs, net, streams, config, total_steps=10**9, hardware=hardware, view=view)
+
+
+def overheads(prefix: str, runs: dict[str, PPO], rounds: int) -> dict[str, float]:
+    """The figures of one setting; `runs` holds "plain" and the variants."""
+    for ppo in runs.values():
+        for _ in range(WARM_UP):
+            ppo.iterate()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    evaluation: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, ppo in runs.items():
+            start = time.perf_counter()
+            metrics = ppo.iterate()
+            seconds[name].append(time.perf_counter() - start)
+            evaluation[name].append(metrics["time/potential"])
+    plain = seconds.pop("plain")
+    figures = {f"{prefix}plain_steps_per_s": runs["plain"].rollout_.rewards.size / statistics.median(plain)}
+    for name, taken in seconds.items():
+        pairs = list(zip(taken, evaluation[name], plain, strict=True))
+        figures[f"{prefix}{name}_overhead"] = statistics.median(whole / base for whole, _, base in pairs) - 1
+        figures[f"{prefix}{name}_evaluation"] = statistics.median(part / base for _, part, base in pairs)
+    return figures
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--rounds", type=int, default=15, help="iterations of each run that are measured")
+    parser.add_argument("--only", choices=list(SETTINGS), help="one setting only")
+    parser.add_argument("--potentials", type=Path, help="a folder with bk-code-minigrid and the like")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    results: dict[str, float] = {}
+    for setting, (prefix, env_id, network, config, worlds) in SETTINGS.items():
+        if args.only not in (None, setting):
+            continue
+        runs = {"plain": run_of(env_id, network, config, None)}
+        potentials = []
+        for variant in VARIANTS:
+            name = f"bk-{variant}-{worlds}"
+            potentials.append(load_potential(args.potentials / name if args.potentials else Path(f"sample:{name}")))
+            runs[variant] = run_of(env_id, network, config, potentials[-1])
+        results |= overheads(prefix, runs, args.rounds)
+        for potential in potentials:
+            potential.close()
+    if args.json:
+        print(json.dumps({key: round(value, 3) for key, value in results.items()}))
+        return
+    for key, value in results.items():
+        print(f"{key:30} {value:14,.3f}")
+
+
+if __name__ == "__main__":
+    main()
