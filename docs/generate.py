@@ -45,6 +45,7 @@ def data() -> str:
         "responses": schema.RESPONSES,
         "preferences": schema.PREFERENCES,
         "goals": schema.GOALS,
+        "library": schema.LIBRARY,
         "programs": schema.PROGRAMS,
     }
     lines = [

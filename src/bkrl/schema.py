@@ -108,6 +108,17 @@ GOALS = _table(
     ("request_ids", pa.list_(pa.int64())),
 )
 
+# The distinct goals, in the order they first came up: every wording with how often it was used, the moments it was
+# suggested for, and the replies that did.
+LIBRARY = _table(
+    ("goal_id", pa.int32()),
+    ("goal", pa.string()),
+    ("wordings", pa.list_(pa.string())),
+    ("wording_counts", pa.list_(pa.int32())),
+    ("query_ids", pa.list_(pa.int64())),
+    ("request_ids", pa.list_(pa.int64())),
+)
+
 # Every candidate program with its check; exactly one is chosen.
 PROGRAMS = _table(
     ("candidate_id", pa.int32()),

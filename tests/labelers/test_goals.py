@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bkrl.dataset import Dataset
 from bkrl.labelers import goals
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.llm.protocol import Request
+from bkrl.schema import LIBRARY
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, asker
 
@@ -77,3 +79,6 @@ def test_every_suggestion_can_be_followed_to_its_reply_and_words(tmp_path: Path)
     box = library["open the box"]
     assert (box.queries, box.request_ids) == ((0, 1), (1, 2))
     assert box.wordings == {"open the box": 1, "open boxes": 1, "open the boxes": 1}
+    stored = pa.Table.from_pylist([entry.row for entry in goals.library(table)], schema=LIBRARY).to_pylist()
+    assert stored[2]["wordings"] == ["open the box", "open boxes", "open the boxes"]
+    assert stored[0]["request_ids"] == [0, 1]

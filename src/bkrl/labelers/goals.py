@@ -111,6 +111,18 @@ class Entry:
     queries: tuple[int, ...]
     request_ids: tuple[int, ...]
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """As it stands in library.parquet."""
+        return {
+            "goal_id": self.goal_id,
+            "goal": self.goal,
+            "wordings": list(self.wordings),
+            "wording_counts": list(self.wordings.values()),
+            "query_ids": list(self.queries),
+            "request_ids": list(self.request_ids),
+        }
+
 
 def library(table: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """The distinct goals of goals.parquet in the order they first came up."""

@@ -5,7 +5,7 @@ A shard asks its share of the questions and has its share of the rows, numbered 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from bkrl.labelers.shards import Shard
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
 from bkrl.potentials.sandbox import Sandbox, probation
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
+from bkrl.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS
 from bkrl.windows import Windows
 
 HORIZON = 5
@@ -32,7 +32,9 @@ LENGTH = {"pref": 5, "goal": 3, "code": HORIZON}
 
 @dataclass(frozen=True)
 class Done:
-    """A labelling: the rows of its table, every exchange, figures of quality, and the prompt templates used."""
+    """A labelling: the rows of its table, every exchange, figures of quality, and the prompt templates used; `more`:
+    further tables by file name.
+    """
 
     file: str
     schema: pa.Schema
@@ -40,6 +42,7 @@ class Done:
     responses: Responses
     quality: dict[str, Any]
     templates: tuple[str, ...]
+    more: dict[str, pa.Table] = field(default_factory=dict)
 
 
 def label(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
@@ -104,7 +107,16 @@ def _goal(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)
     table = [{**row, "query_id": numbered[row["query_id"]][0]} for row in table]
-    return Done("goals.parquet", GOALS, table, responses, quality.of_goals(table, responses.rows), goals.TEMPLATES)
+    library = pa.Table.from_pylist([entry.row for entry in goals.library(table)], schema=LIBRARY)
+    return Done(
+        "goals.parquet",
+        GOALS,
+        table,
+        responses,
+        quality.of_goals(table, responses.rows),
+        goals.TEMPLATES,
+        {"library.parquet": library},
+    )
 
 
 def _code(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
