@@ -76,7 +76,8 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     assert result.facts["success_rate"] > 0.9
     evaluations = rows(result.path, "eval/success_rate")
     assert [row["step"] for row in evaluations] == [0, 5_120, 10_240, 15_360]
-    assert {"eval/return", "eval/length", "eval/greedy_success_rate"} <= set(evaluations[0])
+    assert {"eval/return", "eval/length", "eval/success_rate"} <= set(evaluations[0])
+    assert not rows(result.path, "eval/greedy_success_rate")
     assert rows(result.path, "ppo/entropy")
     assert rows(result.path, "time/sps")
     assert bool(rows(result.path, "rnd/novelty")) == (alg == "rnd")
@@ -114,6 +115,13 @@ def test_a_shifted_potential_pays_another_reward_and_keeps_the_answer(tmp_path: 
     result = run(settings(tmp_path / "run", alg="bk-code", potential=code, shaping_shift=1.0), Reporter())
     assert greedy(result.path)[:3].tolist() == [1, 1, 1]
     assert all(row["shaping/phi_mean"] >= 0 for row in rows(result.path, "shaping/phi_mean"))
+
+
+def test_the_greedy_policy_is_evaluated_when_asked(tmp_path: Path) -> None:
+    result = run(settings(tmp_path / "run", steps=1_000, eval_greedy=True), Reporter())
+    assert all(
+        {"eval/success_rate", "eval/greedy_success_rate"} <= set(row) for row in rows(result.path, "eval/return")
+    )
 
 
 def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def _train(
     def judge(number: int, step: int) -> float:
         del number
         network.at_step(step)
-        scores = evaluate(policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"))
+        scores = evaluate(
+            policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy
+        )
         if isinstance(network, Advised):
             scores["shaping/advice_weight"] = network.now
         result.log(step, **scores)
@@ -162,13 +164,15 @@ def _keep(policy: Policy, result: Run) -> None:
     policy.save(result.path, "policy-best")
 
 
-def evaluate(policy: Policy, envs: WorldVectorEnv, episodes: int, seed: int) -> dict[str, float]:
-    """Sampled (`eval/…`) and greedy (`eval/greedy_…`) success rate, return and length on the same seeded episodes.
+def evaluate(
+    policy: Policy, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False
+) -> dict[str, float]:
+    """Success rate, return and length of the sampled policy (`eval/…`), and if asked of the greedy one, on seeded episodes.
 
     The sampled policy is the one that counts: a policy without memory, made greedy, often walks in circles.
     """
     scores: dict[str, float] = {}
-    for prefix, greedy in (("eval/greedy_", True), ("eval/", False)):
+    for prefix, greedy in (("eval/greedy_", True), ("eval/", False))[not also_greedy :]:
         played = list(play(policy.network, envs, episodes, seed=seed, greedy=greedy, view=policy.view))
         scores |= summarise(played, prefix)
     return scores
