@@ -19,7 +19,7 @@ from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.reporter import Reporter
 from bkrl.run import Run, read_table
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.stages.label import example_prompt, run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
@@ -78,6 +78,9 @@ def test_the_rules_annotator_labels_everything(
     elif variant == "goal":
         assert {row["query_id"] for row in table} == set(range(30))
         assert all(row["goal"] for row in table)
+        library = read_table(result.file("library.parquet"), LIBRARY).to_pylist()
+        assert [entry["goal_id"] for entry in library] == sorted({row["goal_id"] for row in table})
+        assert "library.parquet" in result.manifest["outputs"]
     else:
         assert sum(row["chosen"] for row in table) == 1
         assert {row["status"] for row in table} <= {"ok", "repeated"}

@@ -109,11 +109,12 @@ def hold(
         InputError: the run or its dataset is missing or damaged, or earlier answers are.
         UsageError: no pair has a label to compare with, or the auditor's name is no file name.
     """
-    path = file_of(labels, auditor)
+    file_of(labels, auditor)  # a name that cannot be is refused before anything is read
     run = Run.open(labels, "label")
+    path = file_of(run.path, auditor)
     if variant_of(run) != "pref":
         raise UsageError(f"{labels} holds no preferences; only pairs can be audited. `bkrl label view` shows the rest.")
-    table, data, manifest = labels_of(run), dataset_of(run, dataset), sha256(labels / "manifest.json")
+    table, data, manifest = labels_of(run), dataset_of(run, dataset), sha256(run.path / "manifest.json")
     given = read_answers(path, manifest)
     chosen = sample(table, seed)[:n]
     if not chosen:
