@@ -43,7 +43,7 @@ class Desk:
     told: Told
 
     def label(self, batch: str, name: str = "batch", **settings: Any) -> Run | None:
-        settings = {"num": 40, "llm": "openai:m", "max_tokens": 50, **settings}
+        settings = {"num": 24, "llm": "openai:m", "max_tokens": 50, **settings}
         folder = self.folder / name
         config = LabelConfig(self.dataset, out=folder / "run", cache=folder / "cache", batch=batch, **settings)  # type: ignore[arg-type]
         return run(config, self.told)
@@ -264,13 +264,15 @@ def test_an_endpoint_without_batches_says_so(desk: Desk) -> None:
     with pytest.raises(RunFailed, match="no Batch API"):
         desk.label("submit")
     assert not batches.out_in(desk.folder / "batch" / "run")
+    (known,) = read_json(desk.folder / "batch" / "cache" / "endpoints.json")["endpoints"].values()
+    assert known["batch"] is False
     assert desk.label("off") is not None
 
 
 def test_large_runs_are_cut_into_several_files(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "MOST_REQUESTS", 15)
+    monkeypatch.setattr(batches, "MOST_REQUESTS", 8)
     done = desk.finished()
-    assert sorted(len(text.splitlines()) for text in list(desk.server.desk.files.values())[:3])[-1] == 15
+    assert sorted(len(text.splitlines()) for text in list(desk.server.desk.files.values())[:3])[-1] == 8
     assert len(done.facts["batches"]) >= 3
     monkeypatch.setattr(batches, "MOST_BYTES", 20_000)
     desk.finished("small", seed=5)

@@ -212,6 +212,12 @@ def test_retry_after_is_honoured(server: FaultServer, tmp_path: Path) -> None:
     assert time.monotonic() - started >= 1.0
 
 
+def test_a_long_retry_after_is_waited_for_and_not_taken_for_lost_patience(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: ("500:1", "429:1", "ok")[min(attempt, 2)]
+    (exchange,), _ = ask(tmp_path, policy=replace(QUICK, patience=0.4))
+    assert exchange.status == "ok"
+
+
 def test_max_requests_is_never_exceeded(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "500" if attempt == 0 else "ok"
     with pytest.raises(RunFailed, match="max-requests"):

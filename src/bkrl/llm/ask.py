@@ -172,6 +172,16 @@ class Asker:
             "possibly_spent_usd": round(self.budget.doubtful, 9),
         }
 
+    def cost_in_words(self) -> str:
+        """What these replies cost, and what of it this run has paid."""
+        if self.price is None:
+            return "their price is not known (--prices FILE gives it)"
+        unknown = f", {self.usage.unpriced:,} more of unknown cost" if self.usage.unpriced else ""
+        doubtful = (
+            f", up to ${self.budget.doubtful:,.4f} more if lost replies were billed" if self.budget.doubtful else ""
+        )
+        return f"cost ${self.usage.cost_usd:,.4f}{unknown}, ${self.budget.paid:,.4f} of it paid by this run{doubtful}"
+
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
             return Exchange(request, "", cleaned(await self.backend.complete(request)))

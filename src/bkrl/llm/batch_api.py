@@ -140,7 +140,7 @@ class BatchApi:
             except Fault as raised:
                 fault = raised
             if fault.reason == "no such model":  # what a 404 means elsewhere
-                self._backend.capabilities.batch = False
+                self._backend.learn_batch(False)
                 raise Fault("stop", "no batch API", f"{self._backend.name}: this endpoint has no Batch API")
             if fault.kind not in ("retry", "wait") or attempt == attempts:
                 raise fault

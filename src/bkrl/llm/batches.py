@@ -65,7 +65,8 @@ class Unsent(Asker):
     """
 
     def __init__(self, live: Asker, failures: Mapping[str, tuple[str, str]]) -> None:
-        super().__init__(live.backend, live.store, live.policy, live.reporter, live.budget, live.price)
+        # Nothing is asked, so there is no progress to show.
+        super().__init__(live.backend, live.store, live.policy, Reporter(), live.budget, live.price)
         self.missing: dict[str, Request] = {}
         self._failures = failures
 
@@ -186,7 +187,7 @@ class Batches:
         finally:
             file.unlink(missing_ok=True)
         batch.status = "submitted"
-        self._backend.capabilities.batch = True
+        self._backend.learn_batch(True)
         self._save()
 
     async def _recover(self) -> None:

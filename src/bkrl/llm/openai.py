@@ -181,6 +181,12 @@ class OpenAIBackend:
         if vars(self.capabilities) != before:
             self._memory.keep(self._name, self.capabilities)
 
+    def learn_batch(self, offered: bool) -> None:
+        """Remember whether the endpoint has a Batch API."""
+        if self.capabilities.batch is not offered:
+            self.capabilities.batch = offered
+            self._memory.keep(self._name, self.capabilities)
+
     # Sending
 
     async def _send(self, parameters: dict[str, Any]) -> tuple[Any, Mapping[str, str]]:

@@ -294,7 +294,9 @@ def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Rep
         told = f", {asker.absent:,} of them were never answered" if asker.absent else ""
         reporter.say(f"{usage.asked:,} answers read again{told}; nothing was sent.")
     elif asker.backend.identity is not None:
-        reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent.")
+        reporter.say(
+            f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent; {asker.cost_in_words()}."
+        )
     if config.variant == "pref":
         tie = facts["tie"]["rate"]
         reporter.say(
