@@ -16,8 +16,8 @@ SOURCE = ROOT / "src" / "bkrl"
 FLOORS = [
     {"errors", "registry", "rng", "config", "reporter", "jit"},
     {"schema", "dataset", "run", "windows", "partition", "tracking"},
-    {"envs", "llm", "prompts", "export", "potentials.sandbox", "potentials.sandbox_check", "potentials.sandbox_lock",
-     "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
+    {"envs", "llm", "prompts", "export", "subset", "potentials.sandbox", "potentials.sandbox_check",
+     "potentials.sandbox_lock", "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
     {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "executors", "sweep",

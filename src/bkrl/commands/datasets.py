@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from bkrl import console
-from bkrl.commands.shown import LOOK, Json, print_facts
+from bkrl.commands.shown import LOOK, Json, print_facts, show_run
 
 data = typer.Typer(help="Check, look at and export datasets.", no_args_is_help=True)
 
@@ -54,3 +54,16 @@ def data_export(
 
     del to
     print_facts(str(out), to_minari(dataset, out), False)
+
+
+@data.command("subset")
+def data_subset(
+    dataset: Annotated[Path, typer.Argument(help="a collect run")],
+    out: Annotated[Path, typer.Option("--out", help="run directory of the smaller dataset")],
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="episodes to keep, half of them solved")] = 16,
+    as_json: Json = False,
+) -> None:
+    """A few episodes of a dataset as a dataset of their own."""
+    from bkrl.subset import subset
+
+    show_run(subset(dataset, out, episodes), as_json)

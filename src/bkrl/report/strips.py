@@ -21,7 +21,7 @@ _MOMENTS = 8
 _PICTURE_TOP = _TOP + _PLOT + 30
 _COLUMN = (_WIDTH - _LEFT) / _MOMENTS
 _PICTURE = 100  # its longer side
-_LINES, _LINE, _CHARACTERS = 9, 11.5, 23
+_LINES, _LINE, _CHARACTERS = 9, 11.5, 21
 _DRAWN = ("babyai", "crafter")
 
 

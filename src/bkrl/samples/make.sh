@@ -11,9 +11,9 @@ cd "$1"
 # What the potentials are built on: the datasets of `bkrl reproduce`.
 "$bkrl" collect --env BabyAI-Text-GoToLocal-Pretraining-S20 --steps 400000 --checkpoints 6 --episodes-per-checkpoint 40 --out experience-minigrid
 "$bkrl" collect --env Crafter-Text-Reward --steps 200000 --checkpoints 4 --episodes-per-checkpoint 40 --out experience-crafter
-# What ships of experience: a few episodes of each world.
-"$bkrl" collect --env BabyAI-Text-GoToLocal-Pretraining-S20 --steps 200000 --checkpoints 2 --episodes-per-checkpoint 8 --out data-minigrid
-"$bkrl" collect --env Crafter-Text-Reward --steps 40000 --checkpoints 2 --episodes-per-checkpoint 3 --out data-crafter
+# What ships of it: a few episodes of each world.
+"$bkrl" data subset experience-minigrid --episodes 24 --out data-minigrid
+"$bkrl" data subset experience-crafter --episodes 8 --out data-crafter
 
 for world in minigrid crafter; do
   for variant in code pref goal; do
