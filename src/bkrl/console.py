@@ -235,6 +235,9 @@ def _board(lines: Sequence[Line], summary: str, most: int) -> Any:
     room = max(most - len(shown), 0)
     shown = [*(done[-room:] if room else []), *shown[:most]]
     table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(6):
+        table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for line in shown:
         steps = f"{line.done:,.0f}/{line.total:,.0f}" if line.total else ""
         left = f"{(line.total - line.done) / line.rate:,.0f} s left" if line.rate > 0 else ""
@@ -245,7 +248,7 @@ def _board(lines: Sequence[Line], summary: str, most: int) -> Any:
             steps,
             f"{line.rate:,.0f} steps/s" if line.rate else "",
             f"{line.seconds:,.0f} s" if line.seconds else "",
-            Text(line.note[:60] if line.note else left, style="dim"),
+            Text(line.note or left, style="dim"),
         )
     return Group(table, Text(summary, style="bold"))
 

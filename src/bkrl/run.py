@@ -43,7 +43,7 @@ _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = (
-    *("fresh", "cache", "threads", "track", "dry_run"),
+    *("out", "fresh", "cache", "threads", "track", "dry_run"),
     *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch"),
 )
 

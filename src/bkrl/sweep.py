@@ -284,10 +284,14 @@ class _Sweep:
 
 @dataclass
 class _Clock:
-    """When a cell was first seen running, and at which step that was."""
+    """When a cell was first seen running, and since when, and which step, its steps have been counted.
+
+    The rate is that of steps alone: what comes before the first of them (imports, compilation) is left out.
+    """
 
     started: float
     first: float
+    counted: float | None = None
 
     @classmethod
     def start(cls, cell: Cell) -> _Clock:
@@ -298,7 +302,9 @@ class _Clock:
 
     def line(self, name: str, cell: Cell) -> Line:
         done = min(last_step(cell.run_dir), cell.steps) if cell.steps else 0.0
-        rate = max(done - self.first, 0.0) / max(self.seconds(), 1e-9)
+        if self.counted is None and done > self.first:
+            self.counted, self.first = time.monotonic(), done
+        rate = (done - self.first) / (time.monotonic() - self.counted) if self.counted and done > self.first else 0.0
         return Line(name, "running", done, cell.steps, rate, self.seconds())
 
 
