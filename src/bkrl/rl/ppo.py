@@ -312,10 +312,7 @@ class PPO:
 
         table, grad_norm = torch.stack(figures), torch.stack(norms)
         if not bool(torch.isfinite(table).all() & torch.isfinite(grad_norm).all()):
-            raise Diverged(
-                f"Training diverged at step {self.step}: a loss or gradient is not finite. "
-                "Lower --learning-rate, or look for huge rewards; the last checkpoint is from before this."
-            )
+            raise Diverged(self._diagnosis(table, grad_norm))
         mean, variance = table.mean(0).tolist(), b_returns[:, 0].var()
         unexplained = (b_returns[:, 0] - b_values[:, 0]).var() / variance
         return {
@@ -330,6 +327,25 @@ class PPO:
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
         }
+
+    def _diagnosis(self, table: Tensor, grad_norm: Tensor) -> str:
+        """What was not finite first, and how large the rewards and values were that it was computed from."""
+        named = dict(zip(("loss", "policy loss", "value loss", "entropy", "KL", "clip fraction"), table.T, strict=True))
+        named["gradient"] = grad_norm.sum(1)
+        broken = {
+            name: int((~column.isfinite()).nonzero()[0])
+            for name, column in named.items()
+            if not column.isfinite().all()
+        }
+        first = min(broken.values())
+        what = " and ".join(name for name, number in broken.items() if number == first)
+        rewards, values = float(self.rewards_.abs().max()), float(self.values.abs().max())
+        return (
+            f"Training diverged at step {self.step:,}: the {what} of minibatch {first + 1} of {len(table)} is not "
+            f"finite (largest reward {rewards:.3g}, largest value {values:.3g}). The last checkpoint is from before "
+            "this. Start anew with a smaller --learning-rate or --reward-scale; --init-from takes over the weights "
+            "of an earlier run."
+        )
 
     # ------------------------------------------------------------------------------------------------------ state
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.rl.networks import is_image
+from bkrl.rl.networks.repeats import Repeats
 from bkrl.windows import Rollout
 
 _CHUNK = 4096
@@ -29,12 +30,14 @@ class RunningMoments:
         self.mean = np.zeros(shape)
         self.squares = np.zeros(shape)
 
-    def update(self, batch: np.ndarray) -> None:
-        """Take in (B, *shape) values."""
+    def update(self, batch: np.ndarray, times: np.ndarray | None = None) -> None:
+        """Take in (B, *shape) values, value i as if it came `times[i]` times (default: once)."""
         if len(batch) == 0:
             return
-        mean, count = batch.mean(0, dtype=np.float64), float(len(batch))
-        squares = ((batch - mean) ** 2).sum(0, dtype=np.float64)
+        weights = np.ones(len(batch)) if times is None else times.astype(np.float64)
+        count = float(weights.sum())
+        mean = np.tensordot(weights, batch, 1) / count
+        squares = np.tensordot(weights, (batch - mean) ** 2, 1)
         delta, total = mean - self.mean, self.count + count
         self.mean = self.mean + delta * count / total
         self.squares = self.squares + squares + delta**2 * self.count * count / total
@@ -97,18 +100,19 @@ class RND:
         following = next_observations(rollout)
         T, N = rollout.rewards.shape
         flat = following.reshape(T * N, *following.shape[2:])
-        self.observed.update(flat)
+        distinct, places = _distinct(flat)
+        self.observed.update(distinct, np.bincount(places))
         self._observations = torch.from_numpy(flat).to(self.device)
         self._mean = torch.from_numpy(self.observed.mean.astype(np.float32)).to(self.device)
         self._std = torch.from_numpy(self.observed.std.astype(np.float32)).clamp_min(1e-6).to(self.device)
         with torch.no_grad():
             errors, targets = [], []
-            for chunk in self._observations.split(_CHUNK):
+            for chunk in torch.from_numpy(distinct).to(self.device).split(_CHUNK):
                 inputs = self._normalised(chunk)
                 targets.append(self.target(inputs))
                 errors.append((self.predictor(inputs) - targets[-1]).square().mean(1))
-            self._targets = torch.cat(targets)
-            novelty = torch.cat(errors).cpu().numpy().reshape(T, N)
+            self._targets = torch.cat(targets)[torch.from_numpy(places).to(self.device)]
+            novelty = torch.cat(errors).cpu().numpy()[places].reshape(T, N)
 
         returns = np.empty((T, N))
         for t in range(T):
@@ -175,6 +179,13 @@ def next_observations(rollout: Rollout) -> np.ndarray:
     following = rollout.observations[H + 1 : H + T + 1].copy()
     following.reshape(T * N, *following.shape[2:])[rollout.final_index] = rollout.final_observations
     return following
+
+
+def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ones of (B, *obs_shape) observations in order of appearance, and the place of each among them."""
+    repeats = Repeats(flat[None])
+    firsts, places = np.unique(repeats.add(0), return_inverse=True)
+    return flat[firsts], places
 
 
 class _ChannelsFirst(nn.Module):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import os
 import signal
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -58,7 +60,7 @@ def train(
     """
     checkpoints = Checkpoints(run.file("checkpoints"))
     progress = _resume(ppo, run, reporter, checkpoints)
-    warned: set[str] = set()
+    watch = _Watch(progress, reporter)
     saved_at = ppo.step
     started, first_step = time.perf_counter(), ppo.step
     with _patience() as interrupted, reporter.progress(title, ppo.total_steps) as update:
@@ -87,7 +89,7 @@ def train(
             run.log(ppo.step, **figures)
             clock["time/sps"] = (ppo.step - first_step) / (time.perf_counter() - started)
             run.log(ppo.step, **clock)
-            _watch(figures, ppo, warned, reporter)
+            watch(figures, ppo)
             update(min(ppo.step, ppo.total_steps), _note(figures))
 
 
@@ -111,6 +113,7 @@ def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any]
         "counters": counters,
         "progress": progress,
         "exact": bool(worlds),
+        "hardware": _describe(ppo),
         "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
     }
     checkpoints.save(ppo.step, tensors, facts, best=best)
@@ -124,7 +127,7 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
         reporter.warn(sentence)
     if found is None or not found.tensors:
         _truncate(run, 0)
-        return {"milestones": 0, "best": None}
+        return {"milestones": 0, "best": None, "warned": []}
     tensors, exact = found.tensors, bool(found.facts["exact"])
     ppo.restore(tensors, found.facts["counters"], worlds=exact)
     for index, stream in enumerate(ppo.streams):
@@ -135,9 +138,16 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
     else:
         ppo.restart_worlds()
     _truncate(run, int(found.facts["metrics_bytes"]))
+    began, now = found.facts["hardware"], _describe(ppo)
+    if began != now:
+        reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
     how = "exactly where it was" if exact else "with fresh episodes, because these worlds cannot be saved"
     reporter.say(f"continuing at step {ppo.step:,}, {how}")
     return dict(found.facts["progress"])
+
+
+def _describe(ppo: PPO) -> str:
+    return f"{ppo.device.type}, {ppo.hardware.precision}{', compiled' if ppo.hardware.compile else ''}"
 
 
 def _under(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -158,26 +168,46 @@ def _note(figures: dict[str, float]) -> str:
     return f"success {figures['rollout/success_rate']:.2f}, return {figures['rollout/return']:.2f}"
 
 
-def _watch(figures: dict[str, float], ppo: PPO, warned: set[str], reporter: Reporter) -> None:
-    """Say, once for each, what usually means that a run is lost."""
-    uniform = math.log(ppo.logits.shape[-1])
-    success = figures.get("rollout/success_rate", 1.0)
-    signs = {
-        "entropy": (
-            figures["ppo/entropy"] < 0.01 * uniform and success < 0.5,
-            f"the policy's entropy has collapsed ({figures['ppo/entropy']:.4f}) while it succeeds in "
-            f"{success:.0%} of episodes; a larger --ent-coef keeps it exploring",
-        ),
-        "kl": (
-            figures["ppo/approx_kl"] > 0.5,
-            f"an update moved the policy very far (KL {figures['ppo/approx_kl']:.2f}); a smaller --learning-rate or "
-            "--target-kl 0.03 would hold it",
-        ),
-    }
-    for sign, (present, sentence) in signs.items():
-        if present and sign not in warned:
-            warned.add(sign)
-            reporter.warn(f"step {ppo.step:,}: {sentence}.")
+class _Watch:
+    """Says, once in a run for each, what usually means that it is lost."""
+
+    def __init__(self, progress: dict[str, Any], reporter: Reporter) -> None:
+        self.warned: list[str] = progress.setdefault("warned", [])
+        self.reporter = reporter
+        self.value_losses: deque[float] = deque(maxlen=20)
+
+    def __call__(self, figures: dict[str, float], ppo: PPO) -> None:
+        success = figures.get("rollout/success_rate", 1.0)
+        entropy, kl, value_loss = figures["ppo/entropy"], figures["ppo/approx_kl"], figures["ppo/value_loss"]
+        if entropy < 0.01 * math.log(ppo.logits.shape[-1]) and success < 0.5:
+            self._say(
+                "entropy",
+                ppo.step,
+                f"the policy's entropy has collapsed ({entropy:.4f}) while it succeeds in {success:.0%} of episodes; "
+                "a larger --ent-coef keeps it exploring",
+            )
+        if kl > 0.5:
+            self._say(
+                "kl",
+                ppo.step,
+                f"an update moved the policy very far (KL {kl:.2f}); a smaller --learning-rate or --target-kl 0.03 "
+                "would hold it",
+            )
+        # Rewards that are found for the first time raise the loss from nothing; only a large one is a sign.
+        usual = statistics.median(self.value_losses) if len(self.value_losses) == 20 else math.inf
+        if value_loss > max(1.0, 100 * usual):
+            self._say(
+                "value",
+                ppo.step,
+                f"the value loss has exploded ({value_loss:.3g}, usually {usual:.3g}); a smaller --learning-rate or "
+                "--reward-scale keeps values in reach",
+            )
+        self.value_losses.append(value_loss)
+
+    def _say(self, sign: str, step: int, sentence: str) -> None:
+        if sign not in self.warned:
+            self.warned.append(sign)
+            self.reporter.warn(f"step {step:,}: {sentence}.")
 
 
 class _Interrupted:

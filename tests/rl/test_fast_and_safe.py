@@ -1,0 +1,229 @@
+"""Looking at repeats once, bfloat16, other devices, weights of another run, full disks, and warnings."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.envs import make_vec, toy
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.reporter import Reporter
+from bkrl.rl import checkpoint, hardware
+from bkrl.rl.checkpoint import Checkpoints
+from bkrl.rl.hardware import Hardware, choose
+from bkrl.rl.networks.repeats import Repeats
+from bkrl.rl.policy import Policy, network_for, take_weights
+from bkrl.rl.ppo import PPO, Diverged
+from bkrl.rl.streams import EnvReward
+from bkrl.rl.trainer import _Watch
+from bkrl.run import Run
+from tests.rl.kill_training import torture
+
+CONFIG = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3e-3)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+def make(env_id: str = "Toy-Grid", steps: int = 30_000, config: PPOConfig = CONFIG, **options) -> PPO:
+    envs = make_vec(env_id, config.num_envs)
+    network = network_for("compact", envs, "symbolic", 1, 0)
+    return PPO(envs, network, [EnvReward()], config, total_steps=steps, **options)
+
+
+@pytest.mark.parametrize("shape", [(3,), (8,), (7, 7, 3)])
+def test_repeats_are_found_and_nothing_else(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    storage = np.zeros((20, 8, *shape), np.uint8)
+    repeats = Repeats(storage)
+    for _ in range(2):  # the second time after `clear`
+        storage[:] = rng.integers(0, 2, storage.shape)
+        storage[5:, ::2] = storage[:15, 1::2]
+        repeats.clear()
+        flat, seen = storage.reshape(160, -1), {}
+        for t in range(20):
+            origins = repeats.add(t)
+            for n in range(8):
+                assert origins[n] == seen.setdefault(flat[t * 8 + n].tobytes(), t * 8 + n)
+        assert np.array_equal(flat[repeats.origins], flat)
+
+
+def test_looking_once_is_looking_at_all() -> None:
+    """One iteration with and without: the same actions, and weights that agree but for rounding."""
+    once, every = make(), make()
+    every.repeats = None
+    for ppo in (once, every):
+        for _ in range(2):
+            ppo.iterate()
+    assert len(np.unique(once.repeats.origins)) < 0.1 * once.logits.shape[0] * once.logits.shape[1]
+    assert np.array_equal(once.rollout_.actions, every.rollout_.actions)
+    assert torch.allclose(once.logits, every.logits, atol=1e-4)
+    for a, b in zip(once.parameters, every.parameters, strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_learns_on_every_device_and_in_both_precisions(device: str, precision: str) -> None:
+    ppo = make(hardware=Hardware(torch.device(device), precision))
+    while not ppo.done:
+        ppo.iterate()
+    table = toy.table("Toy-Grid")
+    q = toy.optimal_values(table, 0.99)
+    acted = ~np.isin(np.arange(table.num_states), table.next_state[table.terminated])
+    with torch.no_grad(), ppo.hardware.autocast():
+        states = torch.arange(table.num_states, dtype=torch.uint8)[:, None].to(ppo.device)
+        logits, values = ppo.network(states)
+    assert logits.dtype == torch.float32
+    greedy = logits.argmax(1).cpu().numpy()
+    assert np.isclose(q[np.arange(len(q)), greedy], q.max(1))[acted].all()
+    assert np.abs(values[:, 0].cpu().numpy() - q.max(1))[acted].max() < 0.1
+
+
+def test_bf16_moves_a_ratio_by_little() -> None:
+    """What was acted on and what is trained on agree in bfloat16 too, though their batches differ."""
+    envs = make_vec("BabyAI-Text-GoToLocal-RedBall-S20", 8)
+    network = network_for("paper", envs, "symbolic", 1, 0)
+    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=1, update_epochs=1)
+    kept = Hardware(torch.device("cpu"), "bf16")
+    ppo = PPO(envs, network, [EnvReward()], config, total_steps=10**6, hardware=kept)
+    assert abs(ppo.iterate()["ppo/approx_kl"]) < 1e-5
+
+
+def test_auto_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "multiplies_bf16", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose(HardwareConfig(), "paper") == Hardware(torch.device("cpu"), "bf16")
+    assert choose(HardwareConfig(), "compact").precision == "fp32"
+    assert choose(HardwareConfig(precision="fp32"), "paper").precision == "fp32"
+    with pytest.raises(UsageError, match="no GPU"):
+        choose(HardwareConfig(device="cuda"), "paper")
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
+    with pytest.raises(UsageError, match=r"C\+\+ compiler"):
+        choose(HardwareConfig(compile=True), "paper")
+
+
+def test_weights_of_another_run(tmp_path: Path) -> None:
+    source = make(seed=1).network
+    policy = Policy(source, "Toy-Grid", "toy", ("a", "b"))
+    policy.save(tmp_path)
+    target = make().network
+    with torch.no_grad():
+        source.head.weight.add_(0)
+        for parameter in target.parameters():
+            parameter.zero_()
+    take_weights(target, tmp_path / "policy.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
+    other = network_for("compact", make_vec("Toy-Chain", 2), "symbolic", 2, 0)
+    with pytest.raises(InputError, match="another network"):
+        take_weights(other, tmp_path / "policy.safetensors")
+    with pytest.raises(InputError, match="no run and no file"):
+        take_weights(target, tmp_path / "nothing")
+    (tmp_path / "policy.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match="no whole safetensors"):
+        take_weights(target, tmp_path / "policy.safetensors")
+
+
+def test_divergence_is_diagnosed() -> None:
+    ppo = make()
+    ppo.streams[0].scale = np.inf
+    ppo.rollout_.rewards[:] = 1.0
+    ppo.envs = _Paying(ppo.envs)
+    with pytest.raises(Diverged, match=r"of minibatch 1 of 16 is not finite \(largest reward (inf|nan)"):
+        ppo.iterate()
+
+
+class _Paying:
+    def __init__(self, envs) -> None:
+        self.envs = envs
+
+    def step(self, actions):
+        observations, rewards, *rest = self.envs.step(actions)
+        return observations, rewards + 1, *rest
+
+
+class Listening(Reporter):
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def test_warnings_come_once_each() -> None:
+    reporter, ppo = Listening(), make()
+    calm = {"ppo/entropy": 1.0, "ppo/approx_kl": 0.01, "ppo/value_loss": 0.02, "rollout/success_rate": 0.1}
+    progress: dict = {}
+    watch = _Watch(progress, reporter)
+    for _ in range(25):
+        watch(calm, ppo)
+    assert not reporter.warned
+    for _ in range(2):
+        watch(calm | {"ppo/entropy": 1e-4}, ppo)
+        watch(calm | {"ppo/approx_kl": 0.9}, ppo)
+        watch(calm | {"ppo/value_loss": 50.0}, ppo)
+    assert [text.split(": ")[1].split("(")[0].strip() for text in reporter.warned] == [
+        "the policy's entropy has collapsed",
+        "an update moved the policy very far",
+        "the value loss has exploded",
+    ]
+    assert all("--" in text for text in reporter.warned)  # each says what to do
+    _Watch(progress, reporter)(calm | {"ppo/approx_kl": 0.9}, ppo)
+    assert len(reporter.warned) == 3  # nor again after a restart
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    run.log(1, loss=0.5)
+
+    class Full:
+        """A file on a disk that has room for ten more bytes."""
+
+        def __init__(self, file) -> None:
+            self.file, self.fileno, self.close = file, file.fileno, file.close
+
+        def write(self, raw: bytes) -> int:
+            return self.file.write(raw[:10])
+
+    run._metrics = Full(run._metrics)
+    with pytest.raises(RunFailed, match=r"No space left.*run the same command again"):
+        run.log(2, loss=0.25)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1, "loss": 0.5}\n'
+
+    checkpoints = Checkpoints(run.file("checkpoints"))
+    checkpoints.save(1, {"a": np.arange(3)}, {})
+
+    def full(path: Path, data: bytes | str) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoint, "atomic_write", full)
+    with pytest.raises(RunFailed, match="No space left"):
+        checkpoints.save(2, {"a": np.arange(3)}, {})
+    monkeypatch.undo()
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-000000000001"]
+    assert checkpoints.newest().step == 1
+
+
+def test_a_vanished_folder_is_told(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    run.log(1, loss=0.5)
+    run.file("metrics.jsonl").unlink()
+    with pytest.raises(RunFailed, match="was removed"):
+        run.log(2, loss=0.5)
+
+
+def test_killed_runs_end_with_the_same_bytes(tmp_path: Path) -> None:
+    """A few kills of a small run; `kill_training.py` does the same to every stage at length."""
+    arguments = ["train-rs", "--alg", "rnd", "--env", "Toy-Grid", "--steps", "6000", "--num-envs", "16"]
+    arguments += ["--num-steps", "32", "--eval-every", "3000", "--eval-episodes", "8", "--checkpoint-every", "1024"]
+    outcome = torture(arguments, tmp_path / "whole", tmp_path / "killed", 3, random.Random(0))
+    assert outcome.kills == 3
+    assert not outcome.different
+    assert json.loads((tmp_path / "killed" / "manifest.json").read_text())["facts"]["steps"] >= 6_000
