@@ -372,7 +372,7 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
         share(st.centre_interval(finals, rng)),
         share(st.centre_interval(averages, rng)),
         st.summarise_steps(crossings, horizon, rng),
-        split_variance(by_draw),
+        None if (split := split_variance(by_draw)) is None else replace(split, over_draws=share(split.over_draws)),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.report import statistics as st
-from bkrl.report.comparison import Comparison, Difference, Row, Versus
+from bkrl.report.comparison import ALPHA, Comparison, Difference, Row, Versus
 from bkrl.report.curves import step_label
 
 Tone = Literal["caution", "against", "open", "for"]
@@ -135,7 +135,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
         found.append(_verdict(comparison, row, base, threshold))
         found += _against_controls(row)
     for row in comparison.rows:
-        found += _of_form(row) + _of_draws(row)
+        found += _of_form(row) + ([] if row.group.is_control else _of_draws(row))
     if methods and not controls:
         found.append(
             Finding(
@@ -228,14 +228,15 @@ def _of_form(row: Row) -> list[Finding]:
 
 
 def _of_draws(row: Row) -> list[Finding]:
+    """Only where draws of labels matter; the table of the world has all of them."""
     split = row.split
-    if split is None:
+    if split is None or (split.share < HALF and split.p >= ALPHA):
         return []
     whole = split.over_draws
     shown = f" ({percent(whole.low, 1)} to {percent(whole.high, 1)})" if whole.known else ""
     return [
         Finding(
-            "caution" if split.share >= HALF else "open",
+            "caution",
             f"{row.group.label} rests on {split.draws} draws of labels: {percent(split.share)} of the variance of mean "
             f"success lies between draws, the rest between seeds (n = {split.n}, F test of no difference between "
             f"draws p = {split.p:.2g}). Over draws its mean is {percent(whole.estimate, 1)}{shown}; the other "
