@@ -35,7 +35,7 @@ UNREADABLE = ("reset_mid", "short_body", "truncated_json", "empty_choices", "nul
 UNBILLED = ("429:0", "429", "429ms:50", "500", "502", "503:0", "529:0", "reset", "error_in_200")
 TABLES = ("preferences.parquet", "responses.parquet")
 LATENCY = 0.1
-START_SECONDS = 2.0
+START_SECONDS = 0.8
 PATIENCE_SECONDS = 900.0
 
 
@@ -143,7 +143,7 @@ def _kill_at_random(
     """Start and kill `kills` times, each when the server has seen a number of requests that was drawn beforehand; one
     that has been passed already falls into the start of the next process.
     """
-    for least in sorted(moments.uniform(0, labels) for _ in range(kills)):
+    for least in sorted(moments.uniform(0, 0.9 * labels) for _ in range(kills)):
         process = _start(dataset, folder, server, labels)
         if len(server.requests) >= least:
             time.sleep(moments.uniform(0, START_SECONDS))

@@ -269,6 +269,32 @@ def test_an_endpoint_without_batches_says_so(desk: Desk) -> None:
     assert desk.label("off") is not None
 
 
+def test_a_batch_that_the_endpoint_does_not_know_is_not_given_up(desk: Desk) -> None:
+    desk.label("submit")
+    known = desk.server.desk.batches.copy()
+    desk.server.desk.batches.clear()
+    for step in ("status", "collect"):
+        with pytest.raises(RunFailed, match="does not know batch_1"):
+            desk.label(step)
+    desk.label("submit")
+    assert "Already submitted" in desk.told.lines[-1]
+    desk.server.desk.batches.update(known)
+    assert desk.label("collect") is not None
+
+
+@pytest.mark.parametrize(("version", "path"), [("", "/v1/chat/completions"), ("2024-10-21", "/chat/completions")])
+def test_both_interfaces_of_azure_take_batches(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, version: str, path: str
+) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"http://127.0.0.1:{desk.server.port}")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-key")
+    monkeypatch.setenv("OPENAI_API_VERSION", version)
+    assert desk.finished(num=6) is not None
+    assert desk.server.desk.batches["batch_1"]["endpoint"] == path
+
+
 def test_large_runs_are_cut_into_several_files(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "MOST_REQUESTS", 8)
     done = desk.finished()

@@ -92,7 +92,19 @@ class BatchApi:
 
     async def status(self, batch_id: str) -> dict[str, Any]:
         """The endpoint's own description of a batch."""
-        return await self._call(lambda client: client.batches.with_raw_response.retrieve(batch_id))
+        try:
+            return await self._call(lambda client: client.batches.with_raw_response.retrieve(batch_id))
+        except Fault as fault:
+            if fault.reason != "no batch API":
+                raise
+            # It was there once, so it is rather the address or the account that is another.
+            self._backend.learn_batch(True)
+            raise Fault(
+                "stop",
+                "unknown batch",
+                f"The endpoint does not know {batch_id}: use the address and the account it was submitted with, or "
+                "take it out of batches.json if it is really gone",
+            ) from None
 
     async def find(self, token: str) -> str | None:
         """The id of the batch that carries `token`, or None."""
