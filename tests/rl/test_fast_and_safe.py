@@ -227,3 +227,19 @@ def test_killed_runs_end_with_the_same_bytes(tmp_path: Path) -> None:
     assert outcome.kills == 3
     assert not outcome.different
     assert json.loads((tmp_path / "killed" / "manifest.json").read_text())["facts"]["steps"] >= 6_000
+
+
+def test_runs_in_another_order_are_the_same_bytes() -> None:
+    """Nothing of a run hangs on what ran before it in the same process."""
+
+    def weights(order: list[int]) -> dict[int, bytes]:
+        found = {}
+        for seed in order:
+            ppo = make(seed=seed)
+            ppo.iterate()
+            found[seed] = b"".join(p.detach().numpy().tobytes() for p in ppo.parameters)
+        return found
+
+    forwards, backwards = weights([1, 2, 3]), weights([3, 2, 1])
+    assert forwards == backwards
+    assert len(set(forwards.values())) == 3
