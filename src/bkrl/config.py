@@ -156,7 +156,7 @@ class LabelConfig:
     reparse: Annotated[
         Path | None, Flag("read the answers of this label run again with today's parsers; its settings, no calls")
     ] = None
-    dry_run: Annotated[bool, Flag("show how many prompts there are and three of them; ask nothing")] = False
+    dry_run: Annotated[bool, Flag("show tokens, price and three of the prompts; ask and write nothing")] = False
     cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
     seed: Seed = 1
     fresh: Fresh = False

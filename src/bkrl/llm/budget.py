@@ -73,7 +73,7 @@ class Budget:
                 return self.begin(usd)
             if all(name.startswith("batch") for name in self._open):
                 raise Exhausted(
-                    f"The limit of ${self._max_usd:,.2f} for this run (--max-cost) is reached: "
+                    f"The limit of ${self._max_usd:,g} for this run (--max-cost) is reached: "
                     f"${self.paid + self.doubtful:,.4f} are spent and the next request could cost ${usd:,.4f}; "
                     "raise it to go on"
                 )
