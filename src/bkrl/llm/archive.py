@@ -17,7 +17,7 @@ from typing import Any, get_args
 from bkrl.errors import InputError, UsageError
 from bkrl.llm.prices import find_price
 from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical
-from bkrl.llm.store import Store
+from bkrl.llm.store import FILE, Store
 from bkrl.run import atomic_write
 
 STATUSES: tuple[str, ...] = get_args(ReplyStatus)
@@ -55,7 +55,7 @@ class Imported:
 
 def existing(folder: Path) -> Store:
     """The store of a cache folder; InputError when there is none (a new one would only hide a wrong path)."""
-    if not (folder / "replies.sqlite").exists():
+    if not (folder / FILE).exists():
         raise InputError(f"There is no reply store in {folder}; name the folder with --cache.")
     return Store(folder)
 
