@@ -53,7 +53,7 @@ def audit(
 
 
 def merge(
-    shards: Annotated[list[Path], typer.Argument(metavar="SHARD...", help="label runs made with --shard 1/n to n/n")],
+    shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="label runs made with --shard 1/n to n/n")],
     out: Annotated[Path, typer.Option("--out", help="run directory")],
     dataset: Annotated[
         Path | None, typer.Option(help="the dataset  \\[default: where the first shard found it]")
