@@ -210,6 +210,9 @@ class Run:
             run = cls(path, found, manifest)
             if manifest is None:
                 run._lock = hold(path)
+                for half in path.rglob(".*.tmp"):  # what a kill left; nobody else writes here while we hold the folder
+                    if half.is_file():
+                        half.unlink()
             return run
         if path.exists() and any(p.name != LOCK for p in path.iterdir()):
             raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")

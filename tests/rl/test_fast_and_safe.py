@@ -219,6 +219,15 @@ def test_a_vanished_folder_is_told(tmp_path: Path) -> None:
         run.log(2, loss=0.5)
 
 
+def test_half_written_files_of_a_kill_are_swept(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    half = run.file(".policy.safetensors.x7.tmp")
+    half.write_bytes(b"half")
+    run._lock.close()
+    Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    assert not half.exists()
+
+
 def test_killed_runs_end_with_the_same_bytes(tmp_path: Path) -> None:
     """A few kills of a small run; `kill_training.py` does the same to every stage at length."""
     arguments = ["train-rs", "--alg", "rnd", "--env", "Toy-Grid", "--steps", "6000", "--num-envs", "16"]
