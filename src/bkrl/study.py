@@ -13,6 +13,7 @@ import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -268,7 +269,7 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
     Raises:
         UsageError: a setting is unknown, of the wrong type, out of its limits, or decided by the study itself.
     """
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:
@@ -277,6 +278,12 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
             raise UsageError(f"'{key}' of {kind.__name__} is decided by the study's plan; leave it out.")
         values[key] = _value(hints[key], value, f"'{key}' in {kind.__name__}")
     return kind(**values, **fixed)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a config's settings, with their flags."""
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def _value(hint: Any, value: Any, what: str) -> Any:
@@ -333,7 +340,7 @@ def _entry(item: Any) -> _Entry:
 
 
 def _choices(kind: type, setting: str) -> tuple[str, ...]:
-    return typing.get_args(typing.get_args(typing.get_type_hints(kind, include_extras=True)[setting])[0])
+    return typing.get_args(typing.get_args(_hints(kind)[setting])[0])
 
 
 def _merged(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class LogReporter(Reporter):
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()  # it is named in messages, and a stage may have nothing to say
 
     def say(self, text: str) -> None:
         """One line, with the time."""
