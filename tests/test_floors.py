@@ -20,7 +20,7 @@ FLOORS = [
      "potentials.sandbox_lock", "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
-    {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "executors", "sweep",
+    {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "tables", "executors", "sweep",
      "watching", "reproduce"},
 ]  # fmt: skip
 # Siblings on floor 2 do not know each other.

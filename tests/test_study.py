@@ -155,6 +155,8 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
         ('algs = ["bk-pref"]\nlabel_shards = 0', "a number of parts"),
         ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
+        ('algs = ["ppo"]\ntrain_rs = 3', "Settings are a table"),
+        ('algs = ["ppo"]\n[[world]]\nname = "v"', "The world v needs algs"),
         ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),
         ('algs = ["ppo"]\ntrain_rs = { steps = 0 }', "at least 1, not 0"),
         ('algs = ["ppo"]\ntrain_rs = { seed = 3 }', "decided by the study"),
@@ -179,3 +181,11 @@ def test_study_files_that_are_not_there_or_not_toml(tmp_path):
     (tmp_path / "bad.toml").write_text("title = ")
     with pytest.raises(InputError, match="is not TOML"):
         load_study(str(tmp_path / "bad.toml"), tmp_path)
+
+
+def test_what_a_study_says_of_itself_is_checked_too(tmp_path):
+    for line in ("title = 3", 'minutes = "many"', 'slurm = "yes"'):
+        with pytest.raises(UsageError, match="A study's title is text"):
+            study(line + WORLD + 'algs = ["ppo"]', tmp_path)
+    with pytest.raises(UsageError, match="at least one"):
+        study("", tmp_path)

@@ -6,22 +6,28 @@ docs/studies.md describes the format.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
 import tomllib
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bkrl import config as settings
-from bkrl.config import Flag
 from bkrl.errors import InputError, UsageError
 from bkrl.registry import did_you_mean
+from bkrl.tables import (
+    build,
+    check_choice,
+    check_keys,
+    check_unique,
+    choices,
+    name_of_folder,
+    on_top,
+    seed_list,
+    tables_of,
+)
 
 _CONFIGS = {
     verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb not in ("report", "reproduce")
@@ -31,8 +37,6 @@ _WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "label_shards
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
 _VARIANTS = ("code", "pref", "goal")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # device names on Windows
 _Draw = int | None
 
 
@@ -132,8 +136,8 @@ def load_study(study: str, out: Path) -> Study:
 
 def plan(document: Mapping[str, Any], out: Path) -> Study:
     """The cells of a study document, all under `out`; UsageError names what cannot be meant."""
-    _known(document, _STUDY_KEYS, "A study")
-    worlds = _tables(document, "world", "A study")
+    check_keys(document, _STUDY_KEYS, "A study")
+    worlds = tables_of(document, "world", "A study")
     if not worlds:
         raise UsageError("A study needs at least one [[world]].")
     planned = [_World(table, out) for table in worlds]
@@ -141,10 +145,12 @@ def plan(document: Mapping[str, Any], out: Path) -> Study:
         cell for part in ("preparation", "training", "evaluation") for world in planned for cell in vars(world)[part]
     ]
     _apart([*(cell.run_dir for cell in cells), out / "report"])
-    title = str(document.get("title", "bkrl study"))
+    title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
+    if not isinstance(title, str) or not isinstance(minutes, (int, float)) or not isinstance(slurm, Mapping):
+        raise UsageError("A study's title is text in quotes, its minutes a number, its slurm a [slurm] table.")
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
     report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title))
-    return Study(title, float(document.get("minutes", 0)), tuple(cells), report, document.get("slurm", {}))
+    return Study(title, float(minutes), tuple(cells), report, slurm)
 
 
 @dataclass(frozen=True)
@@ -168,26 +174,26 @@ class _World:
     """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
 
     def __init__(self, table: Mapping[str, Any], out: Path) -> None:
-        _known(table, _WORLD_KEYS, "A study's world")
+        check_keys(table, _WORLD_KEYS, "A study's world")
         self.table = table
-        self.root = out / _name(table, "world")
+        self.root = out / name_of_folder(table, "world")
         self.preparation: list[Cell] = []
         self.training: list[Cell] = []
         self.evaluation: list[Cell] = []
         self._made: dict[str, Path] = {}
-        tasks = _tables(table, "task", "A study's world") or [{}]
+        tasks = tables_of(table, "task", "A study's world") or [{}]
         entries = [_entries(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
         variants = table.get("variants")
         if variants is None:
             variants = [v for v in _VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
         for variant in variants:
-            _one_of(variant, _VARIANTS, "variant")
+            check_choice(variant, _VARIANTS, "variant")
         for entry in (entry for listed in entries for entry in listed):
             if entry.variant is not None and entry.variant not in variants:
                 raise UsageError(
                     f"'{entry.name}' needs labels: add \"{entry.variant}\" to the variants of {self.root.name}."
                 )
-        draws: Sequence[_Draw] = _seeds(table["label_seeds"], "label_seeds") if "label_seeds" in table else [None]
+        draws: Sequence[_Draw] = seed_list(table["label_seeds"], "label_seeds") if "label_seeds" in table else [None]
         if variants or "collect" in table:
             self.preparation.append(self._cell("collect", out=self.root / "data"))
         for draw in draws:
@@ -201,9 +207,9 @@ class _World:
 
     def _task(self, task: Mapping[str, Any], entries: Sequence[_Entry], draws: Sequence[_Draw]) -> None:
         """Training and evaluation of one task; what needs no labels is not repeated for each draw of them."""
-        _known(task, _TASK_KEYS, "A task")
-        folder = self.root / _name(task, "task") if task else self.root
-        seeds = _seeds(task.get("seeds", self.table.get("seeds")), f"the seeds of {folder.name}")
+        check_keys(task, _TASK_KEYS, "A task")
+        folder = self.root / name_of_folder(task, "task") if task else self.root
+        seeds = seed_list(task.get("seeds", self.table.get("seeds")), f"the seeds of {folder.name}")
         for draw in draws:
             for seed in seeds:
                 for entry in entries:
@@ -253,65 +259,14 @@ class _World:
 
     def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
         """The world's table for this stage, the variant's own table on it, then those `above`; what the plan fixes."""
-        table = dict(self.table.get(stage, {}))
+        table = on_top({}, self.table.get(stage, {}))
         own = {key: table.pop(key) for key in _VARIANTS if isinstance(table.get(key), dict)}
-        table = _merged(table, own.get(variant or "", {}))
+        table = on_top(table, own.get(variant or "", {}))
         for upper in above:
-            table = _merged(table, upper.get(stage, {}))
+            table = on_top(table, upper.get(stage, {}))
         if stage == "label":
             fixed["variant"] = variant
         return Cell(stage, build(_CONFIGS[stage], table, **fixed))
-
-
-def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
-    """A config from plain values, nested tables included.
-
-    Raises:
-        UsageError: a setting is unknown, of the wrong type, out of its limits, or decided by the study itself.
-    """
-    hints = _hints(kind)
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise UsageError(f"There is no setting '{key}' in {kind.__name__}.{did_you_mean(key, hints)}")
-        if key in fixed:
-            raise UsageError(f"'{key}' of {kind.__name__} is decided by the study's plan; leave it out.")
-        values[key] = _value(hints[key], value, f"'{key}' in {kind.__name__}")
-    return kind(**values, **fixed)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The annotations of a config's settings, with their flags."""
-    return typing.get_type_hints(kind, include_extras=True)
-
-
-def _value(hint: Any, value: Any, what: str) -> Any:
-    """A TOML value as the setting's type, or UsageError."""
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UsageError(f"{what} must be a table.")
-        return build(typing.cast(type, hint), value)
-    kind, *rest = typing.get_args(hint)
-    if typing.get_origin(kind) is typing.Literal:
-        _one_of(value, typing.get_args(kind), what)
-        return value
-    plain = (*typing.get_args(kind), kind)
-    if Path in plain:
-        if not isinstance(value, str):
-            raise UsageError(f"{what} must be a path in quotes, not {value!r}.")
-        return Path(value)
-    wanted = next(basic for basic in (bool, int, float, str) if basic in plain)
-    accepted = (int, float) if wanted is float else wanted
-    if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
-        raise UsageError(f"{what} must be of type {wanted.__name__}, not {value!r}.")
-    result: Any = wanted(value)
-    for flag in rest:
-        if isinstance(flag, Flag) and flag.least is not None and result < flag.least:
-            raise UsageError(f"{what} must be at least {flag.least:g}, not {value!r}.")
-        if isinstance(flag, Flag) and flag.most is not None and result > flag.most:
-            raise UsageError(f"{what} must be at most {flag.most:g}, not {value!r}.")
-    return result
 
 
 def _entries(listed: Any, world: str) -> list[_Entry]:
@@ -319,7 +274,7 @@ def _entries(listed: Any, world: str) -> list[_Entry]:
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"The world {world} needs algs = [...], in itself or in each of its tasks.")
     entries = [_entry(item) for item in listed]
-    _unique([entry.name for entry in entries], "algs")
+    check_unique([entry.name for entry in entries], "algs")
     return entries
 
 
@@ -329,29 +284,14 @@ def _entry(item: Any) -> _Entry:
         item = {"name": item.replace(":", "-"), "alg": alg} | ({"control": control} if control else {})
     if not isinstance(item, Mapping):
         raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
-    _known(item, _ENTRY_KEYS, "An entry of algs")
-    name = _name(item, "entry of algs")
-    _one_of(item.get("alg"), _choices(settings.TrainRsConfig, "alg"), f"alg of '{name}'")
+    check_keys(item, _ENTRY_KEYS, "An entry of algs")
+    name = name_of_folder(item, "entry of algs")
+    check_choice(item.get("alg"), choices(settings.TrainRsConfig, "alg"), f"alg of '{name}'")
     entry = _Entry(**{**item, "control": item.get("control") or "none"})
-    _one_of(entry.control, _choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
+    check_choice(entry.control, choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
     if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
         raise UsageError(f"'{name}': {entry.alg} uses no potential, so it has no control, label or train_rm.")
     return entry
-
-
-def _choices(kind: type, setting: str) -> tuple[str, ...]:
-    return typing.get_args(typing.get_args(_hints(kind)[setting])[0])
-
-
-def _merged(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` on top of `under`, tables within tables too."""
-    if not isinstance(above, Mapping):
-        raise UsageError(f"Settings are a table, not {above!r}.")
-    merged = dict(under)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged
 
 
 def _parts(count: Any) -> list[str]:
@@ -369,57 +309,9 @@ def _suffix(draw: _Draw) -> str:
     return "" if draw is None else f"-l{draw}"
 
 
-def _tables(parent: Mapping[str, Any], key: str, owner: str) -> list[Mapping[str, Any]]:
-    found = parent.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
-        raise UsageError(f"{owner}'s {key} is written as [[…{key}]] tables.")
-    return found
-
-
-def _known(table: Mapping[str, Any], keys: Iterable[str], owner: str) -> None:
-    for key in table:
-        if key not in set(keys):
-            raise UsageError(f"{owner} has no '{key}'.{did_you_mean(key, keys)}")
-
-
-def _one_of(value: Any, known: Sequence[Any], what: str) -> None:
-    if value not in known:
-        raise UsageError(
-            f"{what} is {value!r}.{did_you_mean(str(value), map(str, known))} Known: {', '.join(map(str, known))}."
-        )
-
-
-def _name(table: Mapping[str, Any], what: str) -> str:
-    """The table's name, safe as the name of a folder everywhere."""
-    name = table.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".") or _RESERVED.fullmatch(name):
-        raise UsageError(
-            f"The name {name!r} of a {what} will not do for a folder: letters, digits and . _ + - (at most 64, "
-            "beginning with a letter or digit)."
-        )
-    return name
-
-
-def _seeds(found: Any, what: str) -> list[int]:
-    good = isinstance(found, list) and found and all(type(seed) is int and seed >= 0 for seed in found)
-    if not good:
-        raise UsageError(f"{what} must be a list of seeds, such as [1, 2, 3], not {found!r}.")
-    _unique([str(seed) for seed in found], what)
-    return list(found)
-
-
-def _unique(names: Sequence[str], what: str) -> None:
-    """UsageError when two are the same, or the same to a file system that knows no case."""
-    seen = {}
-    for name in names:
-        if name.lower() in seen:
-            raise UsageError(f"'{name}' stands twice in {what}.")
-        seen[name.lower()] = name
-
-
 def _apart(folders: Sequence[Path]) -> None:
     """UsageError when two cells would share a run directory, or one would live inside another's."""
-    _unique([folder.as_posix() for folder in folders], "the study; give each world, task and entry its own name")
+    check_unique([folder.as_posix() for folder in folders], "the study; give each world, task and entry its own name")
     taken = set(folders)
     for folder in folders:
         if inside := taken.intersection(folder.parents):

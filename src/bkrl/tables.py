@@ -1,0 +1,137 @@
+"""Plain TOML tables, checked: settings of a stage, names that become folders, seeds. What cannot be meant is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bkrl.config import Flag
+from bkrl.errors import UsageError
+from bkrl.registry import did_you_mean
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # device names on Windows
+
+
+def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
+    """A config from plain values, nested tables included.
+
+    Raises:
+        UsageError: a setting is unknown, of the wrong type, out of its limits, or decided by the study itself.
+    """
+    hints = _hints(kind)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise UsageError(f"There is no setting '{key}' in {kind.__name__}.{did_you_mean(key, hints)}")
+        if key in fixed:
+            raise UsageError(f"'{key}' of {kind.__name__} is decided by the study's plan; leave it out.")
+        values[key] = _value(hints[key], value, f"'{key}' in {kind.__name__}")
+    return kind(**values, **fixed)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a config's settings, with their flags."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _value(hint: Any, value: Any, what: str) -> Any:
+    """A TOML value as the setting's type, or UsageError."""
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{what} must be a table.")
+        return build(typing.cast(type, hint), value)
+    kind, *rest = typing.get_args(hint)
+    if typing.get_origin(kind) is typing.Literal:
+        check_choice(value, typing.get_args(kind), what)
+        return value
+    plain = (*typing.get_args(kind), kind)
+    if Path in plain:
+        if not isinstance(value, str):
+            raise UsageError(f"{what} must be a path in quotes, not {value!r}.")
+        return Path(value)
+    wanted = next(basic for basic in (bool, int, float, str) if basic in plain)
+    accepted = (int, float) if wanted is float else wanted
+    if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
+        raise UsageError(f"{what} must be of type {wanted.__name__}, not {value!r}.")
+    result: Any = wanted(value)
+    for flag in rest:
+        if isinstance(flag, Flag) and flag.least is not None and result < flag.least:
+            raise UsageError(f"{what} must be at least {flag.least:g}, not {value!r}.")
+        if isinstance(flag, Flag) and flag.most is not None and result > flag.most:
+            raise UsageError(f"{what} must be at most {flag.most:g}, not {value!r}.")
+    return result
+
+
+def choices(kind: type, setting: str) -> tuple[str, ...]:
+    """The values that a setting of a config may have."""
+    return typing.get_args(typing.get_args(_hints(kind)[setting])[0])
+
+
+def on_top(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` on top of `under`, tables within tables too."""
+    if not isinstance(above, Mapping):
+        raise UsageError(f"Settings are a table, not {above!r}.")
+    merged = dict(under)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = on_top(merged[key], value) if both else value
+    return merged
+
+
+def tables_of(parent: Mapping[str, Any], key: str, owner: str) -> list[Mapping[str, Any]]:
+    """The [[key]] tables of a table; none is an empty list."""
+    found = parent.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
+        raise UsageError(f"{owner}'s {key} is written as [[…{key}]] tables.")
+    return found
+
+
+def check_keys(table: Mapping[str, Any], keys: Iterable[str], owner: str) -> None:
+    """UsageError for a key that is not one of `keys`."""
+    for key in table:
+        if key not in set(keys):
+            raise UsageError(f"{owner} has no '{key}'.{did_you_mean(key, keys)}")
+
+
+def check_choice(value: Any, known: Sequence[Any], what: str) -> None:
+    """UsageError for a value that is not one of `known`."""
+    if value not in known:
+        raise UsageError(
+            f"{what} is {value!r}.{did_you_mean(str(value), map(str, known))} Known: {', '.join(map(str, known))}."
+        )
+
+
+def name_of_folder(table: Mapping[str, Any], what: str) -> str:
+    """The table's name, safe as the name of a folder everywhere."""
+    name = table.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".") or _RESERVED.fullmatch(name):
+        raise UsageError(
+            f"The name {name!r} of a {what} will not do for a folder: letters, digits and . _ + - (at most 64, "
+            "beginning with a letter or digit)."
+        )
+    return name
+
+
+def seed_list(found: Any, what: str) -> list[int]:
+    """Distinct seeds, or UsageError."""
+    good = isinstance(found, list) and found and all(type(seed) is int and seed >= 0 for seed in found)
+    if not good:
+        raise UsageError(f"{what} must be a list of seeds, such as [1, 2, 3], not {found!r}.")
+    check_unique([str(seed) for seed in found], what)
+    return list(found)
+
+
+def check_unique(names: Sequence[str], what: str) -> None:
+    """UsageError when two are the same, or the same to a file system that knows no case."""
+    seen = {}
+    for name in names:
+        if name.lower() in seen:
+            raise UsageError(f"'{name}' stands twice in {what}.")
+        seen[name.lower()] = name
