@@ -11,6 +11,7 @@ export MKL_NUM_THREADS ?= 1
 help:
 	@echo "make reproduce   set up, run the whole method (preset laptop), write logs/reproduce/report/report.html"
 	@echo "make test        set up, lint, check types, run the tests"
+	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
 	@echo "make lint | format | bench | docs | clean"
 
 $(READY): pyproject.toml constraints.txt
