@@ -57,6 +57,9 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         if len(known) < len(faster):
             text += f", in {len(faster) - len(known)} more a control is not shown to do worse"
         text += f", and hurt in {len(slower)}" if slower else ""
+    without = sum(not row.versus for row in known)
+    if without:
+        text += f"; no control was trained for {'it' if total == 1 else f'{without} of the gains'}"
     if any(row.group.unguarded for row in known):
         text += "; some of these gains come from a form of shaping that guarantees nothing"
     if n < st.FEW_SEEDS:
