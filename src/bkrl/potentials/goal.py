@@ -11,7 +11,6 @@ bit for any batch, order and library.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ TOP = 3
 _GRID = 1024.0
 _CHUNK = 2048  # windows compared with all moments at once
 _MEMORY = 32_768  # views kept; beyond that all are forgotten and made again as needed, with the same result
-_CLAUSE = re.compile(r"\s*[.,;]\s*")
+_SEPARATORS = str.maketrans(".;", ",,")
 _INDEX_SCHEMA = pa.schema(
     [("kind", pa.string()), ("text", pa.string()), ("goals", pa.list_(pa.int32())), ("vector", pa.list_(pa.float32()))]
 )
@@ -45,7 +44,7 @@ _INDEX_SCHEMA = pa.schema(
 
 def clauses(caption: str) -> list[str]:
     """The parts of a caption that say one thing each."""
-    return [part for part in _CLAUSE.split(caption.lower()) if part]
+    return [part for part in map(str.strip, caption.lower().translate(_SEPARATORS).split(",")) if part]
 
 
 def action_clause(name: str) -> str:
@@ -130,7 +129,11 @@ class Texts:
         return _bags(self.vectors, rows, "sum")
 
     def _learn(self, keys: list[bytes], captions: list[str]) -> None:
-        said = [[self._clause(one) for one in clauses(caption)] or [self._clause("")] for caption in captions]
+        known = self._clauses
+        said = [
+            [known[one] if one in known else self._clause(one) for one in clauses(caption)] or [self._clause("")]
+            for caption in captions
+        ]
         flat = np.array([number for one in said for number in one], np.int64)
         starts = np.cumsum([0, *(len(one) for one in said[:-1])])
         start = 1 + len(self._views)
