@@ -167,7 +167,7 @@ def _keep(policy: Policy, result: Run) -> None:
 def evaluate(
     policy: Policy, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False
 ) -> dict[str, float]:
-    """Success rate, return and length on seeded episodes: of the sampled policy (`eval/…`), and of the greedy one if asked.
+    """Success rate, return and length on seeded episodes, of the sampled policy and, if asked, of the greedy one.
 
     The sampled policy is the one that counts: a policy without memory, made greedy, often walks in circles.
     """
