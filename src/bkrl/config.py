@@ -182,9 +182,7 @@ class TrainRmConfig:
     ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
     min_agreement: Annotated[
         float,
-        Flag(
-            "preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1
-        ),
+        Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
     ] = 0.0
     control: Annotated[
         Literal["none", "shuffled", "random", "zero"],
