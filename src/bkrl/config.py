@@ -227,7 +227,7 @@ class TrainRsConfig:
     ] = 0.0
     advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 4.0
     shaping_until: Annotated[
-        int, Flag("advice, decay: step at which the weight has fallen to 0; 0: half of --steps", least=0)
+        int, Flag("advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0)
     ] = 0
     int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
     compat: Annotated[
@@ -261,7 +261,7 @@ class TrainRsConfig:
     @property
     def decay_steps(self) -> int:
         """The step at which the weight of advice, or of a decaying bonus, has fallen to 0."""
-        return self.shaping_until or max(1, self.steps // 2)
+        return self.shaping_until or self.steps
 
 
 @dataclass(frozen=True)
