@@ -225,7 +225,7 @@ class TrainRsConfig:
     shaping_shift: Annotated[
         float, Flag("added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0")
     ] = 0.0
-    advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 4.0
+    advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 6.0
     shaping_until: Annotated[
         int, Flag("advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0)
     ] = 0

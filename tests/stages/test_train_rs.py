@@ -95,7 +95,7 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
     assert result.facts["form"] == form
     assert result.facts["guarantee"].startswith("none") == (form == "additive")
     weights = [row["shaping/advice_weight"] for row in rows(result.path, "shaping/advice_weight")]
-    assert (weights[0], weights[-1]) == (4.0, 0.0) if "advice" in form else weights == []
+    assert (weights[0], weights[-1]) == (6.0, 0.0) if "advice" in form else weights == []
     assert bool(rows(result.path, "shaping/phi_mean")) == (form != "advice")
     # Whatever took part in learning, what is kept in the end is a plain policy.
     assert Policy.load(result.path).network.spec["name"] == "compact"

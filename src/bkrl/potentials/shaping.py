@@ -33,7 +33,7 @@ FORMS = {
     "advice": Form(
         "βΨ(s, a) is added to the policy's logits, β falling to 0",
         "no reward is changed, and the optimal policy stays within reach for every β",
-        4.0,
+        6.0,
     ),
     "pbrs+advice": Form(
         "γΦ(h') - Φ(h) is added to the reward, and βΨ(s, a) to the policy's logits, β falling to 0",
