@@ -185,9 +185,10 @@ class TrainRmConfig:
         Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
     ] = 0.0
     control: Annotated[
-        Literal["none", "shuffled", "random", "zero"],
-        Flag("make a control instead: permuted labels, a fixed random network, or Φ = 0"),
+        Literal["none", "shuffled", "random", "zero", "oracle"],
+        Flag("make a control instead: permuted labels, a fixed random network, Φ = 0, or one that knows --task"),
     ] = "none"
+    task: Annotated[str, Flag("oracle: the task whose target it knows, as far as it is in sight")] = ""
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

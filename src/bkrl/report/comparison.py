@@ -296,7 +296,9 @@ def _with_controls(rows: Sequence[Row], horizon: float, threshold: float) -> lis
 
 def _controls_of(row: Row, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
     """Controls of the same algorithm and form; failing that, others' that hold no labels (zero, random)."""
-    same_form = [one for one in rows if one.group.is_control and one.group.form == row.group.form]
+    # An oracle knows the task: it is a ceiling to look at, not something a method has to beat.
+    controls = [one for one in rows if one.group.is_control and one.group.control != "oracle"]
+    same_form = [one for one in controls if one.group.form == row.group.form]
     own = [(one, False) for one in same_form if one.group.alg == row.group.alg]
     return own or [(one, True) for one in same_form if one.group.control in LABEL_FREE]
 

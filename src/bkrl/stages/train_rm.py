@@ -23,6 +23,7 @@ from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.distinct import number
 from bkrl.potentials.encoders import check_encoder, fit_encoder
+from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
 from bkrl.potentials.quality import describe
 from bkrl.potentials.sandbox import probation
@@ -149,6 +150,10 @@ def _check_flags(config: TrainRmConfig, variant: str) -> None:
         raise UsageError(
             "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
         )
+    if config.control == "oracle":
+        oracle_program(config.task)
+    elif config.task:
+        raise UsageError("--task is what an oracle knows: use it with --control oracle.")
     if config.epochs < 1:
         raise UsageError("--epochs must be at least 1.")
 
@@ -169,6 +174,8 @@ def _set_threads(threads: int) -> None:
 
 
 def _build(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+    if config.control == "oracle":
+        return _program(oracle_program(config.task), dataset, config.seed, reporter, {"task": config.task})
     if config.control in ("zero", "random"):
         return _build_control(config, variant, dataset)
     builders = {"code": _build_code, "pref": _build_preference, "goal": _build_goal}
@@ -192,17 +199,21 @@ def _build_code(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: 
     rows = [row for row in read_table(labels.file("programs.parquet"), PROGRAMS).to_pylist() if row["chosen"]]
     if len(rows) != 1:
         raise InputError(f"{labels.path} has no chosen program; label again.")
-    source = str(rows[0]["program"])
+    facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
+    return _program(str(rows[0]["program"]), dataset, config.seed, reporter, facts)
+
+
+def _program(source: str, dataset: Dataset, seed: int, reporter: Reporter, facts: dict[str, Any]) -> _Built:
+    """A program as a potential, once it has behaved on windows of the dataset."""
     raw = CodeRaw(source, dataset.obs_shape, CODE_HORIZON)
     reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
-    probation(raw.sandbox, _windows(dataset, _rows(dataset, 4096), CODE_HORIZON), config.seed)
+    probation(raw.sandbox, _windows(dataset, _rows(dataset, 4096), CODE_HORIZON), seed)
 
     def save(folder: Path) -> tuple[list[str], dict[str, Any]]:
         atomic_write(folder / PROGRAM, source)
         return [PROGRAM], {"sandbox": raw.sandbox.level}
 
-    facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"], "sandbox": raw.sandbox.level}
-    return _Built("code", raw, save, facts)
+    return _Built("code", raw, save, {**facts, "sandbox": raw.sandbox.level})
 
 
 def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
