@@ -40,7 +40,7 @@ def potential(observations, actions, valid):
     steps = np.abs(index % {columns} - {columns} // 2) + np.abs(index // {columns} - {rows} // 2)
     nearest = np.where(now[:, :{cells}] == {target}, steps, FAR).min(axis=1)
     stock = np.minimum(now[:, WOOD], NEEDED)
-    return (stock * FAR - nearest * (stock >= NEEDED * {first})).astype(float)
+    return (stock * (FAR + 1) - nearest * (stock >= NEEDED * {first})).astype(float)
 '''
 
 # achievement → what it is done with, and the wood it takes first
