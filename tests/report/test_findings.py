@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bkrl.report.comparison import SUCCESS, Comparison, Trained, compare, group_runs
-from bkrl.report.findings import Finding, findings, headline
+from bkrl.report import statistics as st
+from bkrl.report.comparison import SUCCESS, Comparison, Difference, Trained, compare, group_runs
+from bkrl.report.findings import Finding, findings, headline, verdict
 
 STEPS = np.arange(0.0, 1001.0, 50.0)
 
@@ -196,3 +197,13 @@ def test_annotators_are_told_apart():
     trained = runs("bk-code", 200, annotator="rules") + runs("bk-code", 300, annotator="openai:m", potential="o")
     groups, _ = group_runs(trained)
     assert [group.label for group in groups] == ["bk-code (openai:m)", "bk-code (rules)"]
+
+
+def test_a_ratio_that_censoring_hides_is_called_what_was_seen_of_it():
+    def word(low: float, high: float) -> str:
+        ratio = st.StepsRatio(st.Interval((low + high) / 2, low, high, 6, "bootstrap"), "unknown", (2, 1))
+        return verdict(Difference(ratio=ratio))
+
+    assert word(1.2, 1.5) == "slower as far as seen"
+    assert word(0.6, 0.9) == "faster as far as seen"
+    assert word(0.9, 1.2) == "no difference shown"

@@ -120,7 +120,11 @@ def verdict(difference: Difference | None) -> str:
         return "nothing can be said"
     if ratio.faster:
         return "at most half the steps" if ratio.ratio.estimate <= HALF else "significantly faster"
-    return "significantly slower" if ratio.slower else "no difference shown"
+    if ratio.slower:
+        return "significantly slower"
+    if ratio.bound == "unknown" and not ratio.ratio.low <= 1 <= ratio.ratio.high:
+        return f"{'slower' if ratio.ratio.low > 1 else 'faster'} as far as seen"  # some runs of both never got there
+    return "no difference shown"
 
 
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
