@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from bkrl.dataset import Dataset
-from bkrl.errors import BkrlError
-from bkrl.labelers import code, quality
+from bkrl.labelers import code, quality, work
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.llm.protocol import Reply, Request
-from bkrl.potentials.sandbox import Sandbox, probation
 from bkrl.prompts import quote
 from bkrl.windows import Windows
 from tests.experience import write_dataset
@@ -44,15 +42,6 @@ def converse(  # type: ignore[no-untyped-def]
         found = outcome(program, windows)
         return code.Checked(None, error=found) if isinstance(found, str) else code.Checked(found, {"part": found})
 
-    def really(program: str, windows: Windows) -> code.Checked:
-        try:
-            with Sandbox(program, dataset.obs_shape, windows.horizon) as sandbox:
-                values, components = sandbox.evaluate(windows)
-                probation(sandbox, windows)
-        except BkrlError as error:
-            return code.Checked(None, error=str(error))
-        return code.Checked(values, components)
-
     waiting = iter(replies)
     asks = asker(lambda request: next(waiting))
     candidates = code.write_programs(
@@ -61,7 +50,7 @@ def converse(  # type: ignore[no-untyped-def]
         WORLD,
         "LAYOUT",
         validation,
-        really if outcome is None else pretend,
+        work.checker(dataset) if outcome is None else pretend,
         rounds=rounds,
         conversations=range(votes),
         sampling=Sampling(),

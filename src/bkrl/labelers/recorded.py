@@ -164,18 +164,7 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def _exchange(row: Row, request: Request) -> Exchange:
-    reply = None
-    if row["reply"] is not None:
-        reply = Reply(
-            text=row["reply"],
-            status=row["status"],
-            format=row["answered_as"],
-            model=row["model"],
-            finish_reason=row["finish_reason"],
-            prompt_tokens=row["prompt_tokens"],
-            completion_tokens=row["completion_tokens"],
-            reasoning_tokens=row["reasoning_tokens"],
-        )
+    reply = None if row["reply"] is None else Reply.of_row(row)
     asked = tuple(Message(turn["role"], turn["content"]) for turn in json.loads(row["prompt"]))
     kept = replace(request, messages=asked)
     return Exchange(kept, row["key"], reply, row["reason"], cached=True, cost_usd=row["cost_usd"])

@@ -128,7 +128,7 @@ def _code(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
         world,
         layout(world.family),
         validation,
-        _checker(dataset),
+        checker(dataset),
         rounds=config.num or NUM["code"],
         conversations=Shard.parse(config.shard).conversations(config.votes),
         sampling=_sampling(config),
@@ -156,7 +156,7 @@ def _sampling(config: LabelConfig) -> Sampling:
     return Sampling(config.temperature, config.max_tokens, effort)
 
 
-def _checker(dataset: Dataset) -> code.Checker:
+def checker(dataset: Dataset) -> code.Checker:
     """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
 
     def check(program: str, windows: Windows) -> code.Checked:

@@ -75,6 +75,20 @@ class Reply:
     """The part of `prompt_tokens` that the provider read from its own prompt cache."""
     tier: Tier = "default"
 
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Reply:
+        """The reply that a row of responses.parquet records; the row must have one."""
+        return cls(
+            text=row["reply"],
+            status=row["status"],
+            format=row["answered_as"],
+            model=row["model"],
+            finish_reason=row["finish_reason"],
+            prompt_tokens=row["prompt_tokens"],
+            completion_tokens=row["completion_tokens"],
+            reasoning_tokens=row["reasoning_tokens"],
+        )
+
 
 FaultKind = Literal["stop", "wait", "retry", "item", "again"]
 

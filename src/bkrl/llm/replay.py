@@ -46,16 +46,7 @@ class ReplayBackend:
             )
         if row["reply"] is None:
             raise Fault("item", row["reason"], f"the original request failed: {row['reason']}")
-        return Reply(
-            text=row["reply"],
-            status=row["status"],
-            format=row["answered_as"],
-            model=row["model"],
-            finish_reason=row["finish_reason"],
-            prompt_tokens=row["prompt_tokens"],
-            completion_tokens=row["completion_tokens"],
-            reasoning_tokens=row["reasoning_tokens"],
-        )
+        return Reply.of_row(row)
 
     def facts(self) -> dict[str, str]:
         return dict(self._facts)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bkrl.potentials.protocol import Potential
 from bkrl.potentials.shaping import next_potentials
-from bkrl.potentials.stream import PotentialOfRollout
+from bkrl.potentials.stream import PotentialOfRollout, shaping_metrics
 from bkrl.windows import Rollout
 
 
@@ -57,14 +57,7 @@ class Bonus:
         weight = self.bonus_coef * (max(0.0, 1.0 - self.steps / self.until) if self.until else 1.0)
         bonus = self.paid(rollout, weight * next_potentials(rollout, phi, phi_final))
         self.steps += bonus.size
-        self._metrics = {
-            "shaping/phi_mean": float(phi.mean()),
-            "shaping/phi_std": float(phi.std()),
-            "shaping/weight": weight,
-            "shaping/reward_mean": float(bonus.mean()),
-            "shaping/reward_std": float(bonus.std()),
-            "shaping/reward_max_abs": float(np.abs(bonus).max()),
-        }
+        self._metrics = {**shaping_metrics(phi, bonus), "shaping/weight": weight}
         return (self.reward_scale * rollout.rewards + bonus).astype(np.float32)
 
     def paid(self, rollout: Rollout, bonus: NDArray[np.float64]) -> NDArray[np.float64]:

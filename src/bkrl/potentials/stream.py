@@ -57,6 +57,17 @@ class PotentialOfRollout:
         return values if same else None
 
 
+def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:
+    """Mean and spread of Φ, and of what was paid for it, in a rollout."""
+    return {
+        "shaping/phi_mean": float(phi.mean()),
+        "shaping/phi_std": float(phi.std()),
+        "shaping/reward_mean": float(paid.mean()),
+        "shaping/reward_std": float(paid.std()),
+        "shaping/reward_max_abs": float(np.abs(paid).max()),
+    }
+
+
 class ShapedReward:
     """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)).
 
@@ -97,13 +108,7 @@ class ShapedReward:
         """(T, N) float32."""
         phi, phi_final = self.values(rollout)
         shaping = shaping_rewards(rollout, self.shaping_coef * phi, self.shaping_coef * phi_final, self.gamma)
-        self._metrics = {
-            "shaping/phi_mean": float(phi.mean()),
-            "shaping/phi_std": float(phi.std()),
-            "shaping/reward_mean": float(shaping.mean()),
-            "shaping/reward_std": float(shaping.std()),
-            "shaping/reward_max_abs": float(np.abs(shaping).max()),
-        }
+        self._metrics = shaping_metrics(phi, shaping)
         return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
 
     def metrics(self) -> dict[str, float]:

@@ -24,6 +24,7 @@ from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.distinct import NumberedWindows, number_rollout
 from bkrl.potentials.goal import GoalRaw
 from bkrl.potentials.protocol import Potential, Scale, Scaled
+from bkrl.potentials.stream import shaping_metrics
 from bkrl.registry import did_you_mean
 from bkrl.windows import Rollout
 
@@ -290,13 +291,7 @@ class PublishedReward:
         """(T, N) float32."""
         phi, phi_final = self.potentials(rollout)
         shaping = self.shaping_coef * self.shaping(rollout, phi, phi_final, self.gamma)
-        self._metrics = {
-            "shaping/phi_mean": float(phi.mean()),
-            "shaping/phi_std": float(phi.std()),
-            "shaping/reward_mean": float(shaping.mean()),
-            "shaping/reward_std": float(shaping.std()),
-            "shaping/reward_max_abs": float(np.abs(shaping).max()),
-        }
+        self._metrics = shaping_metrics(phi, shaping)
         if {"b6", "b7"} & self.defects:
             self._metrics["shaping/spread"] = self.shaping.spread
         return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
