@@ -34,6 +34,14 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         """The mission of each running episode, "" where the world has none."""
         raise NotImplementedError
 
+    def distances(self) -> NDArray[np.float32] | None:
+        """(N,) the fewest actions to success from the full state of each world, infinite where there is no way.
+
+        None unless the worlds were made with `distances=True`. If they were, `infos["final_distance"]` (N,) holds, on
+        steps that ended an episode, the distances before any world was reset.
+        """
+        return None
+
     def frame(self, index: int) -> NDArray[np.uint8]:
         """An (H, W, 3) picture of world `index`."""
         raise NotImplementedError

@@ -83,7 +83,13 @@ def make_reference(env_id: str, render_mode: str | None = None, **unknown: Any) 
 
 
 def make_native_vec(
-    env_id: str, num_envs: int, *, threads: int = 1, render_mode: str | None = None, **unknown: Any
+    env_id: str,
+    num_envs: int,
+    *,
+    threads: int = 1,
+    render_mode: str | None = None,
+    distances: bool = False,
+    **unknown: Any,
 ) -> WorldVectorEnv:
     """N worlds on the native engine.
 
@@ -95,9 +101,12 @@ def make_native_vec(
         num_envs: N.
         threads: threads to step with.
         render_mode: None or "rgb_array"; `frame` and `render` work with both.
+        distances: know the distance to success, see `WorldVectorEnv.distances` (published levels alone).
         unknown: refused with a UsageError.
     """
-    _refuse(env_id, unknown, "threads and render_mode")
+    _refuse(env_id, unknown, "threads, render_mode and distances")
+    if distances and (env_id not in LEVELS or not runs_natively(env_id)):
+        raise UsageError(f"The distance to success is known in the published levels alone, not in '{env_id}'.")
     if render_mode not in (None, "rgb_array"):
         raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
     facts = world(env_id)
@@ -107,7 +116,7 @@ def make_native_vec(
         return ReferenceVectorEnv(facts, lambda: make_reference(env_id, "rgb_array"), num_envs)
     from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
-    return BabyAIVectorEnv(facts, num_envs, threads)
+    return BabyAIVectorEnv(facts, num_envs, threads, distances)
 
 
 def make_native(env_id: str, render_mode: str | None = None, **unknown: Any) -> Env[NDArray[np.uint8], int]:

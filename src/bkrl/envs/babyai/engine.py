@@ -12,6 +12,7 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, EMPTY, OBS_SHAPE, WALL
+from bkrl.envs.babyai.distances import HEADINGS, STAGES, measure_worlds
 from bkrl.envs.babyai.kernels import step_worlds
 from bkrl.envs.babyai.layouts import Layouts, LoadedLayouts, PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS
@@ -55,6 +56,7 @@ class Engine:
         self._canvas: Any = None
         self._bounds = _shares(num_envs, max(1, min(threads, num_envs // _WORLDS_PER_THREAD)))
         self._pool: ThreadPoolExecutor | None = None
+        self._searched: tuple[NDArray[Any], ...] | None = None
 
     def seed(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
         """Restart the streams of chosen worlds. A world without a seed goes on, or starts from the system's entropy."""
@@ -98,6 +100,19 @@ class Engine:
 
         ended = self._run(share)
         return shown, rewards, terminated, truncated, ended
+
+    def distances(self) -> NDArray[np.float32]:
+        """(N,) the fewest actions to success from each world as it stands, for published levels; see `distances`."""
+        if self._searched is None:
+            states = STAGES * HEADINGS * self._grids.shape[1]
+            self._searched = (
+                np.zeros_like(self._grids),
+                np.zeros((self.num_envs, STAGES, states // STAGES), np.int16),
+                np.zeros((self.num_envs, states), np.int32),
+            )
+        found = np.empty(self.num_envs, np.float32)
+        self._run(measure_worlds, self._grids, self.worlds, self._stride, *self._searched, found)
+        return found
 
     def missions(self) -> list[str]:
         """What each running episode asks for; "" before the first."""

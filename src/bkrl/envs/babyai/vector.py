@@ -23,9 +23,10 @@ class BabyAIVectorEnv(WorldVectorEnv):
         world: the facts of the id.
         num_envs: N.
         threads: threads to step with; more than one pays from a few hundred worlds on.
+        distances: know the distance to success, see `WorldVectorEnv.distances` (published levels alone).
     """
 
-    def __init__(self, world: World, num_envs: int, threads: int = 1) -> None:
+    def __init__(self, world: World, num_envs: int, threads: int = 1, distances: bool = False) -> None:
         if num_envs < 1 or threads < 1:
             raise ValueError("num_envs and threads must be at least 1")
         self.world = world
@@ -36,6 +37,7 @@ class BabyAIVectorEnv(WorldVectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.engine = Engine(world.env_id, num_envs, threads)
+        self._knows_distances = distances
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -70,6 +72,8 @@ class BabyAIVectorEnv(WorldVectorEnv):
             returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
             returns[which], lengths[which] = worlds["episode_return"][which], worlds["steps"][which]
             infos["episode"], infos["_episode"] = {"r": returns, "l": lengths}, done.copy()
+            if self._knows_distances:
+                infos["final_distance"] = self.engine.distances()
             self.engine.begin(done)
             shown[which] = self.engine.observations[which]
         return shown.reshape(self.num_envs, *OBS_SHAPE), rewards, terminated, truncated, infos
@@ -77,6 +81,10 @@ class BabyAIVectorEnv(WorldVectorEnv):
     def missions(self) -> list[str]:
         """The mission of each running episode."""
         return self.engine.missions()
+
+    def distances(self) -> NDArray[np.float32] | None:
+        """(N,) the fewest actions to success, objects left where they lie; None unless asked for."""
+        return self.engine.distances() if self._knows_distances else None
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`, (H, W, 3) uint8."""

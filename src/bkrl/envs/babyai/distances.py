@@ -1,0 +1,139 @@
+"""How far a world is from success: the fewest actions from its full state, objects left where they lie.
+
+Success follows from where the agent stands and looks (its pose) and from how far the mission is (its stage), so one
+breadth-first search backwards from success, over poses and stages, answers for every state of a layout. The answers are
+kept until something on the map changes. Stages are numbered so that each leads to the next:
+
+* "go to" has the last place to be reached as stage 1; of "go to, then go to" stage 0 has the first.
+* "pick up" needs empty hands, stage 1; in stage 0 what is carried must be put down first, and is then left out of
+  account as an obstacle.
+
+Picking up what stands in the way is not considered: this is the distance that `potentials.worth` measures by trying
+every action on the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bkrl.envs.babyai.constants import EMPTY
+from bkrl.envs.babyai.missions import is_tracked, refers
+from bkrl.envs.babyai.rules import can_enter
+from bkrl.envs.babyai.state import NOTHING_CARRIED, PICK_UP, ahead, cell_at, kind_of
+from bkrl.jit import kernel
+
+HEADINGS: Final = 4
+STAGES: Final = 2
+NO_WAY: Final = -1
+_SUCCESS: Final = STAGES
+_SECOND_CLAUSE: Final = 4  # the description of its first task, see `state.MAX_TASKS`
+
+
+@kernel
+def measure_worlds(
+    grids: Any, worlds: Any, stride: int, known: Any, away: Any, waiting: Any, found: Any, start: int, stop: int
+) -> None:
+    """The distance of each world.
+
+    Args:
+        grids, worlds, stride: the worlds, see `state`.
+        known: (N, cells) uint32, the maps `away` was computed on; all 0 in the beginning.
+        away: (N, STAGES, cells * HEADINGS) int16, actions to success or NO_WAY.
+        waiting: (N, STAGES * cells * HEADINGS) int32, room for the search.
+        found: (N,) float32, written: the fewest actions to success, infinite where there is no way.
+    """
+    for n in range(start, stop):
+        grid, world = grids[n], worlds[n]
+        changed = False
+        for at in range(len(grid)):
+            changed |= grid[at] != known[n, at]
+        picks_up = world.task[0] == PICK_UP
+        if changed:
+            known[n] = grid
+            away[n] = NO_WAY
+            if picks_up:
+                search_pick_up(grid, stride, away[n], waiting[n])
+            else:
+                search_go_to(grid, world.in_sequence != 0, stride, away[n], waiting[n])
+        if picks_up:
+            stage = 1 if world.carrying == NOTHING_CARRIED else 0
+        else:
+            stage = 0 if world.in_sequence and not world.first_clause_done else 1
+        steps = away[n, stage, world.agent * HEADINGS + world.heading]
+        found[n] = steps if steps != NO_WAY else float("inf")
+
+
+@kernel
+def search_go_to(grid: Any, in_sequence: bool, stride: int, away: Any, waiting: Any) -> None:
+    """Distances for a mission that is done by facing a tracked cell after some action."""
+    end = 0
+    for pose in range(HEADINGS * len(grid)):
+        for stage in range(STAGES):
+            if stage_after(grid, in_sequence, stride, stage, pose) == _SUCCESS:
+                end = reach_from_before(grid, stride, away, waiting, end, stage, pose, 1)
+    done = 0
+    while done < end:
+        reached, pose = divmod(waiting[done], HEADINGS * len(grid))
+        done += 1
+        for stage in range(reached + 1):
+            if stage_after(grid, in_sequence, stride, stage, pose) == reached:
+                end = reach_from_before(grid, stride, away, waiting, end, stage, pose, away[reached, pose] + 1)
+
+
+@kernel
+def stage_after(grid: Any, in_sequence: bool, stride: int, stage: int, pose: int) -> int:
+    """The stage of "go to" after an action that ended in `pose`; a place where nobody can stand changes nothing."""
+    at, heading = divmod(pose, HEADINGS)
+    if not can_enter(cell_at(grid, at)):
+        return stage
+    front = cell_at(grid, at + ahead(heading, stride))
+    if stage == 0 and in_sequence and is_tracked(front, 0):
+        stage = 1
+    if stage == 1 and is_tracked(front, _SECOND_CLAUSE if in_sequence else 0):
+        return _SUCCESS
+    return stage
+
+
+@kernel
+def search_pick_up(grid: Any, stride: int, away: Any, waiting: Any) -> None:
+    """Distances for a mission that is done by picking up an object it means."""
+    end = 0
+    for at in range(len(grid)):
+        if can_enter(cell_at(grid, at)):
+            for heading in range(HEADINGS):
+                if refers(cell_at(grid, at + ahead(heading, stride)), 0):
+                    end = reach(away, waiting, end, 1, at * HEADINGS + heading, 1)
+    done = 0
+    while done < end:
+        stage, pose = divmod(waiting[done], HEADINGS * len(grid))
+        done += 1
+        steps = away[stage, pose] + 1
+        end = reach_from_before(grid, stride, away, waiting, end, stage, pose, steps)
+        at, heading = divmod(pose, HEADINGS)
+        if stage == 1 and kind_of(cell_at(grid, at + ahead(heading, stride))) == EMPTY:
+            end = reach(away, waiting, end, 0, pose, steps)
+
+
+@kernel
+def reach_from_before(
+    grid: Any, stride: int, away: Any, waiting: Any, end: int, stage: int, pose: int, steps: int
+) -> int:
+    """Reach all poses from which one action leads to `pose`: by staying, turning, or stepping forward."""
+    at, heading = divmod(pose, HEADINGS)
+    end = reach(away, waiting, end, stage, pose, steps)
+    end = reach(away, waiting, end, stage, at * HEADINGS + (heading + 1) % HEADINGS, steps)
+    end = reach(away, waiting, end, stage, at * HEADINGS + (heading + 3) % HEADINGS, steps)
+    behind = at - ahead(heading, stride)
+    if can_enter(cell_at(grid, behind)):
+        end = reach(away, waiting, end, stage, behind * HEADINGS + heading, steps)
+    return end
+
+
+@kernel
+def reach(away: Any, waiting: Any, end: int, stage: int, pose: int, steps: int) -> int:
+    """Note a state's distance, unless a shorter one is known, and let it wait to be searched from."""
+    if away[stage, pose] == NO_WAY:
+        away[stage, pose] = steps
+        waiting[end] = stage * away.shape[1] + pose
+        end += 1
+    return end
