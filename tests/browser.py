@@ -19,6 +19,37 @@ CHROMIUM = next(
 MISSING = "no Chromium is installed, so the page is not driven"
 _PATIENCE = 60.0
 
+# The contrast of every text against what is painted behind it (WCAG 2.1, 1.4.3); yields the worst offenders.
+CONTRAST = """(() => {
+  const canvas = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
+  const context = canvas.getContext('2d', {willReadFrequently: true});
+  const rgba = (text) => { context.clearRect(0, 0, 1, 1); context.fillStyle = text; context.fillRect(0, 0, 1, 1);
+    const d = context.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map((v) => { v /= 255;
+    return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * x + 0.7152 * y + 0.0722 * z; };
+  const bad = [];
+  for (const e of document.querySelectorAll('main *, nav *, footer *')) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.checkVisibility() || e.closest('svg')) continue;
+    let behind = e, ground = null;
+    while (behind && !ground) {
+      const c = rgba(getComputedStyle(behind).backgroundColor);
+      if (c[3] > 0.5) ground = c;
+      behind = behind.parentElement;
+    }
+    const style = getComputedStyle(e), [a, b] = [light(rgba(style.color)), light(ground || [255, 255, 255])];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.6 && style.fontWeight >= 700);
+    if (ratio < (large ? 3 : 4.5)) bad.push(`${e.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return bad.slice(0, 5);
+})()"""
+
+NAMELESS = """[...document.querySelectorAll(
+  'a, button, summary, img, svg[role=img], [role=region], [tabindex="0"]')].filter((e) =>
+    !['aria-label', 'alt', 'title'].some((name) => e.getAttribute(name)) && !e.textContent.trim())
+  .map((e) => e.outerHTML.slice(0, 80))"""
+
 
 class Page:
     """One open page, with what it logged and every request it made."""

@@ -18,6 +18,7 @@ from typing import Any
 from bkrl.config import LabelConfig
 from bkrl.errors import InputError, UsageError
 from bkrl.labelers import baseline
+from bkrl.labelers.tables import responses_of
 from bkrl.llm import open_backend
 from bkrl.llm.ask import NOT_ASKED, Asker, AskPolicy, Exchange
 from bkrl.llm.protocol import Connection, Message, Reply, Request
@@ -151,11 +152,6 @@ def reader(config: LabelConfig, reporter: Reporter) -> Iterator[Recorded]:
         return
     with Store(config.cache) as store:
         yield Recorded(backend, rows, store, reporter)
-
-
-def responses_of(run: Run) -> list[dict[str, Any]]:
-    """Every exchange of a finished label run."""
-    return read_table(run.file("responses.parquet"), RESPONSES).to_pylist()  # type: ignore[no-any-return]
 
 
 def facts_of(run: Run) -> dict[str, str]:

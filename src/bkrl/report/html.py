@@ -1,7 +1,7 @@
 """One self-contained HTML file from plain values: Jinja2 with escaping on, style and script inlined, no network.
 
-The page's own content policy forbids every request and every script but ours, so that a caption or a reply that slips
-through escaping still could not do anything.
+Every page stands in the frame `base.html`. Its content policy forbids every request and every script but ours, so that
+a caption or a reply that slips through escaping still could not do anything.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from markupsafe import Markup, escape
 from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
 
 RATIO_RANGE = (0.25, 4.0)
+_TEMPLATES = resources.files("bkrl.report").joinpath("templates")
 
 
 def render(page: dict[str, Any], name: str = "report") -> str:
-    """The whole document of template NAME.html with the report's style and script, and its own after them. Same values,
-    same bytes.
+    """The whole document of template NAME.html, with the style and script of every page and NAME's own, if any, after
+    them. Same values, same bytes.
     """
-    parts = list(dict.fromkeys(("report", name)))
-    css, js = ("\n".join(_source(f"{part}.{kind}") for part in parts) for kind in ("css", "js"))
+    css, js = ("\n".join(_source(part) for part in _parts(name, kind)) for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
     template = _environment().get_template(f"{name}.html")
     return template.render(page, css=Markup(_palette() + css), js=Markup(js), script_hash=digest)
@@ -42,8 +42,12 @@ def fragment(name: str, values: dict[str, Any]) -> Markup:
     return Markup(_environment().get_template(f"{name}.html").render(values))
 
 
+def _parts(name: str, kind: str) -> list[str]:
+    return [part for part in (f"base.{kind}", f"{name}.{kind}") if _TEMPLATES.joinpath(part).is_file()]
+
+
 def _source(name: str) -> str:
-    return resources.files("bkrl.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return _TEMPLATES.joinpath(name).read_text(encoding="utf-8")
 
 
 @cache

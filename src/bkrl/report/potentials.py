@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
@@ -21,6 +19,7 @@ from bkrl.potentials import dataset_of, load_potential
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.quality import courses, describe, disagreement
 from bkrl.potentials.worth import measure
+from bkrl.report import html
 from bkrl.report.strips import Strip, moments, pictures
 from bkrl.reporter import Reporter
 from bkrl.run import Run, atomic_write, read_json, to_json
@@ -119,7 +118,8 @@ def section(path: Path) -> Markup:
     document = read_json(result.file(QUALITY))
     body = Markup("")
     for name, quality in document["potentials"].items():
-        body += Markup("<h4>{}</h4>").format(name) + _part(quality, [Strip(**one) for one in quality["strips"]])
+        drawn = [Strip(**one) for one in quality["strips"]]
+        body += Markup("<h4>{}</h4>").format(name) + _part(quality, drawn, level=4)
     return body
 
 
@@ -188,36 +188,18 @@ def _store(
         last = len(parts) == len(qualities) - 1
         quality["strips"] = drawn[name]
         quality["disagreement"] = between if last else None
-        parts.append({"name": name, "body": _part(quality, drawn[name])})
+        body = _part(quality, drawn[name], level=2 if len(qualities) == 1 else 3)
+        parts.append({"name": name, "body": body})
     atomic_write(result.file(QUALITY), to_json({"env_id": data.env_id, "potentials": qualities}))
     title = " and ".join(qualities) if len(qualities) < 3 else f"{len(qualities)} potentials"
-    page = (
-        _templates()
-        .get_template("potential.html")
-        .render(title=title, meta=f"{data.env_id} · dataset {data.path.name}", parts=parts, css=Markup(_css()))
-    )
-    atomic_write(result.file(HTML), page)
+    page = {"title": title, "meta": f"{data.env_id} · dataset {data.path.name}", "parts": parts}
+    atomic_write(result.file(HTML), html.render(page, "potential"))
     return outputs
 
 
-def _part(quality: dict[str, Any], drawn: Sequence[Strip]) -> Markup:
+def _part(quality: dict[str, Any], drawn: Sequence[Strip], level: int) -> Markup:
     svgs = [Markup(strip.svg()) for strip in drawn]  # ours; the texts of others in them are escaped
-    return Markup(_templates().get_template("quality.html").render(quality=quality, strips=svgs))
-
-
-def _css() -> str:
-    return resources.files("bkrl.report").joinpath("templates", "report.css").read_text(encoding="utf-8")
-
-
-def _templates() -> jinja2.Environment:
-    folder = resources.files("bkrl.report").joinpath("templates")
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return html.fragment("quality", {"quality": quality, "strips": svgs, "level": level})
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

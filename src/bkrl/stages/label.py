@@ -23,6 +23,7 @@ from bkrl.labelers import baseline, batching, code, goals, preferences, quality,
 from bkrl.labelers import shards as parts
 from bkrl.labelers.asking import Responses
 from bkrl.labelers.material import SegmentText, world_card
+from bkrl.labelers.tables import responses_of
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.batches import Batches, out_in
@@ -99,7 +100,7 @@ def merge(shards: Sequence[Path], out: Path, reporter: Reporter, dataset: Path |
     if result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
-    rows = [row for run in runs for row in recorded.responses_of(run)]
+    rows = [row for run in runs for row in responses_of(run)]
     speaker = recorded.Speaker(config.llm, recorded.facts_of(runs[0]))
     asker = recorded.Recorded(speaker, rows, None, reporter, exact=True)
     done = work.label(config, data, asker)

@@ -1,0 +1,59 @@
+"""The page of a potential report in a real browser: the frame of every page, at every size, in both themes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bkrl.potentials import worth
+from bkrl.report import potentials
+from bkrl.reporter import Reporter
+from tests import browser
+
+pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worth, "PAPER", ())
+        result = potentials.write(
+            Path("sample:bk-code-minigrid"),
+            Reporter(),
+            out=tmp_path_factory.mktemp("potential") / "report",
+            against=[Path("sample:bk-goal-minigrid")],
+            layouts=1,
+        )
+    return result.file(potentials.HTML)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.page(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool) -> None:
+    page.open(html, width, 800, dark)
+    assert page.run("document.scrollingElement.scrollWidth") <= width
+    assert page.run(browser.CONTRAST) == []
+    assert page.run(browser.NAMELESS) == []
+    levels = page.run("[...document.querySelectorAll('h1,h2,h3,h4,h5')].map((h) => +h.tagName[1])")
+    assert all(b - a <= 1 for a, b in pairwise(levels)), levels
+    assert page.problems == []
+
+
+def test_its_theme_changes_and_its_links_lead_somewhere(page: browser.Page, html: Path) -> None:
+    page.open(html, dark=False)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(ground)
+    page.run("document.getElementById('theme').click()")
+    assert page.run(ground) != light
+    targets = page.run("[...document.querySelectorAll('nav a, a.skip')].map((a) => a.getAttribute('href').slice(1))")
+    assert len(targets) == 4
+    assert page.run(f"{targets}.every((id) => document.getElementById(id))")
