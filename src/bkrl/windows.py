@@ -99,6 +99,9 @@ class Rollout:
         terminated, truncated: (T, N) bool.
         final_index: (K,) int64, t * N + n of every step that ended an episode, increasing.
         final_observations: (K, *obs_shape) uint8, the true last observation of those episodes.
+        distances: (T+1, N) float32, the fewest actions to success from the full state at row t; None unless the worlds
+            were asked to know (`WorldVectorEnv.distances`). Neither a policy nor a window sees them.
+        final_distances: (K,) float32, the same in the last states of those episodes.
     """
 
     horizon: int
@@ -110,6 +113,8 @@ class Rollout:
     truncated: Bool
     final_index: Int64
     final_observations: UInt8
+    distances: NDArray[np.float32] | None = None
+    final_distances: NDArray[np.float32] | None = None
 
     @property
     def num_steps(self) -> int:

@@ -91,6 +91,7 @@ class PPO:
             truncated=np.zeros((T, N), bool),
             final_index=np.zeros(0, np.int64),
             final_observations=np.zeros((0, *symbols.shape[1:]), np.uint8),
+            distances=None if envs.distances() is None else np.zeros((T + 1, N), np.float32),
         )
         self.rollout_.observations[H + T] = symbols  # the row the first rollout begins with
         # What the policy sees: the same memory, unless the worlds give it a picture of its own.
@@ -161,7 +162,10 @@ class PPO:
         seen = torch.from_numpy(self.seen)
         # argmax(logits + Gumbel noise) is a sample of the softmax; the whole rollout's noise is drawn in one call.
         gumbel = torch.empty_like(self.logits).exponential_(generator=self.noise).log_().neg_()
+        if r.distances is not None:
+            r.distances[0] = self.envs.distances()
         finals: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
+        final_distances: list[np.ndarray] = [np.zeros(0, np.float32)]
         episode_returns: list[np.ndarray] = []
         episode_lengths: list[np.ndarray] = []
         successes = 0
@@ -180,10 +184,14 @@ class PPO:
                 self.seen[t + 1] = view
             r.rewards[t], r.terminated[t], r.truncated[t] = rewards, terminated, truncated
             np.add(r.ages[t], 1, out=r.ages[t + 1])
+            if r.distances is not None:
+                r.distances[t + 1] = self.envs.distances()
             if "_final_obs" in infos:
                 ended = np.flatnonzero(infos["_final_obs"])
                 symbols, view = self._views(infos["final_obs"])
                 finals.append((t, ended, symbols[ended], view[ended]))
+                if r.distances is not None:
+                    final_distances.append(infos["final_distance"][ended])
                 r.ages[t + 1, ended] = 0
                 episode_returns.append(infos["episode"]["r"][ended])
                 episode_lengths.append(infos["episode"]["l"][ended])
@@ -198,6 +206,8 @@ class PPO:
             self.final_seen = np.concatenate([view for _, _, _, view in finals])
         else:
             r.final_observations, self.final_seen = r.final_observations[:0], self.final_seen[:0]
+        if r.distances is not None:
+            r.final_distances = np.concatenate(final_distances)
         self.step += T * N
         self.episodes += len(r.final_index)
         metrics = {"rollout/episodes": float(len(r.final_index)), "rollout/reward": float(r.rewards.mean())}
