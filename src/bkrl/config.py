@@ -185,10 +185,13 @@ class TrainRmConfig:
         Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
     ] = 0.0
     control: Annotated[
-        Literal["none", "shuffled", "random", "zero", "oracle"],
-        Flag("make a control instead: permuted labels, a fixed random network, Φ = 0, or one that knows --task"),
+        Literal["none", "shuffled", "random", "zero", "oracle", "oracle-state"],
+        Flag(
+            "make a control instead: permuted labels, a fixed random network, Φ = 0, or one that knows --task, as far "
+            "as its target is in sight or from the world's full state"
+        ),
     ] = "none"
-    task: Annotated[str, Flag("oracle: the task whose target it knows, as far as it is in sight")] = ""
+    task: Annotated[str, Flag("oracles: the task they know")] = ""
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

@@ -207,3 +207,15 @@ def test_a_ratio_that_censoring_hides_is_called_what_was_seen_of_it():
     assert word(1.2, 1.5) == "slower as far as seen"
     assert word(0.6, 0.9) == "faster as far as seen"
     assert word(0.9, 1.2) == "no difference shown"
+
+
+@pytest.mark.parametrize("control", ["oracle", "oracle-state"])
+def test_an_oracle_is_shown_but_nothing_has_to_beat_it_and_it_speaks_against_nothing(control):
+    trained = runs("ppo", 600) + runs("bk-code", 400) + runs("bk-code", 100, control=control)
+    comparisons, found = judged(trained)
+    rows = {row.group.control: row for row in comparisons[0].rows if row.group.alg == "bk-code"}
+    assert rows[control].group.legend.endswith("not for claims")
+    assert rows[control].ratio.faster
+    assert rows["none"].versus == ()
+    assert not [one for one in found if "due to knowledge" in one.text or "its control" in one.text]
+    assert any("No control potential" in one.text for one in found)

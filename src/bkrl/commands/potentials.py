@@ -29,7 +29,8 @@ def check_potential(
     if as_json:
         console.print_json(certificate.to_json())
     else:
-        rows = [(c.name, bool(c.passed), c.detail) for c in certificate.checks]
+        rows: list[tuple[str, bool | str, str]] = [(c.name, bool(c.passed), c.detail) for c in certificate.checks]
+        rows += [(name, "not applicable", why) for name, why in certificate.not_applicable.items()]
         console.print_table(str(potential), ("check", "holds", "detail"), rows)
     if not certificate.passed:
         raise typer.Exit(1)

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from bkrl.potentials.protocol import Scaled
     from bkrl.run import Run
 
-# kind → module with `load(artefact) -> Raw`; imported only when such a potential is opened
+# kind → module with `load(artefact) -> Raw | Scaled`; imported only when such a potential is opened
 _KINDS = {
     "code": "bkrl.potentials.code",
     "preference": "bkrl.potentials.preference",
     "goal": "bkrl.potentials.goal",
     "zero": "bkrl.potentials.controls",
     "random": "bkrl.potentials.controls",
+    "state": "bkrl.potentials.oracle_state",
 }
 
 
@@ -62,4 +63,5 @@ def read_potential(folder: Path) -> Scaled:
     module = _KINDS.get(artefact.kind)
     if module is None:
         raise InputError(f"{folder} holds a potential of unknown kind '{artefact.kind}'; it was made by a newer bkrl.")
-    return Scaled(import_module(module).load(artefact), artefact)
+    loaded = import_module(module).load(artefact)
+    return loaded if isinstance(loaded, Scaled) else Scaled(loaded, artefact)

@@ -12,12 +12,14 @@ Each check tests one promise and is known to fail on the published defect it is 
 * units: Φ is not the same when observations are divided as the published code divides them (10, 5, 3).
 * finite: Φ is finite and within [-1, 0] over the dataset.
 * batches: Φ is the same bit for bit for one window and for many, in any order.
+
+A check that a potential cannot be put to is named as not applicable, with the reason; it does not count as passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from bkrl.dataset import Dataset
 from bkrl.envs import toy
 from bkrl.potentials.protocol import Potential
 from bkrl.potentials.shaping import shaping_rewards
+from bkrl.potentials.stream import PotentialOfRollout
 from bkrl.rng import generator
 from bkrl.windows import Rollout, Windows
 
@@ -45,9 +48,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All checks of one potential."""
+    """All checks of one potential, and by name why others do not apply to it."""
 
     checks: list[Check]
+    not_applicable: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -55,15 +59,16 @@ class Certificate:
         return all(check.passed for check in self.checks)
 
     def summary(self) -> str:
-        """One clause: how many hold, and which do not."""
+        """One clause: how many hold, which do not, and which do not apply."""
         failed = [check.name for check in self.checks if not check.passed]
         holds = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks hold"
-        return holds + (f", not {', '.join(failed)}" if failed else "")
+        holds += f", not {', '.join(failed)}" if failed else ""
+        return holds + (f" (not applicable: {', '.join(self.not_applicable)})" if self.not_applicable else "")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for certificate.json."""
         checks = [{**asdict(check), "passed": bool(check.passed)} for check in self.checks]
-        return {"passed": self.passed, "checks": checks}
+        return {"passed": self.passed, "checks": checks, "not_applicable": dict(self.not_applicable)}
 
 
 def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int = 6, steps: int = 200) -> Certificate:
@@ -86,10 +91,10 @@ def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int =
 
 def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping) -> Check:
     """Discounted shaping over every complete episode, against its closed form, to 1e-4 of float32 sums."""
-    worst, episodes = 0.0, 0
+    worst, episodes, cut_off = 0.0, 0, 0
     total = discount = started = None
     for rollout in rollouts:
-        phi, phi_final = _potentials(potential, rollout)
+        phi, phi_final = PotentialOfRollout(potential)(rollout)
         rewards = shaping(rollout, phi, phi_final, GAMMA).astype(np.float64)
         finals = {int(i): float(v) for i, v in zip(rollout.final_index, phi_final, strict=True)}
         if total is None or discount is None or started is None:
@@ -103,10 +108,12 @@ def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping)
                 if np.isfinite(started[n]):
                     worst = max(worst, abs(total[n] - (discount[n] * end - started[n])))
                     episodes += 1
+                    cut_off += not rollout.terminated[t, n]
                 total[n], discount[n], started[n] = 0.0, 1.0, phi[t + 1, n]
     if episodes == 0:
         return Check("telescoping", True, "no complete episode in the sample: nothing to compare")
-    return Check("telescoping", worst < 1e-4, f"largest difference {worst:.2g} over {episodes} episodes")
+    ends = f"{episodes} episodes, {cut_off} of them cut off"
+    return Check("telescoping", worst < 1e-4, f"largest difference {worst:.2g} over {ends}")
 
 
 def policies(shaping: Shaping, potentials: int = 20) -> Check:
@@ -140,9 +147,9 @@ def constant_potential(rollouts: list[Rollout], shaping: Shaping, value: float =
 
 def no_leak(potential: Potential, rollout: Rollout, seed: int) -> Check:
     """Φ of every world, alone and with the other worlds in another order."""
-    phi, _ = _potentials(potential, rollout)
+    phi, _ = PotentialOfRollout(potential)(rollout)
     order = generator(seed, "certificate", "worlds").permutation(rollout.num_envs)
-    moved, _ = _potentials(potential, _reordered(rollout, order))
+    moved, _ = PotentialOfRollout(potential)(_reordered(rollout, order))
     same = np.array_equal(phi[:, order], moved)
     return Check(
         "worlds", same, "exchanging worlds exchanges their Φ" if same else "a world's Φ depends on other worlds"
@@ -174,10 +181,14 @@ def units(potential: Potential, windows: Windows) -> Check:
 
 def finite(potential: Potential, windows: Windows) -> Check:
     """Finite, within [-1, 0], float32, one value a window."""
-    phi = potential(windows)
-    fine = phi.shape == (len(windows),) and phi.dtype == np.float32 and bool(np.isfinite(phi).all())
+    return in_range(potential(windows), len(windows), "windows")
+
+
+def in_range(phi: NDArray[np.float32], count: int, what: str) -> Check:
+    """`count` values, finite, within [-1, 0], float32."""
+    fine = phi.shape == (count,) and phi.dtype == np.float32 and bool(np.isfinite(phi).all())
     fine = fine and bool((phi >= -1).all() and (phi <= 0).all())
-    return Check("finite", fine, f"Φ in [{phi.min():.3g}, {phi.max():.3g}] on {len(windows)} windows")
+    return Check("finite", fine, f"Φ in [{phi.min():.3g}, {phi.max():.3g}] on {count} {what}")
 
 
 def batches(potential: Potential, windows: Windows, seed: int) -> Check:
@@ -252,11 +263,6 @@ def _cut(
         final_index=np.array(ended, np.int64),
         final_observations=np.array(last, np.uint8).reshape(len(ended), *observations.shape[2:]),
     )
-
-
-def _potentials(potential: Potential, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    rows = potential(rollout.windows(potential.horizon))
-    return rows.reshape(rollout.num_steps + 1, rollout.num_envs), potential(rollout.final_windows(potential.horizon))
 
 
 def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:

@@ -1,8 +1,7 @@
 """Oracle potentials: what knowing the task would be worth, seen by the same eyes. Controls, never a claim.
 
 An oracle is a program like those of BK-Code, written from a task's true target: minus the steps to the nearest target
-in sight. It sees what the policy sees and nothing else. One that knew the whole map could not be learnt from: what a
-potential knows and the critic cannot see is noise to it (docs/method.md).
+in sight. It sees what the policy sees and nothing else; `oracle_state` knows the whole map.
 """
 
 from __future__ import annotations

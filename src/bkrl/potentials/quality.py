@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.dataset import Dataset
-from bkrl.potentials.protocol import Potential, Scaled
+from bkrl.potentials.protocol import Artefact, Potential, Scaled
 from bkrl.potentials.ranks import area_under_curve, rank_correlation, ranks
 from bkrl.rng import generator
 from bkrl.windows import Windows
@@ -43,9 +43,21 @@ def describe(
         training: what its making found.
         others: windows that successful ends are compared with.
     """
+    return {
+        **outline(potential.artefact, phi),
+        **_episodes(potential, dataset, phi[:: max(1, len(phi) // others)]),
+        "segments": segments(potential, dataset),
+        "foresight": foresight(potential, dataset),
+        "sensitivity": sensitivity(potential, dataset),
+        "training": dict(training),
+        "examples": _examples(potential, dataset),
+    }
+
+
+def outline(artefact: Artefact, phi: NDArray[np.float32]) -> dict[str, Any]:
+    """What (M,) values of Φ say by themselves: the first keys of `describe`, up to `phi`."""
     values, counts = np.unique(phi, return_counts=True)
     coverage = 1.0 - float(counts.max()) / len(phi)
-    artefact = potential.artefact
     return {
         "kind": artefact.kind,
         "control": artefact.control,
@@ -61,12 +73,6 @@ def describe(
             "std": float(phi.std()),
             "quantiles": {str(q): float(np.quantile(phi, q / 100)) for q in (1, 10, 25, 50, 75, 90, 99)},
         },
-        **_episodes(potential, dataset, phi[:: max(1, len(phi) // others)]),
-        "segments": segments(potential, dataset),
-        "foresight": foresight(potential, dataset),
-        "sensitivity": sensitivity(potential, dataset),
-        "training": dict(training),
-        "examples": _examples(potential, dataset),
     }
 
 

@@ -44,7 +44,7 @@ class PotentialOfRollout:
         return np.concatenate([self.potential(part) for part in parts if len(part)])
 
     def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
-        if self._bootstrap is None:
+        if self._bootstrap is None or rollout.distances is not None:  # windows do not tell states apart
             return None
         then, values = self._bootstrap
         now = rollout.windows(self.horizon, 0, 0)

@@ -74,9 +74,10 @@ class Group:
 
     @property
     def legend(self) -> str:
-        """The label with its form of shaping, and a warning where that keeps nothing."""
+        """The label with its form of shaping, and a warning where that keeps nothing or where it is an oracle's."""
         form = f" · {self.form}" if self.form not in ("none", "novelty", "") and self.form not in self.label else ""
-        return self.label + form + (" · no guarantee" if self.unguarded else "")
+        oracle = " · not for claims" if self.is_oracle else ""
+        return self.label + form + oracle + (" · no guarantee" if self.unguarded else "")
 
     @property
     def is_baseline(self) -> bool:
@@ -85,6 +86,11 @@ class Group:
     @property
     def is_control(self) -> bool:
         return self.control != "none"
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether it knows the task: something to look at beside the others, not something a method has to beat."""
+        return self.control.startswith("oracle")
 
     @property
     def is_method(self) -> bool:
@@ -296,8 +302,7 @@ def _with_controls(rows: Sequence[Row], horizon: float, threshold: float) -> lis
 
 def _controls_of(row: Row, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
     """Controls of the same algorithm and form; failing that, others' that hold no labels (zero, random)."""
-    # An oracle knows the task: it is a ceiling to look at, not something a method has to beat.
-    controls = [one for one in rows if one.group.is_control and one.group.control != "oracle"]
+    controls = [one for one in rows if one.group.is_control and not one.group.is_oracle]
     same_form = [one for one in controls if one.group.form == row.group.form]
     own = [(one, False) for one in same_form if one.group.alg == row.group.alg]
     return own or [(one, True) for one in same_form if one.group.control in LABEL_FREE]

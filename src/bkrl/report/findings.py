@@ -134,7 +134,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     if warning:
         found.append(Finding("caution", warning))
     methods = [row for row in comparison.rows if row.group.is_method]
-    controls = [row for row in comparison.rows if row.group.is_control]
+    controls = [row for row in comparison.rows if row.group.is_control and not row.group.is_oracle]
     if base is None:
         found.append(Finding("caution", "There is no plain PPO run here, so whether anything helps cannot be said."))
         return found

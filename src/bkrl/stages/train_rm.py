@@ -18,14 +18,14 @@ from bkrl.dataset import Dataset, Segment
 from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
 from bkrl.labelers.quality import agreement_of
-from bkrl.potentials import advice, dataset_of, load_potential, read_potential
+from bkrl.potentials import advice, dataset_of, load_potential, oracle_state, read_potential
 from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.distinct import number
 from bkrl.potentials.encoders import check_encoder, fit_encoder
 from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
-from bkrl.potentials.quality import describe
+from bkrl.potentials.quality import describe, outline
 from bkrl.potentials.sandbox import probation
 from bkrl.reporter import Reporter
 from bkrl.rl.networks.advised import Advice
@@ -87,12 +87,18 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     _set_threads(config.threads)
     dataset = Dataset.open(dataset_path)
     _check_belongs(labels, dataset)
-    built = _build(config, variant, labels, dataset, reporter)
-    built.advise(*_advice(config, built, dataset, reporter))
-    potential, values = _store(config, variant, labels, dataset, built, result, reporter)
-    report = describe(potential, dataset, values, built.facts)
+    provenance = _provenance(config, variant, labels, dataset)
+    potential: Scaled
+    if config.control == "oracle-state":
+        oracle, report = _store_state_oracle(config, provenance, result)
+        potential, certificate = oracle, oracle_state.certify(oracle, config.seed)
+    else:
+        built = _build(config, variant, labels, dataset, reporter)
+        built.advise(*_advice(config, built, dataset, reporter))
+        potential, values = _store(config, provenance, dataset, built, result, reporter)
+        report = describe(potential, dataset, values, built.facts)
+        certificate = certify(potential, dataset, config.seed)
     atomic_write(result.file(REPORT), to_json(report))
-    certificate = certify(potential, dataset, config.seed)
     atomic_write(result.file(CERTIFICATE), to_json(certificate.to_json()))
     potential.close()
     for sentence in _summary(report):
@@ -104,14 +110,14 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     result.finish(
         [FILE, *potential.artefact.files, REPORT, CERTIFICATE],
         variant=variant,
-        kind=built.kind,
+        kind=potential.artefact.kind,
         control=config.control,
-        env_id=dataset.env_id,
+        env_id=potential.artefact.env_id,
         llm=labels.facts.get("llm"),
         scale={"lo": potential.artefact.scale.lo, "hi": potential.artefact.scale.hi},
         coverage=report["coverage"],
         certificate=certificate.summary(),
-        **{"training": built.facts} if built.facts else {},
+        **{"training": report["training"]} if report["training"] else {},
     )
     return result
 
@@ -123,12 +129,15 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
         InputError: the potential or the dataset is missing, damaged, or of another world.
     """
     run = Run.open(path, "train-rm")
-    data = Dataset.open(dataset_of(run, dataset))
+    seed = int(run.config["config"]["seed"])
     potential = load_potential(path)
+    if isinstance(potential, oracle_state.StateOracle):
+        return oracle_state.certify(potential, seed)
     try:
+        data = Dataset.open(dataset_of(run, dataset))
         if potential.artefact.obs_shape != data.obs_shape:
             raise InputError(f"{path} sees observations of another world than {data.env_id}; name its --dataset.")
-        return certify(potential, data, int(run.config["config"]["seed"]))
+        return certify(potential, data, seed)
     finally:
         potential.close()
 
@@ -152,8 +161,10 @@ def _check_flags(config: TrainRmConfig, variant: str) -> None:
         )
     if config.control == "oracle":
         oracle_program(config.task)
+    elif config.control == "oracle-state":
+        oracle_state.check_task(config.task)
     elif config.task:
-        raise UsageError("--task is what an oracle knows: use it with --control oracle.")
+        raise UsageError("--task is what an oracle knows: use it with --control oracle or oracle-state.")
     if config.epochs < 1:
         raise UsageError("--epochs must be at least 1.")
 
@@ -360,7 +371,12 @@ def _raw_values(
 
 
 def _store(
-    config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, built: _Built, result: Run, reporter: Reporter
+    config: TrainRmConfig,
+    provenance: dict[str, Any],
+    dataset: Dataset,
+    built: _Built,
+    result: Run,
+    reporter: Reporter,
 ) -> tuple[Scaled, NDArray[np.float32]]:
     """Measure the scale, write the artefact, and read it back: what is stored must be what was measured."""
     rows = _rows(dataset, SCALE_WINDOWS)
@@ -378,14 +394,7 @@ def _store(
         files=dict.fromkeys(files, ""),
         settings=settings,
         control=config.control,
-        provenance={
-            "variant": variant,
-            "llm": labels.facts.get("llm"),
-            "labels": labels.path.as_posix(),
-            "dataset": dataset.path.as_posix(),
-            "dataset_manifest_sha256": dataset.manifest_sha256,
-            "seed": config.seed,
-        },
+        provenance=provenance,
     )
     artefact.write(result.path)
     close = getattr(built.raw, "close", None)
@@ -398,6 +407,39 @@ def _store(
     if not np.array_equal(again, phi[:: max(1, len(rows) // 256)]):
         raise InputError("The potential gives other values after it was stored and read back; run train-rm again.")
     return potential, phi
+
+
+def _provenance(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "llm": labels.facts.get("llm"),
+        "labels": labels.path.as_posix(),
+        "dataset": dataset.path.as_posix(),
+        "dataset_manifest_sha256": dataset.manifest_sha256,
+        "seed": config.seed,
+    }
+
+
+def _store_state_oracle(
+    config: TrainRmConfig, provenance: dict[str, Any], result: Run
+) -> tuple[oracle_state.StateOracle, dict[str, Any]]:
+    """The full-state oracle and its report: nothing of it comes from the labels or the dataset."""
+    facts, played = world(config.task), oracle_state.play(config.task, config.seed)
+    artefact = Artefact(
+        kind=oracle_state.KIND,
+        horizon=0,
+        env_id=facts.env_id,
+        env_family=facts.family,
+        obs_shape=facts.obs_shape,
+        action_names=facts.action_names,
+        scale=oracle_state.measured_scale(played),
+        control=config.control,
+        provenance=provenance,
+    )
+    artefact.write(result.path)
+    potential = oracle_state.load(Artefact.read(result.path))
+    phi = np.concatenate([potential.of_rollout(rollout) for rollout in played])
+    return potential, {**outline(artefact, phi), "ordering": None, "training": {}, "examples": []}
 
 
 def _rows(dataset: Dataset, limit: int) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from bkrl.errors import InputError, UsageError
 from bkrl.jit import announce_compilation
 from bkrl.potentials import advice, load_potential
 from bkrl.potentials.bonus import Bonus, InvariantBonus
+from bkrl.potentials.oracle_state import StateOracle
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.shaping import FORMS
 from bkrl.potentials.stream import ShapedReward
@@ -59,7 +60,9 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         inputs["init_from"] = config.init_from
     _check_form(config, defects)
     potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
-    if potential is not None:
+    if isinstance(potential, StateOracle):
+        _check_state_oracle(config, potential, defects)
+    elif potential is not None:
         potential = spoilt(potential, defects)
     try:
         result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
@@ -85,7 +88,8 @@ def _train(
     reporter: Reporter,
 ) -> Run:
     options, view = observation_options(facts, config.network)
-    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
+    knows = {"distances": True} if isinstance(potential, StateOracle) else {}
+    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
     judged = make_vec(config.env, min(config.eval_episodes, MOST_EVALUATED_AT_ONCE), backend=config.backend, **options)
     streams = _streams(config, facts, potential, defects)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
@@ -210,6 +214,21 @@ def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
         raise UsageError(f"--shaping {config.shaping} says how a potential is used; --alg {config.alg} has none.")
     if config.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
+
+
+def _check_state_oracle(config: TrainRsConfig, potential: StateOracle, defects: frozenset[str]) -> None:
+    """Refuse what a function of the full state cannot be used for."""
+    task = potential.artefact.env_id
+    if config.env != task:
+        raise UsageError(
+            f"{config.potential} is an oracle of {task} and knows no other task; build one for {config.env}."
+        )
+    if config.backend != "native":
+        raise UsageError("A full-state oracle reads the state of the native engine: leave --backend out.")
+    if defects:
+        raise UsageError("A full-state oracle sees no windows, so there is nothing that --compat could spoil.")
+    if "advice" in config.shaping:
+        raise UsageError("A full-state oracle says nothing about actions, only about states: use --shaping pbrs.")
 
 
 def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network: ActorCritic) -> ActorCritic:
