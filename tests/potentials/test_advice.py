@@ -124,7 +124,7 @@ def test_a_programs_advice_runs_in_the_sandbox_one_action_at_a_time():
 
 
 def test_stored_advice_comes_back_as_it_was(tmp_path: Path):
-    psi = Advice(network(3), 0.7)
+    psi = Advice(advice.rounded(network(3)), 0.7)
     files, settings = advice.save(psi, tmp_path)
     again = advice.load(tmp_path, settings)
     assert files == [advice.ADVICE]
@@ -134,6 +134,17 @@ def test_stored_advice_comes_back_as_it_was(tmp_path: Path):
     (tmp_path / advice.ADVICE).write_bytes((tmp_path / advice.ADVICE).read_bytes()[:50])
     with pytest.raises(InputError, match="damaged"):
         advice.load(tmp_path, settings)
+
+
+def test_fitted_advice_is_in_half_precision_and_loses_nothing_when_stored(tmp_path: Path):
+    rows = record()
+    psi, _ = advice.decompose(network(), rows, raw_of(rows), 1, seed=0)
+    _, settings = advice.save(psi, tmp_path)
+    again = advice.load(tmp_path, settings)
+    assert torch.equal(psi(every_state()), again(every_state()))
+    assert again(every_state()).dtype == torch.float32
+    weights = sum(value.numel() for value in psi.network.parameters())
+    assert (tmp_path / advice.ADVICE).stat().st_size < 2.2 * weights + 2000
 
 
 def test_an_advised_policy_falls_back_to_its_base():

@@ -13,6 +13,7 @@ useless (a potential takes back what it pays once the action leaves its memory);
 where scale is fixed on the dataset: the 99th percentile of max_b q(s, b) - q(s, a). A program may also give its advice
 itself, by a function `advice`; then q is fitted to what it returns. Either way Ψ is stored as one small network over
 the current observation, so that it costs next to nothing while a policy acts and says nothing the policy could not see.
+Its weights are rounded to half precision once they are fitted, and measured, stored and used as that.
 """
 
 from __future__ import annotations
@@ -135,9 +136,17 @@ def imitate(
     return _finish(network, observations, "program", explained, explained - without, best_epoch)
 
 
+@torch.no_grad()
+def rounded(network: ActorCritic) -> ActorCritic:
+    """The network with its weights rounded to half precision, in place."""
+    for weights in network.parameters():
+        weights.copy_(weights.half())
+    return network
+
+
 def no_advice(network: ActorCritic) -> tuple[Advice, Fit]:
     """Ψ = 0 everywhere."""
-    return Advice(network, float("inf")), Fit("none", 0.0, 0.0, float("inf"), 0)
+    return Advice(rounded(network), float("inf")), Fit("none", 0.0, 0.0, float("inf"), 0)
 
 
 def advises(source: str) -> bool:
@@ -154,8 +163,14 @@ def program_of_action(source: str, action: int) -> str:
 
 
 def save(advice: Advice, folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """Write `advice.safetensors` into `folder`: the files written, and the settings that `load` needs."""
-    tensors = {key: value.contiguous() for key, value in advice.state_dict().items()}
+    """Write `advice.safetensors` into `folder`: the files written, and the settings that `load` needs.
+
+    Weights in float16, which loses nothing of a network that is `rounded`.
+    """
+    tensors = {
+        key: (value.half() if key != "scale" and value.is_floating_point() else value).contiguous()
+        for key, value in advice.state_dict().items()
+    }
     atomic_write(folder / ADVICE, safetensors.torch.save(tensors))
     return [ADVICE], {"advice": advice.network.spec}
 
@@ -169,7 +184,10 @@ def load(folder: Path, settings: Mapping[str, Any]) -> Advice:
         scale = float(tensors.pop("scale"))
     except (SafetensorError, OSError, KeyError) as error:
         raise InputError(f"{folder / ADVICE} is damaged ({error}); run train-rm again.") from None
-    weights = {key.removeprefix("network."): value for key, value in tensors.items()}
+    weights = {
+        key.removeprefix("network."): value.float() if value.is_floating_point() else value
+        for key, value in tensors.items()
+    }
     return Advice(rebuild_network(settings["advice"], weights), scale)
 
 
@@ -225,7 +243,7 @@ def _finish(
 ) -> tuple[Advice, Fit]:
     with torch.no_grad():
         every = max(1, len(observations) // 20_000)
-        logits = network(observations[::every])[0]
+        logits = rounded(network)(observations[::every])[0]
         behind = (logits.amax(1, keepdim=True) - logits).flatten().numpy()
     scale = float(np.percentile(behind, 99, method="closest_observation"))
     if not (share >= LEAST_SHARE and scale > 0):
