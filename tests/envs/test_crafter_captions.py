@@ -1,13 +1,16 @@
-"""Captions of Crafter: golden views, edges of the map, memo."""
+"""Captions of Crafter: golden views, edges of the map, memo, clauses without captions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from bkrl.envs import clause_reader, make_vec
 from bkrl.envs.crafter import caption, layout
 from bkrl.envs.crafter import captions as module
+from bkrl.envs.crafter.rules import ITEMS
 from bkrl.errors import InputError
+from bkrl.potentials.goal import clauses
 
 
 def observation(view=None, facing="right", sleeping=0, daylight=255, background="grass", **items):
@@ -98,6 +101,75 @@ def test_a_batch_is_the_captions_of_its_rows_whatever_the_memo_holds(monkeypatch
         assert len(module._memo) <= 20
 
 
+def plain(row: np.ndarray) -> str:
+    """A caption put together with no table and no array: what the module's must be."""
+    cells = {}
+    for i in sorted(range(63), key=lambda i: (abs(i % 9 - 4) + abs(i // 9 - 3), i)):
+        x, y = i % 9 - 4, i // 9 - 3
+        ways = [(abs(x), "left" if x < 0 else "right"), (abs(y), "up" if y < 0 else "down")]
+        steps = " and ".join(f"{n} step{'s' if n > 1 else ''} {way}" for n, way in ways if n)
+        cells.setdefault(int(row[i]), steps)
+    names = [module._ARTICLES[name] for name in layout.CELL_NAMES]
+    items = {name.replace("_", " "): int(row[layout.INDEX[name]]) for name in ITEMS}
+    facing = int(row[63])
+    sentences = [["You are dead"]] if items["health"] == 0 else []
+    if items["health"] and row[80]:
+        sentences.append(["You are asleep", "and wake when rested or hurt"])
+    sentences.append([f"You face {layout.FACINGS[facing]}", f"towards {names[row[layout.FACED_CELL[facing]]]}"])
+    seen = ", ".join(f"{names[cell]} {steps}" for cell, steps in cells.items() if cell != 13)
+    sentences.append([f"You see {seen}"])
+    if row[81] < 128:
+        sentences.append(["It is night"])
+    sentences.append([f"{name} {items.pop(name)}/9" for name in ("health", "food", "drink", "energy")])
+    sentences[-1][0] = sentences[-1][0].capitalize()
+    held = [f"{amount} {name}" for name, amount in items.items() if amount] or ["nothing"]
+    if len(held) > 1:
+        held[-2:] = [" and ".join(held[-2:])]
+    sentences.append([f"You carry {held[0]}", *held[1:]])
+    return " ".join(", ".join(parts) + "." for parts in sentences)
+
+
+def played(steps: int) -> np.ndarray:
+    """Views of random play, each once."""
+    envs = make_vec("Crafter-Text-Reward", 8)
+    rng = np.random.default_rng(0)
+    views = [envs.reset(seed=0)[0].copy()]
+    views += [envs.step(rng.integers(0, 20, 8))[0].copy() for _ in range(steps)]
+    return np.unique(np.concatenate(views), axis=0)
+
+
+def drawn(count: int, amounts: int, cells: int) -> np.ndarray:
+    """Views of random bytes: `amounts` values of an item, of which one carries few, and `cells` kinds of cell."""
+    rng = np.random.default_rng(amounts)
+    rows = rng.integers(0, amounts, (count, layout.SIZE)).astype(np.uint8)
+    rows[:, layout.VIEW] = rng.integers(13, 13 + cells, (count, 63)) % 20
+    rows[:, layout.FACING] %= 4
+    rows[:, layout.INVENTORY] *= rng.random((count, len(ITEMS))) < rng.random((count, 1))
+    rows[:, layout.SLEEPING] = rng.integers(0, 2, count)
+    rows[:, layout.DAYLIGHT] = rng.integers(0, 256, count)
+    return rows
+
+
+VIEWS = {"played": lambda: played(150), "drawn": lambda: drawn(400, 10, 20), "odd": lambda: drawn(400, 256, 2)}
+
+
+@pytest.mark.parametrize("views", VIEWS)
+def test_captions_and_clauses_are_what_a_plain_reading_says(views):
+    rows = VIEWS[views]()
+    texts = caption(rows)
+    assert texts == [plain(row) for row in rows]
+    reader = clause_reader("Crafter-Text-EatCow")
+    read = reader(rows)
+    said = [[clauses(reader.texts[number]) for number in one[one >= 0]] for one in read]
+    assert [[part for (part,) in parts] for parts in said] == [clauses(text) for text in texts]
+    assert all((one[np.argmin(one >= 0) :] < 0).all() for one in read if (one < 0).any())
+    assert reader(rows[:0]).shape == (0, read.shape[1])
+
+
+def test_worlds_without_a_reader_say_so():
+    assert clause_reader("BabyAI-Text-GoToLocal-RedBall-S20") is None
+
+
 def test_daylight_counts_as_day_or_night_only():
     texts = caption(np.stack([observation(daylight=light) for light in (0, 127, 128, 255)]))
     assert texts[0] == texts[1]
@@ -112,5 +184,8 @@ def test_bad_observations_are_refused():
         caption(observation()[None].astype(np.int64))
     damaged = observation()
     damaged[0] = 77
-    with pytest.raises(InputError, match="damaged"):
-        caption(damaged[None])
+    for read in (caption, clause_reader("CrafterReward-v1")):
+        with pytest.raises(InputError, match="damaged"):
+            read(damaged[None])
+        with pytest.raises(InputError, match="uint8"):
+            read(observation()[None].astype(np.int64))

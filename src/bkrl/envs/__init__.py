@@ -1,8 +1,8 @@
 """Worlds by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:ID")` imports it for you.
 
 A family (a subpackage or module named in `_FAMILIES`) exports `worlds()`, `make_reference(env_id, **options)`,
-`make_native_vec(env_id, num_envs, **options)` and `caption(observations, …)`; `find(env_id)` is optional and
-recognises ids that are not listed (any other level of PyPI minigrid).
+`make_native_vec(env_id, num_envs, **options)` and `caption(observations, …)`. Optional are `find(env_id)`, which
+recognises ids that are not listed (any other level of PyPI minigrid), and `clause_reader()` (see below).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
-from bkrl.envs.world import World
+from bkrl.envs.world import ClauseReader, World
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
 
-__all__ = ["World", "WorldVectorEnv", "captioner", "env_ids", "make", "make_vec", "world"]
+__all__ = ["World", "WorldVectorEnv", "captioner", "clause_reader", "env_ids", "make", "make_vec", "world"]
 
 Backend = Literal["native", "reference"]
 
@@ -102,6 +102,12 @@ def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callab
             raise UsageError(f"{env_id} has no upstream caption mode; leave the switch out.")
         options["compat"] = True
     return partial(_family(family).caption, **options)
+
+
+def clause_reader(env_id: str) -> ClauseReader | None:
+    """What reads off observations which clauses their English captions have; None where captions must be split."""
+    make_reader = getattr(_family(world(env_id).family), "clause_reader", None)
+    return cast(ClauseReader, make_reader()) if make_reader else None
 
 
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:

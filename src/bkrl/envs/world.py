@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -26,3 +30,17 @@ class World:
     max_steps: int
     rules: str
     solved: str
+
+
+class ClauseReader(Protocol):
+    """Which clauses the captions of observations have, known without making the captions.
+
+    Attributes:
+        texts: the clauses; may grow at its end as observations are read.
+    """
+
+    texts: list[str]
+
+    def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """(M, *obs_shape) → (M, most) numbers of `texts` in the caption's order, -1 after the last."""
+        ...

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from bkrl.envs.crafter.layout import OBS_SHAPE
 from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.envs.world import World
+from bkrl.envs.world import ClauseReader, World
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
 
-__all__ = ["caption", "make_native", "make_native_vec", "make_reference", "worlds"]
+__all__ = ["caption", "clause_reader", "make_native", "make_native_vec", "make_reference", "worlds"]
 
 _ORIGINAL_RULES = "The original rules of PyPI crafter 1.8.3, with chunks kept in order of insertion."
 _TEXT_RULES = (
@@ -74,3 +74,10 @@ def caption(observations: NDArray[np.uint8]) -> list[str]:
     from bkrl.envs.crafter.captions import caption_batch
 
     return caption_batch(observations)
+
+
+def clause_reader() -> ClauseReader:
+    """What reads the clauses of captions off symbolic observations."""
+    from bkrl.envs.crafter import captions
+
+    return captions.ClauseReader()

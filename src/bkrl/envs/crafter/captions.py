@@ -5,6 +5,9 @@
 
 Directions are those of the map (up, down, left, right), as are the moves. Of each kind of thing the nearest in view is
 named, nearest first (of equally near ones the upper, then the left one); the rim of the map is "the edge of the world".
+
+A caption is a chain of pieces from one table. Which pieces a view has is found without writing any text, so that who
+wants to know what is said (`ClauseReader`) need not read it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from numpy.typing import NDArray
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES, FACED_CELL, FACINGS, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM, VITALS
+from bkrl.envs.crafter.scalars import Int
 from bkrl.errors import InputError
+from bkrl.jit import kernel
 
 _ARTICLES: Final = {
     "outside": "the edge of the world",
@@ -42,8 +47,6 @@ _ARTICLES: Final = {
     "ripe_plant": "a ripe plant",
 }
 _NAMES: Final = tuple(_ARTICLES[name] for name in CELL_NAMES)
-_MEMO_LIMIT: Final = 1 << 16
-_memo: dict[bytes, str] = {}
 
 
 def _offset(cell: int) -> tuple[int, int]:
@@ -67,39 +70,110 @@ def _where(cell: int) -> str:
     return " and ".join(parts)
 
 
-_NEAREST_FIRST: Final = np.array(sorted(range(layout.VIEW.stop), key=lambda cell: (_distance(cell), cell)))
-_PHRASES: Final = tuple(tuple(f"{name} {_where(int(cell))}" for cell in _NEAREST_FIRST) for name in _NAMES)
-"""Phrase for [cell id][rank of the cell in `_NEAREST_FIRST`]."""
-_ABSENT: Final = layout.VIEW.stop
+_CELLS: Final = layout.VIEW.stop
+_AMOUNTS: Final = 256  # a byte each
+_NEAREST_FIRST: Final = np.array(sorted(range(_CELLS), key=lambda cell: (_distance(cell), cell)))
+_FACED_CELL: Final = np.array(FACED_CELL)
+_PIECES: Final[list[str]] = []
+"""Every piece a caption can have, with what parts it from the one before: a sentence's end, a comma or "and"."""
 
 
-def _sentences(row: NDArray[np.uint8], ranks: list[int]) -> str:
-    """One caption. `ranks[id]`: rank of the nearest cell that holds `id`, `_ABSENT` when none does."""
-    inventory = row[layout.INVENTORY].tolist()
-    facing = int(row[layout.FACING])
-    sentences = []
-    if inventory[0] == 0:
-        sentences.append("You are dead.")
-    elif row[layout.SLEEPING]:
-        sentences.append("You are asleep, and wake when rested or hurt.")
-    sentences.append(f"You face {FACINGS[facing]}, towards {_NAMES[row[FACED_CELL[facing]]]}.")
-    seen = sorted(
-        (rank, cell_id) for cell_id, rank in enumerate(ranks) if rank != _ABSENT and cell_id != CELL["player"]
-    )
-    sentences.append(f"You see {', '.join(_PHRASES[i][rank] for rank, i in seen)}.")
-    if row[layout.DAYLIGHT] < layout.NIGHT:
-        sentences.append("It is night.")
-    vitals = ", ".join(f"{name} {amount}/{MAX_ITEM}" for name, amount in zip(VITALS, inventory, strict=False))
-    sentences.append(f"{vitals.capitalize()}.")
-    carried = [
-        f"{amount} {name.replace('_', ' ')}"
-        for name, amount in zip(ITEMS[len(VITALS) :], inventory[len(VITALS) :], strict=True)
-        if amount
-    ]
-    if len(carried) > 1:
-        carried = [f"{', '.join(carried[:-1])} and {carried[-1]}"]
-    sentences.append(f"You carry {carried[0] if carried else 'nothing'}.")
-    return " ".join(sentences)
+def _pieces(*texts: str) -> int:
+    """Add to the table; the number of the first."""
+    _PIECES.extend(texts)
+    return len(_PIECES) - len(texts)
+
+
+_PHRASES: Final = [f"{name} {_where(int(cell))}" for name in _NAMES for cell in _NEAREST_FIRST]
+_COUNTED: Final = [f"{n} {item.replace('_', ' ')}" for item in ITEMS[len(VITALS) :] for n in range(_AMOUNTS)]
+_DEAD: Final = _pieces(". You are dead")
+_ASLEEP: Final = _pieces(". You are asleep", ", and wake when rested or hurt")
+_FACE: Final = _pieces(*(f". You face {facing}" for facing in FACINGS))
+_TOWARDS: Final = _pieces(*(f", towards {name}" for name in _NAMES))
+_SEE_NOTHING: Final = _pieces(". You see ")
+_SEE: Final = _pieces(*(f". You see {phrase}" for phrase in _PHRASES))
+_SEE_TOO: Final = _pieces(*(f", {phrase}" for phrase in _PHRASES))
+_NIGHT: Final = _pieces(". It is night")
+_VITALS: Final = _pieces(
+    *(f". {VITALS[0].capitalize()} {n}/{MAX_ITEM}" for n in range(_AMOUNTS)),
+    *(f", {name} {n}/{MAX_ITEM}" for name in VITALS[1:] for n in range(_AMOUNTS)),
+)
+_CARRY_NOTHING: Final = _pieces(". You carry nothing")
+_CARRY: Final = _pieces(*(f". You carry {counted}" for counted in _COUNTED))
+_CARRY_TOO: Final = _pieces(*(f", {counted}" for counted in _COUNTED))
+_CARRY_LAST: Final = _pieces(*(f" and {counted}" for counted in _COUNTED))
+_PLAYER: Final = CELL["player"]
+_HEALTH, _FACING, _SLEEPING, _DAYLIGHT = layout.INVENTORY.start, layout.FACING, layout.SLEEPING, layout.DAYLIGHT
+_DAY: Final = layout.NIGHT
+_NUM_VITALS, _NUM_ITEMS = len(VITALS), len(ITEMS)
+_MOST: Final = 2 + 2 + len(CELL_NAMES) + 1 + len(ITEMS)
+_MEMO_LIMIT: Final = 1 << 16
+_memo: dict[bytes, str] = {}
+
+
+@kernel
+def _read(rows, nearest_first, faced_cell, pieces, counts):  # type: ignore[no-untyped-def]
+    """pieces[b, :counts[b]]: the pieces of the caption of rows[b], in order."""
+    for b in range(rows.shape[0]):
+        row, piece = rows[b], pieces[b]
+        count = 0
+        if row[_HEALTH] == 0:
+            piece[0] = _DEAD
+            count = 1
+        elif row[_SLEEPING]:
+            piece[0] = _ASLEEP
+            piece[1] = _ASLEEP + 1
+            count = 2
+        facing = row[_FACING]
+        piece[count] = _FACE + facing
+        piece[count + 1] = _TOWARDS + row[faced_cell[facing]]
+        count += 2
+        first = _SEE
+        named = 0
+        for rank in range(_CELLS):
+            cell: Int = np.int64(row[nearest_first[rank]])
+            if cell == _PLAYER or named >> cell & 1:
+                continue
+            named |= 1 << cell
+            piece[count] = first + cell * _CELLS + rank
+            count += 1
+            first = _SEE_TOO
+        if first == _SEE:
+            piece[count] = _SEE_NOTHING
+            count += 1
+        if row[_DAYLIGHT] < _DAY:
+            piece[count] = _NIGHT
+            count += 1
+        for i in range(_NUM_VITALS):
+            piece[count] = _VITALS + i * _AMOUNTS + row[_HEALTH + i]
+            count += 1
+        before = count
+        for i in range(_NUM_VITALS, _NUM_ITEMS):
+            amount = row[_HEALTH + i]
+            if amount:
+                first = _CARRY if count == before else _CARRY_TOO
+                piece[count] = first + (i - _NUM_VITALS) * _AMOUNTS + amount
+                count += 1
+        if count == before:
+            piece[count] = _CARRY_NOTHING
+            count += 1
+        elif count > before + 1:
+            piece[count - 1] += _CARRY_LAST - _CARRY_TOO
+        counts[b] = count
+
+
+def _pieces_of(rows: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """(B, 82) rows → (B, most) numbers of pieces, and how many of them count.
+
+    Raises:
+        InputError: a cell or a facing is beyond its range.
+    """
+    if rows.size and (rows[:, layout.VIEW].max() >= len(CELL_NAMES) or rows[:, _FACING].max() >= len(FACINGS)):
+        raise InputError("A Crafter observation holds a cell or a facing that does not exist; the data are damaged.")
+    pieces = np.full((len(rows), _MOST), -1, np.int32)
+    counts = np.zeros(len(rows), np.int64)
+    _read(rows, _NEAREST_FIRST, _FACED_CELL, pieces, counts)
+    return pieces, counts
 
 
 def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
@@ -111,17 +185,12 @@ def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
         InputError: the array is not (B, 82) uint8, or a byte lies outside its range.
     """
     observations = np.asarray(observations)
-    if observations.ndim != 2 or observations.shape[1] != layout.SIZE or observations.dtype != np.uint8:
-        raise InputError(
-            f"Crafter captions need symbolic observations (B, {layout.SIZE}) uint8, not "
-            f"{observations.shape} {observations.dtype}; make the world with observation='symbolic'."
-        )
+    _check(observations)
     keyed = observations.copy()
     keyed[:, layout.DAYLIGHT] = np.where(keyed[:, layout.DAYLIGHT] < layout.NIGHT, 0, 255)
     keys = [row.tobytes() for row in keyed]
     fresh = {key: i for i, key in enumerate(keys) if key not in _memo}
     if fresh:
-        _check(keyed)
         if len(_memo) + len(fresh) > _MEMO_LIMIT:
             texts = dict(zip(fresh, _captions(keyed[list(fresh.values())]), strict=True))
             texts |= {key: _memo[key] for key in keys if key in _memo}
@@ -132,16 +201,54 @@ def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
     return [_memo[key] for key in keys]
 
 
-def _check(rows: NDArray[np.uint8]) -> None:
-    if rows[:, layout.VIEW].max() >= len(CELL_NAMES) or rows[:, layout.FACING].max() >= len(FACINGS):
-        raise InputError("A Crafter observation holds a cell or a facing that does not exist; the data are damaged.")
+def _check(observations: NDArray[np.uint8]) -> None:
+    if observations.ndim != 2 or observations.shape[1] != layout.SIZE or observations.dtype != np.uint8:
+        raise InputError(
+            f"Crafter captions need symbolic observations (B, {layout.SIZE}) uint8, not "
+            f"{observations.shape} {observations.dtype}; make the world with observation='symbolic'."
+        )
 
 
 def _captions(rows: NDArray[np.uint8]) -> list[str]:
-    """(B, 82) rows → B captions, the search for the nearest of each kind done for all rows at once."""
-    nearest_first = rows[:, _NEAREST_FIRST]
-    ranks = np.full((len(rows), len(CELL_NAMES)), _ABSENT)
-    for cell_id in range(len(CELL_NAMES)):
-        found = nearest_first == cell_id
-        ranks[:, cell_id] = np.where(found.any(1), found.argmax(1), _ABSENT)
-    return [_sentences(row, rank) for row, rank in zip(rows, ranks.tolist(), strict=True)]
+    """(B, 82) rows → B captions."""
+    pieces, counts = _pieces_of(rows)
+    chains = (numbers[:count] for numbers, count in zip(pieces.tolist(), counts.tolist(), strict=True))
+    return ["".join([_PIECES[number] for number in chain])[2:] + "." for chain in chains]
+
+
+class ClauseReader:
+    """Which clauses (the parts between commas and full stops) the caption of a view has, without writing it.
+
+    Attributes:
+        texts: of the clauses; more are added as views come that need them.
+    """
+
+    def __init__(self) -> None:
+        self.texts = [piece[2:] for piece in _PIECES]
+        self._joined: dict[int, int] = {}
+
+    def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """(B, 82) uint8 → (B, most) numbers of `texts` in the caption's order, -1 after the last.
+
+        Raises:
+            InputError: the array is not (B, 82) uint8, or a byte lies outside its range.
+        """
+        _check(views)
+        pieces, counts = _pieces_of(views)
+        # "1 stone and 1 iron sword" is one clause of two pieces
+        rows = np.arange(len(views))
+        last = pieces[rows, counts - 1]
+        joined = last >= _CARRY_LAST
+        rows, last, places = rows[joined], last[joined], counts[joined] - 1
+        pairs, inverse = np.unique(pieces[rows, places - 1].astype(np.int64) * len(_PIECES) + last, return_inverse=True)
+        pieces[rows, places - 1] = np.array([self._join(pair) for pair in pairs.tolist()], np.int32)[inverse]
+        pieces[rows, places] = -1
+        return pieces
+
+    def _join(self, pair: int) -> int:
+        number = self._joined.get(pair)
+        if number is None:
+            first, last = divmod(pair, len(_PIECES))
+            number = self._joined[pair] = len(self.texts)
+            self.texts.append(self.texts[first] + _PIECES[last])
+        return number
