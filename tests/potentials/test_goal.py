@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.envs import captioner
 from bkrl.errors import InputError, UsageError
+from bkrl.potentials import load_potential
 from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
-from bkrl.potentials.goal import GoalRaw, Texts, action_clause, build_index, calibrate, clauses, on_grid
+from bkrl.potentials.goal import GoalIndex, GoalRaw, Texts, action_clause, build_index, calibrate, clauses, on_grid
+from bkrl.run import SAMPLES
 from bkrl.windows import Windows
+from tests.envs.test_crafter_captions import drawn, played
 
 COLOURS = ("red", "green", "blue", "purple")
 THINGS = ("ball", "box", "key")
@@ -106,12 +110,42 @@ def test_forgetting_views_changes_nothing(raw, monkeypatch):
 
 def test_retrieval_finds_the_moment_itself(raw):
     moments = some_windows(60, seed=1)
-    vectors = raw.texts.window_vectors(raw.texts.rows_of(moments))
-    keys = raw.index.keys[raw.retrieve(vectors)[:, 0]]
+    rows = raw.texts.rows_of(moments)
+    vectors = raw.texts.window_vectors(rows)
+    keys = raw.index.keys[raw.retrieve(rows)[:, 0]]
     own = on_grid(vectors)
     # the moment itself, or one so near that rounding to the grid tells them apart only by a hair
     np.testing.assert_allclose((keys * vectors).sum(1), (own * vectors).sum(1), rtol=2e-3)
     assert (keys == own).all(axis=1).mean() > 0.9
+
+
+@pytest.mark.parametrize("moments", [1, 2, 3, 60])
+def test_retrieval_is_the_order_of_products_and_the_first_of_equals(raw, moments, monkeypatch):
+    monkeypatch.setattr("bkrl.potentials.goal._CHUNK", 64)
+    keys = np.concatenate([raw.index.keys, raw.index.keys])[:moments]  # most of 60 stand there twice
+    index = GoalIndex(keys, raw.index.goals, raw.index.vectors, np.ones((moments, len(raw.index.goals)), bool))
+    doubled = GoalRaw(index, raw.texts.encoder, caption, ACTIONS, 0.1, horizon=2)
+    rows = doubled.texts.rows_of(some_windows(200, seed=9))
+    products = doubled.texts.window_vectors(rows).astype(np.int64) @ keys.T.astype(np.int64)
+    np.testing.assert_array_equal(doubled.retrieve(rows), np.argsort(-products, axis=1, kind="stable")[:, :3])
+
+
+def test_clauses_read_off_the_symbols_give_the_bits_that_captions_give(monkeypatch):
+    monkeypatch.setattr("bkrl.potentials.goal._MEMORY", 1500)  # so that forgetting has its turn
+    potential = load_potential(SAMPLES / "bk-goal-crafter")
+    read, names = potential.raw, potential.artefact.action_names
+    describe = captioner(potential.artefact.env_id)
+    split = GoalRaw(read.index, read.texts.encoder, describe, names, read.threshold, read.horizon)
+    assert read.texts.reader is not None
+    assert split.texts.reader is None
+    rng = np.random.default_rng(0)
+    for views in (played(60), drawn(900, 10, 20), drawn(900, 256, 3)):
+        chosen = rng.integers(0, len(views), (1000, read.horizon + 1))
+        valid = np.sort(rng.random(chosen.shape) < 0.9, axis=1)
+        valid[:, -1] = True
+        some = Windows(views[chosen] * valid[..., None], rng.integers(0, 20, (1000, read.horizon)), valid)
+        np.testing.assert_array_equal(read(number(some)), split(number(some)))
+        np.testing.assert_array_equal(read.similarity(number(some[:30])), split.similarity(number(some))[:30])
 
 
 def test_whole_numbers_stay_below_what_float32_holds_exactly(raw):

@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.jit import kernel
 from bkrl.windows import Rollout, Windows
-
-_RANDOM = np.random.Generator(np.random.PCG64(0x5EED))
-_MULTIPLIERS = _RANDOM.integers(1, 2**63, 4096, np.uint64) * np.uint64(2) + np.uint64(1)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -95,27 +92,41 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For (M, ...) rows: indices (U,) of one representative each, and for every row its place among them (M,).
-
-    Rows are compared by a 64-bit hash and then byte by byte with their representative, so the answer is exact.
+    """For (M, ...) rows: where each distinct one is first seen (U,), increasing, and for every row its place among them
+    (M,).  Rows are compared whole, byte by byte.
     """
     count = len(rows)
-    if count == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    flat = np.ascontiguousarray(rows).reshape(count, -1).view(np.uint8)
-    words = -(-flat.shape[1] // 8)
+    flat = np.ascontiguousarray(rows).reshape(count, -1).view(np.uint8) if count else np.zeros((0, 8), np.uint8)
     if flat.shape[1] % 8:
-        padded = np.zeros((count, words * 8), np.uint8)
+        padded = np.zeros((count, -(-flat.shape[1] // 8) * 8), np.uint8)
         padded[:, : flat.shape[1]] = flat
         flat = padded
-    keys = flat.view(np.uint64)
-    mixed = keys * _MIX
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.resize(_MULTIPLIERS, words) if words > len(_MULTIPLIERS) else _MULTIPLIERS[:words]
-    mixed ^= mixed >> np.uint64(32)
-    hashes = np.add.reduce(mixed, axis=1, dtype=np.uint64)
-    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    if not np.array_equal(keys[first][inverse], keys):  # two different rows with one hash: sort the rows themselves
-        whole = keys.view(np.dtype((np.void, words * 8))).ravel()
-        _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
-    return first, inverse
+    table = np.full(1 << (2 * count).bit_length(), -1, np.int64)
+    first, inverse = np.empty(count, np.int64), np.empty(count, np.int64)
+    found = _number(flat.view(np.uint64), table, first, inverse)
+    return first[:found].copy(), inverse
+
+
+@kernel
+def _number(keys, table, first, inverse):  # type: ignore[no-untyped-def]
+    """Open addressing with linear probing: `table` holds numbers of distinct rows, -1 where it is free."""
+    mask = np.uint64(table.size - 1)
+    found = 0
+    for i in range(keys.shape[0]):
+        hashed = np.uint64(0)
+        for j in range(keys.shape[1]):
+            hashed = (hashed ^ keys[i, j]) * np.uint64(0x9E3779B97F4A7C15)
+            hashed ^= hashed >> np.uint64(32)
+        slot = hashed & mask
+        while True:
+            place = table[slot]
+            if place < 0:
+                place = table[slot] = found
+                first[found] = i
+                found += 1
+                break
+            if np.array_equal(keys[first[place]], keys[i]):
+                break
+            slot = (slot + np.uint64(1)) & mask
+        inverse[i] = place
+    return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bkrl.errors import InputError
+from bkrl.jit import kernel
 from bkrl.potentials.distinct import NumberedWindows, distinct_rows
 from bkrl.potentials.encoders import TextEncoder, open_encoder
 from bkrl.potentials.protocol import Artefact
 from bkrl.run import atomic_write, read_json, read_table, to_json, write_table
+
+if TYPE_CHECKING:
+    from bkrl.envs.world import ClauseReader
 
 Captioner = Callable[[NDArray[np.uint8]], list[str]]
 
@@ -35,7 +39,7 @@ HORIZON = 4
 TOP = 3
 _GRID = 1024.0
 _CHUNK = 2048  # windows compared with all moments at once
-_MEMORY = 32_768  # views kept; beyond that all are forgotten and made again as needed, with the same result
+_MEMORY = 32_768  # rows kept; beyond that all are forgotten and made again as needed, with the same result
 _SEPARATORS = str.maketrans(".;", ",,")
 _INDEX_SCHEMA = pa.schema(
     [("kind", pa.string()), ("text", pa.string()), ("goals", pa.list_(pa.int32())), ("vector", pa.list_(pa.float32()))]
@@ -69,9 +73,10 @@ class GoalIndex:
 
 
 class Texts:
-    """Vectors and goal similarities of clauses and views, each computed once.
+    """Vectors and goal similarities of clauses and of what views say, each computed once.
 
-    Row 0 of both tables is zero and stands for what came before the episode.
+    Row 0 of both tables is zero and stands for what came before the episode.  Where the world has a reader, views that
+    read the same share a row, and nothing is written to be taken apart again.
     """
 
     def __init__(
@@ -80,41 +85,42 @@ class Texts:
         captioner: Captioner,
         action_names: Sequence[str],
         goals: NDArray[np.float32] | None = None,
+        reader: ClauseReader | None = None,
     ) -> None:
         self.encoder = encoder
         self.captioner = captioner
+        self.reader = reader
         self.goals = np.zeros((0, encoder.size), np.float32) if goals is None else goals
         self._clauses: dict[str, int] = {}
-        self._clause_vectors: list[NDArray[np.float32]] = []
-        self._clause_similarities: list[NDArray[np.float32]] = []
+        self._clause_vectors = _Rows(encoder.size)
+        self._clause_similarities = _Rows(len(self.goals))
+        self._read = np.zeros(0, np.int64)  # the clause that each of the reader's texts is; -1: not needed yet
         self._forget()
         numbers = [self._clause(action_clause(name)) for name in action_names]
-        self.action_similarities = np.stack([self._clause_similarities[number] for number in numbers])
+        self.action_similarities = self._clause_similarities.all[numbers]
 
     def _forget(self) -> None:
-        self._views: dict[bytes, int] = {}
-        self._vectors = np.zeros((1024, self.encoder.size), np.float32)
-        self._similarities = np.zeros((1024, len(self.goals)), np.float32)
+        self._known: dict[bytes, int] = {}
+        self._vectors = _Rows(self.encoder.size, first=1)
+        self._similarities = _Rows(len(self.goals), first=1)
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """(1 + views known, size) on the grid."""
-        return self._vectors[: 1 + len(self._views)]
+        """(1 + rows known, size) on the grid."""
+        return self._vectors.all
 
     @property
     def similarities(self) -> NDArray[np.float32]:
-        """(1 + views known, G) highest cosine of any clause of the view with each goal."""
-        return self._similarities[: 1 + len(self._views)]
+        """(1 + rows known, G) highest cosine of any clause with each goal."""
+        return self._similarities.all
 
     def look_up(self, views: NDArray[np.uint8]) -> NDArray[np.int64]:
         """(M,) rows of `vectors` and `similarities` for (M, *obs_shape) distinct views."""
-        if len(self._views) + len(views) > _MEMORY:
-            self._forget()
-        keys = [view.tobytes() for view in views]
-        new = [i for i, key in enumerate(keys) if key not in self._views]
-        if new:
-            self._learn([keys[i] for i in new], self.captioner(views[new]))
-        return np.array([self._views[key] for key in keys], np.int64)
+        if self.reader is None:
+            return self._rows(views, self._split)
+        read = self.reader(views)
+        first, inverse = distinct_rows(read)
+        return self._rows(read[first], self._numbers)[inverse]
 
     def rows_of(self, windows: NumberedWindows) -> NDArray[np.int64]:
         """(B, H+1) rows of the tables for every place of every window."""
@@ -128,32 +134,73 @@ class Texts:
         """(B, size) sums over windows given by their rows (B, H+1); whole numbers, so exact, and not normalised."""
         return _bags(self.vectors, rows, "sum")
 
-    def _learn(self, keys: list[bytes], captions: list[str]) -> None:
+    def _rows(
+        self, things: NDArray[Any], numbers_of: Callable[[NDArray[Any]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+    ) -> NDArray[np.int64]:
+        """(M,) rows of M distinct views or lists of clauses; `numbers_of` those that are new."""
+        if len(self._known) + len(things) > _MEMORY:
+            self._forget()
+        known = self._known
+        keys = [thing.tobytes() for thing in things]
+        new = [i for i, key in enumerate(keys) if key not in known]
+        if new:
+            numbers, starts = numbers_of(things[new])
+            first = self._vectors.add(on_grid(_bags(self._clause_vectors.all, numbers, "sum", starts)))
+            self._similarities.add(_bags(self._clause_similarities.all, numbers, "max", starts))
+            known.update(zip([keys[i] for i in new], range(first, first + len(new)), strict=True))
+        return np.array([known[key] for key in keys], np.int64)
+
+    def _split(self, views: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of the clauses in the captions of views, and where those of each view begin."""
         known = self._clauses
         said = [
             [known[one] if one in known else self._clause(one) for one in clauses(caption)] or [self._clause("")]
-            for caption in captions
+            for caption in self.captioner(views)
         ]
-        flat = np.array([number for one in said for number in one], np.int64)
         starts = np.cumsum([0, *(len(one) for one in said[:-1])])
-        start = 1 + len(self._views)
-        stop = start + len(keys)
-        while len(self._vectors) < stop:
-            self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
-            self._similarities = np.concatenate([self._similarities, np.zeros_like(self._similarities)])
-        self._vectors[start:stop] = on_grid(_bags(np.stack(self._clause_vectors), flat, "sum", starts))
-        if len(self.goals):
-            self._similarities[start:stop] = _bags(np.stack(self._clause_similarities), flat, "max", starts)
-        self._views.update(zip(keys, range(start, stop), strict=True))
+        return np.array([number for one in said for number in one], np.int64), starts
+
+    def _numbers(self, read: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As `_split`, of lists that the reader has made."""
+        assert self.reader is not None
+        there = read >= 0
+        counts = there.sum(axis=1)
+        parts = read[there]
+        if len(self._read) < len(self.reader.texts):
+            self._read = np.append(self._read, np.full(len(self.reader.texts) - len(self._read), -1))
+        for part in np.unique(parts[self._read[parts] < 0]):
+            (text,) = clauses(self.reader.texts[part])
+            self._read[part] = self._clause(text)
+        return self._read[parts], np.cumsum(counts) - counts
 
     def _clause(self, text: str) -> int:
         number = self._clauses.get(text)
         if number is None:
-            number = self._clauses[text] = len(self._clauses)
-            vector = on_grid(self.encoder([text]))[0]
-            self._clause_vectors.append(vector)
-            self._clause_similarities.append(_cosine(self.goals, vector))
+            vector = on_grid(self.encoder([text]))
+            number = self._clauses[text] = self._clause_vectors.add(vector)
+            self._clause_similarities.add(_cosine(self.goals, vector[0])[None])
         return number
+
+
+class _Rows:
+    """A float32 matrix to which rows are added; `first` rows of zeros stand at its top."""
+
+    def __init__(self, width: int, first: int = 0) -> None:
+        self._matrix = np.zeros((1024, width), np.float32)
+        self._count = first
+
+    @property
+    def all(self) -> NDArray[np.float32]:
+        return self._matrix[: self._count]
+
+    def add(self, rows: NDArray[np.float32]) -> int:
+        """Add rows (n, width); the number of the first."""
+        first = self._count
+        self._count += len(rows)
+        while len(self._matrix) < self._count:
+            self._matrix = np.concatenate([self._matrix, np.zeros_like(self._matrix)])
+        self._matrix[first : self._count] = rows
+        return first
 
 
 def _bags(
@@ -191,11 +238,12 @@ class GoalRaw:
         action_names: Sequence[str],
         threshold: float,
         horizon: int = HORIZON,
+        reader: ClauseReader | None = None,
     ) -> None:
         self.index = index
         self.threshold = threshold
         self.horizon = horizon
-        self.texts = Texts(encoder, captioner, action_names, index.vectors)
+        self.texts = Texts(encoder, captioner, action_names, index.vectors, reader)
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         similarity = self.similarity(windows)
@@ -204,10 +252,7 @@ class GoalRaw:
     def similarity(self, windows: NumberedWindows, moments: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """(B,) highest cosine of the present with the goals of the retrieved moments (or of `moments`, (B, top))."""
         rows = self.texts.rows_of(windows)
-        near = self.retrieve(self.texts.window_vectors(rows)) if moments is None else moments
-        allowed = self.index.suggested[near[:, 0]]
-        for place in range(1, near.shape[1]):
-            allowed |= self.index.suggested[near[:, place]]
+        allowed = self._suggested(self.retrieve(rows) if moments is None else moments)
         present = self.texts.similarities[rows[:, -1]]
         if windows.index.shape[1] > 1:
             changed = windows.valid[:, -2] & (windows.index[:, -1] != windows.index[:, -2])
@@ -215,23 +260,52 @@ class GoalRaw:
             np.maximum(present, acted, out=present, where=changed[:, None])
         return (present * allowed).max(axis=1).astype(np.float64)
 
-    def retrieve(self, vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-        """(B, top) the moments whose vectors point most nearly the same way.
+    def _suggested(self, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(B, G) the goals suggested for any of the moments (B, top)."""
+        allowed: NDArray[np.bool_] = self.index.suggested[moments[:, 0]]
+        for place in range(1, moments.shape[1]):
+            allowed |= self.index.suggested[moments[:, place]]
+        return allowed
 
-        All moments' vectors have one length but for rounding, so the products' order is the cosines' order; they are
-        whole numbers below 2**24, exact in float32 whatever the order of summation.
+    def retrieve(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(B, top) the moments most like windows given by their rows (B, H+1), of equally near ones the first.
+
+        All moments' vectors have one length but for rounding, so the products' order is the cosines' order.  A window's
+        product is the sum of its rows' products, which repeat; all are whole numbers below 2**24, exact in float32
+        whatever the order of summation.
         """
-        top = min(TOP, len(self.index.keys))
-        found = np.empty((len(vectors), top), np.int64)
+        found = np.empty((len(rows), min(TOP, len(self.index.keys))), np.int64)
         keys = torch.from_numpy(self.index.keys).T
-        with torch.no_grad():
-            for start in range(0, len(vectors), _CHUNK):
-                scores = torch.from_numpy(vectors[start : start + _CHUNK]) @ keys
-                for place in range(top):
-                    best = scores.argmax(dim=1, keepdim=True)
-                    found[start : start + _CHUNK, place] = best[:, 0].numpy()
-                    scores.scatter_(1, best, -torch.inf)
+        for start in range(0, len(rows), _CHUNK):
+            part = rows[start : start + _CHUNK]
+            used = np.zeros(len(self.texts.vectors), bool)
+            used[part] = True
+            products = torch.from_numpy(self.texts.vectors[used]) @ keys
+            _nearest(products.numpy(), (np.cumsum(used) - 1)[part], found[start : start + _CHUNK])
         return found
+
+
+@kernel
+def _nearest(products, rows, found):  # type: ignore[no-untyped-def]
+    """found[b]: where the sum of products[rows[b]] is highest, highest first, of equal ones the first."""
+    top = found.shape[1]
+    total = np.empty(products.shape[1], products.dtype)
+    best = np.empty(top, products.dtype)
+    for b in range(rows.shape[0]):
+        total[:] = 0
+        for place in range(rows.shape[1]):
+            total += products[rows[b, place]]
+        best[:] = -np.inf
+        for k in range(total.size):
+            if total[k] <= best[top - 1]:
+                continue
+            place = top - 1
+            while place > 0 and total[k] > best[place - 1]:
+                best[place] = best[place - 1]
+                found[b, place] = found[b, place - 1]
+                place -= 1
+            best[place] = total[k]
+            found[b, place] = k
 
 
 def calibrate(
@@ -276,10 +350,9 @@ def build_index(
     keys = on_grid(texts.window_vectors(texts.rows_of(moments)))
     # moments that read the same are one key with the goals of all of them
     first, inverse = distinct_rows(keys)
-    order = np.argsort(first)
     merged = np.zeros((len(first), len(goals)), bool)
-    np.logical_or.at(merged, np.argsort(order)[inverse], matrix)
-    return GoalIndex(keys[first[order]], goals, vectors, merged)
+    np.logical_or.at(merged, inverse, matrix)
+    return GoalIndex(keys[first], goals, vectors, merged)
 
 
 def save_index(raw: GoalRaw, folder: Path) -> dict[str, Any]:
@@ -300,7 +373,7 @@ def save_index(raw: GoalRaw, folder: Path) -> dict[str, Any]:
 
 def load(artefact: Artefact) -> GoalRaw:
     """The index of a "goal" artefact, with the captioner of its world."""
-    from bkrl.envs import captioner
+    from bkrl.envs import captioner, clause_reader
 
     table = read_table(artefact.part(INDEX), _INDEX_SCHEMA).to_pylist()
     goals = [row for row in table if row["kind"] == "goal"]
@@ -313,9 +386,14 @@ def load(artefact: Artefact) -> GoalRaw:
     index = GoalIndex(_matrix(keys), [row["text"] for row in goals], _matrix(goals), suggested)
     encoder = open_encoder(read_json(artefact.part(ENCODER)))
     language = str(artefact.settings.get("language", "en"))
-    threshold = float(artefact.settings["threshold"])
     return GoalRaw(
-        index, encoder, captioner(artefact.env_id, language), artefact.action_names, threshold, artefact.horizon
+        index,
+        encoder,
+        captioner(artefact.env_id, language),
+        artefact.action_names,
+        float(artefact.settings["threshold"]),
+        artefact.horizon,
+        clause_reader(artefact.env_id) if language == "en" else None,
     )
 
 
