@@ -74,40 +74,49 @@ def play(
     """
     N = envs.num_envs
     device = next(network.parameters()).device
-    raw, _ = envs.reset(seed=seed)
-    missions = envs.missions()
-    running: dict[int, _Running] = {
-        i: _Running(Episode(seed=seed + i, mission=missions[i]), keep) for i in range(min(N, episodes))
-    }
-    begun = len(running)
+    noise = None if greedy else _Noise(N, int(envs.single_action_space.n))  # type: ignore[attr-defined]
+    running: dict[int, Episode] = {}
+    tapes: dict[int, _Tape] = {}
     waiting: dict[int, Episode] = {}  # ended, but one before them has not
+
+    def begin(seeds: dict[int, int]) -> None:
+        missions = envs.missions()
+        for i, one in seeds.items():
+            running[i] = Episode(seed=one, mission=missions[i])
+            if noise is not None:
+                noise.begin(i, one)
+            if keep:
+                tapes[i] = _Tape()
+
+    raw, _ = envs.reset(seed=seed)
+    begin({i: seed + i for i in range(min(N, episodes))})
+    begun = len(running)
     told = given = 0
     while running:
         worlds = np.fromiter(running, np.int64, len(running))
         seen = raw[view] if isinstance(raw, dict) else raw
         logits = network(torch.from_numpy(seen[worlds]).to(device))[0]
-        if not greedy:
-            logits = logits + torch.stack([one.noise(logits.shape[1]) for one in running.values()]).to(device)
+        if noise is not None:
+            logits = logits + noise.next(worlds).to(device)
         actions = np.zeros(N, np.int64)
         actions[worlds] = logits.argmax(1).cpu().numpy()
+        for i, episode in running.items() if frames else ():
+            if episode.seed - seed < frames:
+                episode.frames.append(envs.frame(i))
         symbols = _symbols(raw)
-        for i, one in running.items():
-            if one.episode.seed - seed < frames:
-                one.episode.frames.append(envs.frame(i))
-            one.before(symbols[i], actions[i])
         raw, rewards, terminated, truncated, infos = envs.step(actions)
+        for i, tape in tapes.items():
+            tape.add(symbols[i], actions[i], rewards[i])
         next_seeds: dict[int, int] = {}
-        for i in worlds.tolist():
-            one = running[i]
-            one.after(rewards[i])
-            if not (terminated[i] or truncated[i]):
-                continue
-            one.episode.terminated, one.episode.truncated = bool(terminated[i]), bool(truncated[i])
-            one.episode.success = bool(infos["success"][i])
-            one.episode.episode_return = float(infos["episode"]["r"][i])
-            one.episode.length = int(infos["episode"]["l"][i])
-            one.end(_symbols(infos["final_obs"])[i])
-            waiting[one.episode.seed] = running.pop(i).episode
+        for i in worlds[(terminated | truncated)[worlds]].tolist():
+            episode = running.pop(i)
+            episode.terminated, episode.truncated = bool(terminated[i]), bool(truncated[i])
+            episode.success = bool(infos["success"][i])
+            episode.episode_return = float(infos["episode"]["r"][i])
+            episode.length = int(infos["episode"]["l"][i])
+            if keep:
+                tapes.pop(i).onto(episode, _symbols(infos["final_obs"])[i])
+            waiting[episode.seed] = episode
             if begun < episodes:
                 next_seeds[i] = seed + begun
                 begun += 1
@@ -118,8 +127,7 @@ def play(
                 seed=[next_seeds.get(i) for i in range(N)],  # type: ignore[arg-type]
                 options={"reset_mask": mask},
             )
-            missions = envs.missions()
-            running |= {i: _Running(Episode(seed=s, mission=missions[i]), keep) for i, s in next_seeds.items()}
+            begin(next_seeds)
         if tick is not None and begun - len(running) > told:
             told = begun - len(running)
             tick(told)
@@ -128,40 +136,47 @@ def play(
             given += 1
 
 
-class _Running:
-    """An episode being played, and its own action noise."""
+class _Noise:
+    """The Gumbel noise of sampled actions, a stream for each episode, drawn some steps ahead."""
 
-    def __init__(self, episode: Episode, keep: bool) -> None:
-        self.episode, self.keep = episode, keep
-        self.generator = torch.Generator().manual_seed(derive_seed(episode.seed, "actions"))
-        self.chunk = torch.zeros(0, 0)
-        self.used = 0
+    def __init__(self, num_envs: int, num_actions: int) -> None:
+        self.generators = [torch.Generator() for _ in range(num_envs)]
+        self.ahead = torch.zeros(num_envs, _NOISE_STEPS, num_actions)
+        self.used = np.zeros(num_envs, np.int64)
+
+    def begin(self, world: int, seed: int) -> None:
+        """Another episode begins in a world."""
+        self.generators[world].manual_seed(derive_seed(seed, "actions"))
+        self.used[world] = _NOISE_STEPS
+
+    def next(self, worlds: NDArray[np.int64]) -> torch.Tensor:
+        """(B, A) noise for the next action in each of the worlds (B,)."""
+        for world in worlds[self.used[worlds] == _NOISE_STEPS].tolist():
+            self.ahead[world].exponential_(generator=self.generators[world]).log_().neg_()
+            self.used[world] = 0
+        noise = self.ahead[torch.from_numpy(worlds), torch.from_numpy(self.used[worlds])]
+        self.used[worlds] += 1
+        return noise
+
+
+class _Tape:
+    """What an episode saw, did and got, step by step."""
+
+    def __init__(self) -> None:
         self.observations: list[NDArray[np.uint8]] = []
         self.actions: list[int] = []
         self.rewards: list[float] = []
 
-    def noise(self, num_actions: int) -> torch.Tensor:
-        """(A,) Gumbel noise for the next action."""
-        if self.used == len(self.chunk):
-            self.chunk = torch.empty(_NOISE_STEPS, num_actions).exponential_(generator=self.generator).log_().neg_()
-            self.used = 0
-        self.used += 1
-        return self.chunk[self.used - 1]
+    def add(self, observation: NDArray[np.uint8], action: np.int64, reward: np.float32) -> None:
+        self.observations.append(observation.copy())
+        self.actions.append(int(action))
+        self.rewards.append(float(reward))
 
-    def before(self, observation: NDArray[np.uint8], action: int) -> None:
-        if self.keep:
-            self.observations.append(observation.copy())
-            self.actions.append(int(action))
-
-    def after(self, reward: float) -> None:
-        if self.keep:
-            self.rewards.append(float(reward))
-
-    def end(self, observation: NDArray[np.uint8]) -> None:
-        if self.keep:
-            self.episode.observations = np.stack([*self.observations, observation])
-            self.episode.actions = np.array(self.actions, np.int64)
-            self.episode.rewards = np.array(self.rewards, np.float32)
+    def onto(self, episode: Episode, last: NDArray[np.uint8]) -> None:
+        """Give the episode its record, the last observation included."""
+        episode.observations = np.stack([*self.observations, last])
+        episode.actions = np.array(self.actions, np.int64)
+        episode.rewards = np.array(self.rewards, np.float32)
 
 
 def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:
