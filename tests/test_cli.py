@@ -1,6 +1,8 @@
 """The command line as a person meets it: help, names, exit codes, one sentence on stderr."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -93,6 +95,70 @@ def test_a_closed_pipe_is_no_error():
     code = f"{sys.executable} -m bkrl.cli list envs | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {code}"], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", ["list algs", "list algs --json", "prompt pref BabyAI-Text-GoToLocal-RedBall-S20"]
+)
+def test_a_reader_that_leaves_before_the_first_line_is_no_error(arguments):
+    code = f"{sys.executable} -m bkrl.cli {arguments} | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {code}"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_without_greek_is_served(tmp_path):
+    environment = dict(os.environ, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    done = subprocess.run(
+        [sys.executable, "-m", "bkrl.cli", "list", "algs"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bk-pref" in done.stdout
+
+
+def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
+    def closed(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", "locked/config.json")
+
+    monkeypatch.setattr(Run, "open", closed)
+    assert run_command(["show", "locked"]) == 1
+    assert capsys.readouterr().err.startswith("bkrl: locked/config.json: Permission denied; ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["list"], "Missing argument 'what'. Choose from: envs, algs, llms, potentials. Try bkrl list --help."),
+        (["list", "envz"], "'envz' is not one of 'envs', 'algs', 'llms', 'potentials'. Did you mean 'envs'? Try"),
+        (["collect", "--steps", "0"], "'--steps': it must be at least 1. Try bkrl collect --help."),
+        (["collect", "--steps", "x"], "'--steps': it must be a whole number. Try"),
+        (["collect", "--gamma", "2"], "'--gamma': it must be at most 1. Try"),
+        (["collect", "--gamma", "x"], "'--gamma': it must be a number. Try"),
+        (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
+        (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --num-steps, --seed, --steps?"),
+        (["label", "merge"], "Missing argument 'SHARD'. Try bkrl label merge --help."),
+    ],
+)
+def test_what_is_wrong_with_a_flag_is_one_sentence(arguments, sentence, capsys):
+    assert run_command(arguments) == 2
+    text = capsys.readouterr().err
+    assert sentence in text
+    assert text.count("\n") == 1
+    assert "\t" not in text
+
+
+def test_show_says_where_a_run_came_from(tmp_path, capsys):
+    first = Run.create(tmp_path / "data", stage="collect", config={"seed": 1})
+    first.finish([], env_id="x", share=[0.123456789])
+    second = Run.create(tmp_path / "labels", stage="label", config={"seed": 1234}, inputs={"dataset": first.path})
+    second.finish([], modes={"a": 1}, table={"header": ["mode"], "rows": [["a"]]})
+    assert run_command(["show", str(first.path)]) == 0
+    assert "0.123 " in capsys.readouterr().out
+    assert run_command(["show", str(second.path)]) == 0
+    text = capsys.readouterr().out
+    assert f"made from: dataset   {first.path}" in text
+    assert "1234" in text
+    assert "command" in text
+    assert "modes: a" not in text  # its table says it
 
 
 def test_completion_is_offered():

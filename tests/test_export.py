@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -87,3 +88,6 @@ def test_minari_reads_an_export(tmp_path, monkeypatch):
     assert [bool(e.truncations[-1]) for e in read] == [False, True, False]
     with pytest.raises(UsageError, match="exists"):
         to_minari(tmp_path / "d", tmp_path / "exported")
+    monkeypatch.chdir(tmp_path)
+    to_minari(Path("d"), Path("new/relative"))
+    assert (tmp_path / "new" / "relative" / "data").is_dir()

@@ -51,6 +51,19 @@ def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):
     assert not fresh.file("a.txt").exists()
 
 
+def test_a_run_that_has_only_its_config_is_replaced(tmp_path):
+    """What a refused command leaves must not stand in the way of the corrected one."""
+    Run.create(tmp_path / "r", stage="label", config=Config()).release()
+    corrected = Run.create(tmp_path / "r", stage="label", config=Config(seed=2))
+    assert corrected.config["config"]["seed"] == 2
+    with pytest.raises(UsageError, match="Another process"):
+        Run.create(tmp_path / "r", stage="label", config=Config(seed=3))
+    corrected.log(0, x=1.0)
+    corrected.release()
+    with pytest.raises(UsageError, match="another seed"):
+        Run.create(tmp_path / "r", stage="label", config=Config(seed=3))
+
+
 def test_two_processes_cannot_work_in_one_run(tmp_path):
     run = Run.create(tmp_path / "r", stage="label", config=Config())
     code = (
@@ -148,7 +161,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFailed, match="cannot be written"):
         atomic_write(tmp_path / "file" / "x", "y")
-    with pytest.raises(RunFailed, match="cannot be made"):
+    with pytest.raises(UsageError, match="cannot be made"):
         Run.create(tmp_path / "file" / "r", stage="label", config=Config())
 
 

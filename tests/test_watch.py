@@ -7,7 +7,7 @@ import pytest
 from bkrl import console, watching
 from bkrl.cli import run_command
 from bkrl.config import WatchConfig
-from bkrl.errors import InputError
+from bkrl.errors import InputError, UsageError
 
 
 def write(path, rows, steps=1000, torn="", complete=False):
@@ -39,6 +39,15 @@ def test_metrics_go_by_short_names_and_by_their_keys(tmp_path):
     assert watching.read_curves(WatchConfig(runs=(run,), metric="return"))[0].points == ((0, -1.0), (1000, 2.0))
     assert watching.read_curves(WatchConfig(runs=(run,), metric="rollout/success_rate"))[0].points == ((500, 0.9),)
     assert watching.read_curves(WatchConfig(runs=(run,), metric="ppo/entropy"))[0].points == ()
+
+
+def test_a_metric_that_was_never_logged_is_refused_once_that_is_sure(tmp_path):
+    run = write(tmp_path / "a", ROWS)
+    config = WatchConfig(runs=(run,), metric="eval/sucess_rate")
+    assert watching.read_curves(config)[0].points == ()
+    (run / "manifest.json").write_text("{}")
+    with pytest.raises(UsageError, match="Did you mean 'eval/success_rate'"):
+        watching.read_curves(config)
 
 
 def test_a_folder_stands_for_the_runs_below_it_and_it_ends_when_all_are_complete(tmp_path):

@@ -5,6 +5,8 @@ Exit codes: 0 success, 1 failure, 2 usage, 3 bad or incomplete input, 130 interr
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
@@ -22,7 +24,7 @@ from bkrl.commands import cache, datasets, labels, potentials, reports, studies
 from bkrl.commands.shown import LOOK, Json, show_run
 from bkrl.config import VERBS
 from bkrl.errors import BkrlError
-from bkrl.options import command
+from bkrl.options import command, complaint
 
 
 class _Commands(TyperGroup):
@@ -46,6 +48,8 @@ app = typer.Typer(
 )
 
 _PIPELINE = "The pipeline, in order"
+# What is wrong with a place rather than with bkrl.
+_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR)
 
 
 def _stage(module: str) -> Callable[[Any, bool], None]:
@@ -75,7 +79,7 @@ def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json
     """What a run is, where it came from and what it found."""
     from bkrl.run import Run
 
-    show_run(Run.open(run), as_json)
+    show_run(Run.open(run), as_json, origin=True)
 
 
 @app.command("list", rich_help_panel=LOOK)
@@ -145,6 +149,9 @@ def _on_sigterm(number: int, frame: Any) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _on_sigterm)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that has no Φ shows a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(run_command())
 
 
@@ -157,6 +164,7 @@ def run_command(arguments: list[str] | None = None) -> int:
     """Run one command line; the exit code. Errors become one sentence on stderr."""
     try:
         result = app(arguments, standalone_mode=False, prog_name="bkrl")
+        sys.stdout.flush()  # a reader that left is noticed here, not while the interpreter ends
         if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command
             return _interrupted()
         return result if isinstance(result, int) else 0
@@ -164,18 +172,25 @@ def run_command(arguments: list[str] | None = None) -> int:
         console.error(str(problem))
         return problem.exit_code
     except TyperException as problem:
-        text = problem.format_message()
-        if text:
-            console.error(f"{text[0].upper()}{text[1:]} Try --help.".replace("..", "."))
+        if text := complaint(problem):
+            console.error(text)
         return problem.exit_code
     except typer.Exit as leaving:
         return leaving.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except BrokenPipeError:
-        # The reader of our stdout left (as `head` does); nothing is wrong, and there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as problem:
+        # The reader of our stdout left (as `head` does); nothing is wrong, and there is nobody to tell. Typer and rich
+        # make an exit of it.
+        if not isinstance(problem, BrokenPipeError) and not isinstance(problem.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except OSError as problem:
+        if problem.errno not in _PLACE:
+            raise
+        console.error(f"{problem.filename or 'A file'}: {problem.strerror}; make it accessible, or name another place.")
+        return 1
 
 
 if __name__ == "__main__":

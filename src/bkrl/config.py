@@ -25,7 +25,7 @@ class Flag:
 
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew")]
-Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1)]
+Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256)]
 Backend = Annotated[
     Literal["native", "reference"],
     Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
@@ -293,7 +293,9 @@ class EvaluateConfig:
 class ReportConfig:
     """Curves, tables, labels and provenance in one self-contained HTML file."""
 
-    runs: Annotated[tuple[Path, ...], Flag("train-rs and evaluate runs, and potential reports", positional=True)]
+    runs: Annotated[
+        tuple[Path, ...], Flag("train-rs and evaluate runs, potential reports, or folders of them", positional=True)
+    ]
     out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
     threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8

@@ -13,6 +13,8 @@ from bkrl.reporter import Board, Line, Reporter, Update
 
 # A piped log gets a line at most this often, in seconds.
 PLAIN_INTERVAL = 10.0
+# Columns of a pipe: more than any table has.
+PIPED_WIDTH = 10_000
 
 
 class LiveReporter(Reporter):
@@ -45,17 +47,13 @@ class LiveReporter(Reporter):
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", style="dim"),
         )
-        started = time.monotonic()
-        first: list[float] = []
+        speed = _Speed(total)
         with Progress(*columns, console=self._console, transient=False) as bar:
             task = bar.add_task(escape(title), total=total, unit=unit, rate="", note="")
 
             def update(completed: float, note: str = "") -> None:
-                if not first:
-                    first.append(_already_done(completed, total))
-                rate = (completed - first[0]) / max(time.monotonic() - started, 1e-9)
-                shown = f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s"
-                bar.update(task, completed=completed, rate=shown if rate else "", note=escape(note))
+                rate = speed.of(completed)
+                bar.update(task, completed=completed, rate=_rate(rate, unit), note=escape(note))
 
             yield update
 
@@ -88,27 +86,22 @@ class PlainReporter(Reporter):
     def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
         """A line every PLAIN_INTERVAL seconds and one at the end."""
         started = spoken = time.monotonic()
-        state = {"completed": 0.0, "first": -1.0}
+        speed = _Speed(total)
+        done = rate = 0.0
 
-        def line(note: str = "") -> str:
-            elapsed = time.monotonic() - started
-            done, rate = state["completed"], (state["completed"] - max(state["first"], 0)) / max(elapsed, 1e-9)
-            left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and done < total else ""
-            rate_text = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-            text = f"{title}: {done:,.0f}/{total:,.0f} {unit}, {rate_text} {unit}/s{left}"
-            return f"{text}, {note}" if note else text
+        def line(*more: str) -> str:
+            return ", ".join([f"{title}: {done:,.0f}/{total:,.0f} {unit}", *(part for part in more if part)])
 
         def update(completed: float, note: str = "") -> None:
-            nonlocal spoken
-            state["completed"] = completed
-            if state["first"] < 0:
-                state["first"] = _already_done(completed, total)
+            nonlocal spoken, done, rate
+            done, rate = completed, speed.of(completed)
             if time.monotonic() - spoken >= PLAIN_INTERVAL:
                 spoken = time.monotonic()
-                self.say(line(note))
+                left = f"{(total - done) / rate:,.0f} s left" if rate > 0 and done < total else ""
+                self.say(line(_rate(rate, unit), left, note))
 
         yield update
-        self.say(f"{line()}, {time.monotonic() - started:,.1f} s in all")
+        self.say(line(_rate(rate, unit), f"{time.monotonic() - started:,.1f} s in all"))
 
     @contextmanager
     def board(self) -> Iterator[Board]:
@@ -155,7 +148,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
         numeric = bool(rows) and all(isinstance(row[i], (int, float)) and not isinstance(row[i], bool) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(cell(value)) for value in row))
     _stdout().print(table)
 
 
@@ -253,12 +246,32 @@ def _board(lines: Sequence[Line], summary: str, most: int) -> Any:
     return Group(table, Text(summary, style="bold"))
 
 
-def _already_done(completed: float, total: float) -> float:
-    """What a continued run had done before: its first update, unless that says that all is done at once."""
-    return completed if completed < total else 0.0
+class _Speed:
+    """How fast a progress goes: since its first update, because what that one says may have been done by an earlier
+    process, or hold what happens once, such as compiling. A progress with a single update is measured from its start.
+    """
+
+    def __init__(self, total: float) -> None:
+        self._total = total
+        self._place, self._time = 0.0, time.monotonic()
+        self._begun = False
+
+    def of(self, completed: float) -> float:
+        """Units a second up to `completed`; 0 where nothing can be said yet."""
+        now = time.monotonic()
+        if not self._begun and completed < self._total:
+            self._begun, self._place, self._time = True, completed, now
+        return (completed - self._place) / max(now - self._time, 1e-9)
 
 
-def _cell(value: Any) -> str:
+def _rate(rate: float, unit: str) -> str:
+    if rate <= 0:
+        return ""
+    return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s"
+
+
+def cell(value: Any) -> str:
+    """A plain value as people read it in a table."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -276,4 +289,4 @@ def _stdout() -> Any:
     from rich.console import Console
 
     # A piped table is for files and other programs: never wrapped to a terminal that is not there.
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=160)
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PIPED_WIDTH)

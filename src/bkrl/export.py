@@ -13,6 +13,7 @@ import numpy as np
 
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, UsageError
+from bkrl.run import make_folder
 
 
 def validate(path: Path) -> dict[str, Any]:
@@ -100,7 +101,8 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 infos={},
             )
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = out.absolute()  # Minari joins a relative root twice
+    make_folder(out.parent)
     previous = os.environ.get("MINARI_DATASETS_PATH")
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch, warnings.catch_warnings():
         os.environ["MINARI_DATASETS_PATH"] = scratch

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.exceptions import TyperException
 
 from bkrl.config import Flag
+from bkrl.errors import UsageError
+from bkrl.registry import did_you_mean
 
 _PANELS = {"ppo": "PPO", "hardware": "Hardware", "slurm": "With --executor slurm"}
 
@@ -65,12 +70,41 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
 
     def call(**values: Any) -> None:
         wants_json = values.pop("as_json")
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(f"{option_name(tuple(name.split('__')))} must be a finite number, not {value}.")
         run(_build(config, {tuple(name.split("__")): value for name, value in values.items()}), wants_json)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__doc__ = config.__doc__
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+_WORDS = (
+    (r"\s+", " "),
+    (r"Value error, ", ""),
+    (r"Input should be greater than or equal to (\S+)", r"it must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"it must be at most \1"),
+    (r"Input should be a valid integer.*", "it must be a whole number"),
+    (r"Input should be a valid number.*", "it must be a number"),
+    (r"No such option: (\S+) \(Possible options: (.*)\)", r"No such option: \1. Did you mean \2?"),
+)
+
+
+def complaint(problem: TyperException) -> str:
+    """What Typer has against a command line, as one sentence with the nearest name and the help that belongs to it."""
+    text = problem.format_message()
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    text = text.strip()
+    if not text:
+        return ""
+    text = text[0].upper() + text[1:] + ("" if text[-1] in ".?" else ".")
+    if choice := re.search(r"'([^']*)' is not one of (.*)\.$", text):
+        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
+    context = getattr(problem, "ctx", None)
+    return f"{text} Try {context.command_path if context is not None else 'bkrl'} --help."
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

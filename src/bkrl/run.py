@@ -87,6 +87,18 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     _atomically(path, lambda temporary: temporary.write_bytes(raw))
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, as far as they are missing.
+
+    Raises:
+        UsageError: it cannot be made there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     """Write one Parquet file atomically, zstd-compressed, with page checksums."""
     import pyarrow.parquet as pq
@@ -182,7 +194,7 @@ class Run:
 
         Raises:
             UsageError: the folder holds a run of another config, or files that are no run, or another process is at
-                work in it.
+                work in it, or it cannot be made. A run that wrote nothing but its config is replaced.
         """
         path = Path(path)
         document = {
@@ -201,10 +213,13 @@ class Run:
         if config_file.exists():
             found = read_json(config_file)
             different = _differences(found, document)
+            if different and _not_begun(path):  # what a command that was refused left there: nothing is lost
+                lock = hold(path)
+                return cls._begin(path, document, lock)
             if different:
                 raise UsageError(
-                    f"{path} holds a run with another {', '.join(different)}; choose another --out, or pass --fresh "
-                    "to remove it first."
+                    f"{path} holds a run with another {_some(different)}; choose another --out, or pass --fresh to "
+                    "remove it first."
                 )
             manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
             run = cls(path, found, manifest)
@@ -216,12 +231,12 @@ class Run:
             return run
         if path.exists() and any(p.name != LOCK for p in path.iterdir()):
             raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFailed(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
-        lock = hold(path)
-        atomic_write(config_file, to_json(document))
+        make_folder(path)
+        return cls._begin(path, document, hold(path))
+
+    @classmethod
+    def _begin(cls, path: Path, document: dict[str, Any], lock: IO[bytes]) -> Run:
+        atomic_write(path / "config.json", to_json(document))
         run = cls(path, _plain(document), None)
         run._lock = lock
         return run
@@ -467,6 +482,15 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     inputs_new = {k: v["manifest_sha256"] for k, v in wanted["inputs"].items()}
     keys += [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
     return keys
+
+
+def _not_begun(path: Path) -> bool:
+    return all(file.name in ("config.json", LOCK) for file in path.iterdir())
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _atomically(path: Path, write: Any) -> None:

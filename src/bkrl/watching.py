@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bkrl.config import WatchConfig
-from bkrl.errors import BkrlError, InputError
+from bkrl.errors import BkrlError, InputError, UsageError
+from bkrl.registry import did_you_mean
 from bkrl.run import busy, read_json
 
 Row = list[tuple[str, int | None]]
@@ -62,10 +63,18 @@ def over(config: WatchConfig, curves: Sequence[Curve]) -> bool:
 
 
 def read_curves(config: WatchConfig) -> list[Curve]:
-    """Every run's curve of the metric, as of now."""
+    """Every run's curve of the metric, as of now. UsageError when all runs are complete and none has logged it."""
     runs = find_runs(config.runs)
     together = len({run.name for run in runs}) == len(runs)
-    return [_curve(run, run.name if together else run.as_posix(), config.metric) for run in runs]
+    curves = [_curve(run, run.name if together else run.as_posix(), config.metric) for run in runs]
+    if runs and all(curve.complete and not curve.points for curve in curves):
+        keys = {key for run in runs for row in _rows(run / "metrics.jsonl") for key in row} - {"step"}
+        known = [*_KEYS, *sorted(keys)]
+        raise UsageError(
+            f"None of these runs has logged '{config.metric}'.{did_you_mean(config.metric, known)} "
+            f"They have logged {', '.join(sorted(keys)) or 'nothing'}."
+        )
+    return curves
 
 
 def _curve(run: Path, name: str, metric: str) -> Curve:

@@ -57,6 +57,19 @@ def test_a_method_is_picked_from_a_folder_of_several(folder: Path):
         contrast(f"{folder}:bk-pref", f"{folder}:ppo", 0.8)
 
 
+def test_an_algorithm_names_its_only_method(folder: Path, tmp_path: Path):
+    for seed in range(1, 3):
+        train_rs(tmp_path / "runs", "bk-pref", seed, 3e5, shaping="advice", facts={"form": "advice"})
+        train_rs(tmp_path / "runs", "ppo", seed, 6e5)
+    ((one,), _) = contrast(f"{tmp_path / 'runs'}:bk-pref", f"{tmp_path / 'runs'}:ppo", 0.8)
+    assert one.a.group.label == "bk-pref (advice)"
+    facts = {"form": "additive", "guarantee": "none: another task is learnt"}
+    for seed in range(1, 3):
+        train_rs(tmp_path / "runs", "bk-pref", seed, 3e5, name=f"more-{seed}", shaping="additive", facts=facts)
+    with pytest.raises(UsageError, match="several methods"):
+        contrast(f"{tmp_path / 'runs'}:bk-pref", f"{tmp_path / 'runs'}:ppo", 0.8)
+
+
 def test_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     ((one,), _) = contrast("rnd/*-s[12]", "ppo/*", 0.8)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from bkrl.cli import run_command
 from bkrl.config import ReportConfig
-from bkrl.errors import UsageError
+from bkrl.errors import InputError, UsageError
 from bkrl.report.export import _safe, export_curves
 from bkrl.report.markdown import write_results
 from bkrl.reporter import Reporter
@@ -39,6 +39,16 @@ def test_every_evaluation_of_every_run(runs: list[Path], tmp_path: Path):
     table = pq.read_table(tmp_path / "c.parquet")
     assert table.column_names == list(rows[0])
     assert table["value"].to_pylist() == [float(row["value"]) for row in rows]
+
+
+def test_a_folder_stands_for_its_training_runs(runs: list[Path], tmp_path: Path):
+    export_curves(runs, tmp_path / "named.csv", "csv", False)
+    export_curves([runs[0].parent], tmp_path / "new" / "folder.csv", "csv", False)
+    named, folder = ((tmp_path / name).read_text().splitlines() for name in ("named.csv", "new/folder.csv"))
+    assert sorted(folder) == sorted(named)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="there is no train-rs run in it"):
+        export_curves([tmp_path / "empty"], tmp_path / "x.csv", "csv", False)
 
 
 def test_methods_with_their_intervals(runs: list[Path], tmp_path: Path):

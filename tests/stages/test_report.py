@@ -212,6 +212,16 @@ def test_a_missing_run_is_refused_with_the_nearest_name(tmp_path: Path):
         told([*runs, near], tmp_path)
 
 
+def test_a_folder_stands_for_the_runs_in_it(tmp_path: Path):
+    runs = small(tmp_path)
+    named, _ = told(runs, tmp_path)
+    folder, _ = told([runs[0].parent], tmp_path)
+    assert re.findall("ppo n = [0-9]+", folder) == re.findall("ppo n = [0-9]+", named)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="there is no train-rs or evaluate or potential-report run in it"):
+        told([tmp_path / "empty"], tmp_path)
+
+
 def test_a_run_that_is_neither_training_nor_evaluation_is_refused(tmp_path: Path):
     write_dataset(tmp_path / "d")
     with pytest.raises(InputError, match="is a 'collect' run; name train-rs or evaluate runs"):

@@ -14,11 +14,13 @@ from bkrl.registry import did_you_mean
 from bkrl.report import findings as words
 from bkrl.report import statistics as st
 from bkrl.report.comparison import Difference, Group, Row, compare, difference, finals_of, group_runs, scores_of
-from bkrl.report.provenance import follow
+from bkrl.report.provenance import follow, runs_below
 from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
 from bkrl.rng import generator
-from bkrl.run import Run, read_json
+from bkrl.run import Run
+
+TRAINED = ("train-rs",)
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,13 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
     paired = one.difference.paired
     p = f"{paired.p:.3g} ({paired.n} pairs)" if paired is not None else "–"
     header = ["", f"A: {one.a.group.legend} (n = {one.a.n})", f"B: {one.b.group.legend} (n = {one.b.n})", "A − B", "p"]
+    ratio = ratio_cell(one.difference)
     rows = [
         ["success at the end", words.percent(one.a.final.estimate), words.percent(one.b.final.estimate),
          _points(one.final), "–"],
         ["mean success in training", words.percent(one.a.average.estimate), words.percent(one.b.average.estimate),
          _points(one.average), p],
-        [f"steps to {goal}", steps_text(one.a), steps_text(one.b), f"× {ratio_cell(one.difference)}", "–"],
+        [f"steps to {goal}", steps_text(one.a), steps_text(one.b), ratio if ratio == "–" else f"× {ratio}", "–"],
         ["A beats B", "", "", _chance(one.difference), "–"],
         ["shown", "", "", one.verdict, ""],
     ]  # fmt: skip
@@ -156,21 +159,13 @@ def _paths(side: str) -> tuple[list[Path], str]:
             Run.open(path, "train-rs", verify=False)
             return [path], method
         if path.is_dir():
-            return _below(path), method
+            return runs_below(path, TRAINED), method
         matches = sorted(Path().glob(text)) if not path.is_absolute() else sorted(Path("/").glob(text[1:]))
         if matches and any(letter in text for letter in "*?["):
-            return [run for match in matches for run in _below(match)], method
+            return [run for match in matches for run in runs_below(match, TRAINED)], method
     path = Path(side)
     near = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
     raise InputError(f"There is no run or folder of runs at {side}.{did_you_mean(path.name, near)}")
-
-
-def _below(folder: Path) -> list[Path]:
-    """Every train-rs run in a folder, itself included, also unfinished ones: leaving those out is said, not done
-    silently.
-    """
-    configs = [folder / "config.json", *sorted(folder.glob("*/config.json")), *sorted(folder.glob("*/*/config.json"))]
-    return [file.parent for file in configs if file.exists() and read_json(file).get("stage") == "train-rs"]
 
 
 def _only(group: Group, keys: set[str]) -> Group:
@@ -183,9 +178,9 @@ def _chosen(side: str, groups: Sequence[Group], method: str) -> dict[str, Group]
     """World → the one group of this side; UsageError where there are several."""
     found: dict[str, Group] = {}
     labels = sorted({group.label for group in groups if group.runs})
-    for group in groups:
-        if not group.runs or (method and method not in (group.label, group.legend)):
-            continue
+    there = [group for group in groups if group.runs]
+    wanted = [group for group in there if not method or method in (group.label, group.legend)]
+    for group in wanted or [group for group in there if method == group.alg and group.control == "none"]:
         if group.env in found:
             raise UsageError(
                 f"{side} holds several methods in {group.env}: {', '.join(labels)}; name one, as in "

@@ -14,9 +14,9 @@ import pyarrow as pa
 from bkrl.errors import InputError, UsageError
 from bkrl.report.comparison import Group, compare_all, curves_of, group_runs
 from bkrl.report.figures import METRICS, bands_of
-from bkrl.report.provenance import follow
+from bkrl.report.provenance import follow, named
 from bkrl.report.runs import training_runs
-from bkrl.run import atomic_write, write_table
+from bkrl.run import atomic_write, make_folder, write_table
 
 _RUN = ("world", "method", "alg", "form", "control", "seed", "run", "metric", "step", "value")
 _SUMMARY = (
@@ -45,12 +45,13 @@ def export_curves(
         raise UsageError("Name the runs, for example: bkrl export curves logs/ppo-* --to csv --out curves.csv")
     if out.exists():
         raise UsageError(f"{out} is there already; choose another --out.")
-    chain = follow(runs)
+    chain = follow(named(runs, ("train-rs",)))
     trained, problems = training_runs(chain, list(chain.nodes.values()))
     if not trained:
         raise InputError((chain.problems + problems + ["There is no train-rs run among these."])[0])
     groups, repeated = group_runs(trained)
     rows = _summaries(groups) if summary else [row for group in groups for row in _evaluations(group)]
+    make_folder(out.parent)
     header = _SUMMARY if summary else _RUN
     if to == "csv":
         atomic_write(out, _csv(header, rows))

@@ -12,7 +12,7 @@ from bkrl.report.curves import step_label
 from bkrl.report.findings import percent
 from bkrl.report.html import duration, figure
 from bkrl.report.provenance import Chain, Node, follow
-from bkrl.run import Run, atomic_write, read_json
+from bkrl.run import Run, atomic_write, make_folder, read_json
 
 INTRODUCTION = """# Results
 
@@ -46,8 +46,8 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
         text, copied = _section(run, chain, slug, images, out.parent)
         sections.append(text)
         pictures += copied
-    out.parent.mkdir(parents=True, exist_ok=True)
-    images.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
+    make_folder(images)
     for target, source in pictures:
         atomic_write(target, source.read_bytes())
     atomic_write(out, _without_machine(INTRODUCTION + "\n" + "\n".join(sections)))

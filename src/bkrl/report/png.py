@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from bkrl.report.svg import Style
 from bkrl.run import atomic_write
 
 IDENTITY = "bkrl:report"
+_HALF_A_PANEL = 34  # letters of a legend that fit into half of a panel's width
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ def write_png(
     rows = math.ceil(len(panels) / columns)
     out = io.BytesIO()
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9}):
-        figure = Figure(figsize=(7.4 if columns == 1 else 5.2 * columns, 3.9 * rows), layout="constrained")
+        lines = max(_legend_columns_and_lines(panel)[1] for panel in panels)
+        size = (7.4 if columns == 1 else 5.2 * columns, (3.4 + 0.17 * lines) * rows)
+        figure = Figure(figsize=size, layout="constrained")
         for i, panel in enumerate(panels):
             axes = figure.add_subplot(rows, columns, i + 1)
             _draw(axes, panel, DARK_COLOURS if dark else COLOURS, ink, rule, limits, threshold)
@@ -105,7 +109,7 @@ def _draw(
             linewidth=1.8,
             marker="o" if len(b.steps) < 3 else None,
             markersize=4,
-            label=f"{b.label} (n = {b.n})",
+            label=_named(b),
             clip_on=False,
         )
     if threshold is not None:
@@ -126,8 +130,25 @@ def _draw(
         axes.set_title(panel.title, color=ink, fontsize=9.5, loc="left")
     # Beside the axes, where it hides no line.
     axes.legend(
-        frameon=False, labelcolor=ink, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, borderaxespad=0
+        frameon=False,
+        labelcolor=ink,
+        fontsize=8,
+        loc="upper left",
+        bbox_to_anchor=(0, -0.16),
+        ncols=_legend_columns_and_lines(panel)[0],
+        borderaxespad=0,
     )
+
+
+def _named(band: Band) -> str:
+    return textwrap.fill(f"{band.label} (n = {band.n})", 2 * _HALF_A_PANEL)
+
+
+def _legend_columns_and_lines(panel: Panel) -> tuple[int, int]:
+    """Two columns where the names are short enough to stand beside each other, else one; and the lines it takes."""
+    names = [_named(band) for band in panel.bands]
+    columns = 2 if all(len(name) <= _HALF_A_PANEL for name in names) else 1
+    return columns, math.ceil(sum(name.count("\n") + 1 for name in names) / columns)
 
 
 def identity_of(path: Path) -> str:

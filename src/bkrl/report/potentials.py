@@ -59,12 +59,12 @@ def write(
     source = dataset_of(runs[0], dataset)
     data = Dataset.open(source)
     folder = out or Path("logs") / f"potential-report-{names[0]}"
-    result = _folder(folder, paths, source, layouts)
     potentials: dict[str, Scaled] = {}
     try:
         for name, path in zip(names, paths, strict=True):
             potentials[name] = load_potential(path)
             _check(path, potentials[name], data)
+        result = _folder(folder, paths, source, layouts)
         qualities: dict[str, Any] = {}
         drawn: dict[str, list[Strip]] = {}
         with reporter.progress("measure potentials", 2 * len(names), "parts") as update:
@@ -75,6 +75,7 @@ def write(
                 update(2 * number + 1, f"{name} on solved levels")
                 qualities[name]["worth"] = measure(phi, phi.artefact.env_family, layouts)
                 qualities[name]["summary"] = summary(qualities[name])
+                update(2 * number + 2)
         between = disagreement(potentials, data) if len(names) > 1 else None
     finally:
         for phi in potentials.values():

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import BkrlError
-from bkrl.run import Run, located, samples, sha256
+from bkrl.errors import BkrlError, InputError
+from bkrl.run import Run, located, read_json, samples, sha256
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 
@@ -80,6 +80,32 @@ class Chain:
                     found[link.found] = self.nodes[link.found]
                     queue.append(self.nodes[link.found])
         return list(found.values())
+
+
+def runs_below(folder: Path, stages: Sequence[str]) -> list[Path]:
+    """Every run of these stages in a folder, itself included, also unfinished ones: leaving those out is said, not done
+    silently.
+    """
+    configs = sorted(folder.rglob("config.json"))
+    return [file.parent for file in configs if read_json(file).get("stage") in stages]
+
+
+def named(paths: Sequence[Path], stages: Sequence[str]) -> list[Path]:
+    """The same paths, where a folder that is no run stands for the runs of these stages below it.
+
+    Raises:
+        InputError: there is no such run in a folder.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir() or (path / "config.json").exists():
+            found.append(path)
+            continue
+        below = runs_below(path, stages)
+        if not below:
+            raise InputError(f"{path} is no run, and there is no {' or '.join(stages)} run in it.")
+        found += below
+    return list(dict.fromkeys(found))
 
 
 def follow(paths: Sequence[Path]) -> Chain:

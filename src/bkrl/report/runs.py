@@ -15,8 +15,6 @@ from bkrl.report.provenance import Chain, Node
 # What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.
 _POOLED = {"seed", "out", "potential", "env", "alg", "shaping", "steps", "threads", "fresh", "checkpoint_every"}
 # The same for what they rest on; who answered and what a control is stand in the label already.
-_POOLED_SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
-# The same for what they rest on; who answered and what a control is stand in the label already.
 _POOLED_BEFORE = {
     "seed", "out", "dataset", "labels", "llm", "control", "variant", "cache", "concurrency", "rpm", "tpm",
     "max_requests", "max_cost", "prices", "tier", "batch", "dry_run", "threads", "fresh",

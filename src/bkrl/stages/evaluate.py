@@ -177,8 +177,8 @@ def _row(mode: str, scores: dict[str, Any]) -> list[str]:
     rate = scores["success_rate"]
     return [
         mode,
-        f"{rate['mean']:.2f}",
-        f"{rate['low']:.2f}-{rate['high']:.2f}",
+        f"{rate['mean']:.1%}",
+        f"{rate['low']:.1%} to {rate['high']:.1%}",
         f"{scores['return']['mean']:.3f}",
         f"{scores['length']['mean']:.1f}",
     ]

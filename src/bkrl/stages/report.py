@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bkrl.config import ReportConfig
@@ -19,17 +20,19 @@ from bkrl.report.figures import bands_of, panels, styles_of
 from bkrl.report.html import render
 from bkrl.report.png import Panel, write_png
 from bkrl.report.potentials import STAGE as WORTH
-from bkrl.report.provenance import Node, follow
+from bkrl.report.provenance import Node, follow, named
 from bkrl.report.runs import strangers, training_runs, world_facts
 from bkrl.report.tables import text_table
 from bkrl.reporter import Reporter
 from bkrl.run import Run, atomic_write, read_json, to_json
 
+REPORTED = ("train-rs", "evaluate", WORTH)
 HTML, RESULTS, TIMINGS = "report.html", "results.json", "timings.json"
 
 
 def run(config: ReportConfig, reporter: Reporter) -> Run:
-    """Write report.html, results.json, timings.json and two pictures for each world.
+    """Write report.html, results.json, timings.json and two pictures for each world. A folder that is no run stands for
+    the training runs, evaluations and potential reports below it.
 
     Raises:
         InputError: a named run is not there, or not one of them can be used. What is there but unfinished or damaged
@@ -38,23 +41,24 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     """
     if not config.runs:
         raise UsageError("Name the runs to report on, for example: bkrl report logs/ppo-* logs/bk-code-*")
+    config = replace(config, runs=tuple(named(config.runs, REPORTED)))
     for path in config.runs:
         if not (path / "config.json").exists():
             Run.open(path)  # says what is wrong, with the nearest name
     chain = follow(config.runs)
-    named = [
+    asked = [
         chain.nodes[key] for key in dict.fromkeys(Path(path).as_posix() for path in config.runs) if key in chain.nodes
     ]
-    for node in named:
+    for node in asked:
         if node.stage == "report":
             raise UsageError(f"{node.key} is a report itself; name the runs it was made from.")
-    usable = [node for node in named if node.sound]
+    usable = [node for node in asked if node.sound]
     if not usable:
         raise InputError(chain.problems[0] if chain.problems else "There is nothing to report on.")
-    if not any(node.stage in ("train-rs", "evaluate", WORTH) for node in usable):
+    if not any(node.stage in REPORTED for node in usable):
         raise InputError(f"{usable[0].key} is a '{usable[0].stage}' run; name train-rs or evaluate runs to report on.")
     problems = list(chain.problems)
-    problems += [f"{node.key} is therefore left out of every number on this page." for node in named if not node.sound]
+    problems += [f"{node.key} is therefore left out of every number on this page." for node in asked if not node.sound]
     trained, untrained = training_runs(chain, usable)
     problems += untrained + strangers(chain, usable)
     groups, repeated = group_runs(trained)

@@ -1,0 +1,42 @@
+"""What a person sees while a run goes on and after it: rates, tables, facts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from bkrl import console
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("before", [0, 8_000])
+def test_a_rate_counts_only_what_this_process_has_done(clock, capsys, before):
+    """A trainer first speaks after its first rollout; what was done by then is neither lost nor taken for speed."""
+    with console.PlainReporter().progress("train", 20_000) as update:
+        clock[0] += 5  # compiling
+        for done in range(before + 1_000, 20_001, 1_000):
+            clock[0] += 1
+            update(done)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"train: 20,000/20,000 steps, 1,000 steps/s, {5 + (20_000 - before) / 1000:.1f} s in all"
+    assert all("1,000 steps/s" in line for line in lines)
+
+
+def test_a_progress_with_one_update_is_measured_from_its_start(clock, capsys):
+    with console.PlainReporter().progress("record", 10, "episodes") as update:
+        clock[0] += 4
+        update(10)
+    assert capsys.readouterr().err == "record: 10/10 episodes, 2.5 episodes/s, 4.0 s in all\n"
+
+
+def test_a_progress_without_an_update_has_no_rate(clock, capsys):
+    with console.PlainReporter().progress("ask", 10, "answers"):
+        clock[0] += 1
+    assert capsys.readouterr().err == "ask: 0/10 answers, 1.0 s in all\n"
