@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -161,6 +162,15 @@ def test_png(tmp_path: Path, dark: bool):
         corner = image.convert("L").getpixel((2, 2))
         assert image.width > 800
     assert (corner < 60) == dark
+
+
+@pytest.mark.filterwarnings("error")
+def test_long_names_leave_room_for_the_lines(tmp_path: Path):
+    """Two columns of long names squeezed the axes, and those of neighbours lay over each other; matplotlib warns."""
+    line = bands()[0]
+    names = [f"bk-pref (defects upstream, b{number}) · pbrs · no guarantee whatever" for number in range(6)]
+    panel = Panel("T", [replace(line, label=name) for name in names], [Style(number) for number in range(6)])
+    write_png(tmp_path / "a.png", [panel] * 4, ylabel="success", limits=(0, 1))
 
 
 def test_a_foreign_picture_has_no_identity(tmp_path: Path):
