@@ -70,6 +70,27 @@ def test_training_lowers_the_very_number_that_is_scored() -> None:
     assert loss == pytest.approx(stream.metrics()["rnd/novelty"], rel=1e-5)
 
 
+def test_repeats_weigh_as_often_as_they_came() -> None:
+    """Loss and gradients are those of going through every step of the part, one by one."""
+    rng = np.random.default_rng(0)
+    few = rng.integers(0, 6, (5, 7, 7, 3)).astype(np.uint8)
+    record = rollout(few[rng.integers(0, 5, (17, 4))])
+    stream = RND((7, 7, 3), 4, seed=1, update_proportion=0.5)
+    stream.rewards(record)
+    index = torch.from_numpy(rng.permutation(64)[:40])
+    stream.loss(index).backward()
+    found = [parameter.grad.clone() for parameter in stream.parameters()]
+    stream.predictor.zero_grad()
+    steps = torch.from_numpy(next_observations(record).reshape(64, 7, 7, 3))[index[:20]]
+    inputs = stream._normalised(steps)
+    naive = torch.stack([(stream.predictor(x[None]) - stream.target(x[None])).square().mean() for x in inputs]).mean()
+    naive.backward()
+    assert float(stream.loss(index).detach()) == pytest.approx(float(naive.detach()), rel=1e-5)
+    for one, parameter in zip(found, stream.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-6)
+    assert len(stream._inputs) == len(np.unique(steps.numpy().reshape(20, -1), axis=0)) == 5
+
+
 def test_scores_the_next_observation_and_the_true_last_one() -> None:
     rng = np.random.default_rng(0)
     observations = np.repeat(views(rng, 0, 2), 5, axis=0)

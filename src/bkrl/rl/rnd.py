@@ -90,8 +90,9 @@ class RND:
         self.observed = RunningMoments(tuple(obs_shape))
         self.returned = RunningMoments()
         self.discounted = np.zeros(num_envs)
-        self._observations = torch.zeros(0)
-        self._targets = torch.zeros(0)
+        # Of the last rollout: its distinct observations, normalised; their random features; which of them came when.
+        self._inputs = self._targets = torch.zeros(0)
+        self._places = torch.zeros(0, dtype=torch.int64)
         self._mean = self._std = torch.zeros(0)
         self._metrics: dict[str, float] = {}
 
@@ -99,20 +100,18 @@ class RND:
         """(T, N) float32 normalised novelty of s_{t+1}."""
         following = next_observations(rollout)
         T, N = rollout.rewards.shape
-        flat = following.reshape(T * N, *following.shape[2:])
-        distinct, places = _distinct(flat)
+        distinct, places = _distinct(following.reshape(T * N, *following.shape[2:]))
         self.observed.update(distinct, np.bincount(places))
-        self._observations = torch.from_numpy(flat).to(self.device)
         self._mean = torch.from_numpy(self.observed.mean.astype(np.float32)).to(self.device)
         self._std = torch.from_numpy(self.observed.std.astype(np.float32)).clamp_min(1e-6).to(self.device)
+        self._inputs = self._normalised(torch.from_numpy(distinct).to(self.device))
+        self._places = torch.from_numpy(places).to(self.device)
         with torch.no_grad():
-            errors, targets = [], []
-            for chunk in torch.from_numpy(distinct).to(self.device).split(_CHUNK):
-                inputs = self._normalised(chunk)
-                targets.append(self.target(inputs))
-                errors.append((self.predictor(inputs) - targets[-1]).square().mean(1))
-            self._targets = torch.cat(targets)[torch.from_numpy(places).to(self.device)]
-            novelty = torch.cat(errors).cpu().numpy()[places].reshape(T, N)
+            chunks = self._inputs.split(_CHUNK)
+            self._targets = torch.cat([self.target(chunk) for chunk in chunks])
+            predictions = torch.cat([self.predictor(chunk) for chunk in chunks])
+            errors = (predictions - self._targets).square().mean(1)
+            novelty = errors.cpu().numpy()[places].reshape(T, N)
 
         returns = np.empty((T, N))
         for t in range(T):
@@ -134,9 +133,10 @@ class RND:
 
     def loss(self, index: Tensor) -> Tensor:
         """Mean squared error on a part of the minibatch. `index` comes shuffled, so its first part is a random part."""
-        index = index[: math.ceil(self.update_proportion * len(index))]
-        inputs = self._normalised(self._observations[index])
-        return (self.predictor(inputs) - self._targets[index]).square().mean()
+        places = self._places[index[: math.ceil(self.update_proportion * len(index))]]
+        which, times = places.unique(return_counts=True)
+        errors = (self.predictor(self._inputs[which]) - self._targets[which]).square().mean(1)
+        return errors @ times.to(errors.dtype) / len(places)
 
     def metrics(self) -> dict[str, float]:
         """`rnd/novelty` (raw), `rnd/reward` (normalised), `rnd/return_std`."""
@@ -183,9 +183,9 @@ def next_observations(rollout: Rollout) -> np.ndarray:
 
 def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct ones of (B, *obs_shape) observations in order of appearance, and the place of each among them."""
-    repeats = Repeats(flat[None])
-    firsts, places = np.unique(repeats.add(0), return_inverse=True)
-    return flat[firsts], places
+    origins = Repeats(flat[None]).add(0)
+    first = origins == np.arange(len(flat))
+    return flat[first], (np.cumsum(first) - 1)[origins]
 
 
 class _ChannelsFirst(nn.Module):
