@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from bkrl.envs.babyai.constants import EMPTY
 from bkrl.envs.babyai.missions import is_tracked, refers
 from bkrl.envs.babyai.rules import can_enter
@@ -26,6 +28,7 @@ HEADINGS: Final = 4
 STAGES: Final = 2
 NO_WAY: Final = -1
 _SUCCESS: Final = STAGES
+_TURNS: Final = (0, 1, 3)  # headings that an action by which the agent stays can have come from, from its own
 _SECOND_CLAUSE: Final = 4  # the description of its first task, see `state.MAX_TASKS`
 
 
@@ -66,32 +69,46 @@ def measure_worlds(
 @kernel
 def search_go_to(grid: Any, in_sequence: bool, stride: int, away: Any, waiting: Any) -> None:
     """Distances for a mission that is done by facing a tracked cell after some action."""
+    poses = HEADINGS * len(grid)
+    faces = np.zeros(poses, np.uint8)
     end = 0
-    for pose in range(HEADINGS * len(grid)):
-        for stage in range(STAGES):
-            if stage_after(grid, in_sequence, stride, stage, pose) == _SUCCESS:
-                end = reach_from_before(grid, stride, away, waiting, end, stage, pose, 1)
+    for at in range(len(grid)):
+        goals = goals_in(cell_at(grid, at), in_sequence)
+        if goals != 0:
+            for heading in range(HEADINGS):
+                before = at - ahead(heading, stride)
+                if can_enter(cell_at(grid, before)):
+                    faces[before * HEADINGS + heading] = goals
+    for pose in range(poses):
+        if faces[pose] != 0:
+            for stage in range(STAGES):
+                if stage_after(stage, faces[pose]) == _SUCCESS:
+                    end = reach_from_before(grid, stride, away, waiting, end, stage, pose, 1)
     done = 0
     while done < end:
-        reached, pose = divmod(waiting[done], HEADINGS * len(grid))
+        reached = 1 if waiting[done] >= poses else 0
+        pose = waiting[done] - reached * poses
         done += 1
         for stage in range(reached + 1):
-            if stage_after(grid, in_sequence, stride, stage, pose) == reached:
+            if stage_after(stage, faces[pose]) == reached:
                 end = reach_from_before(grid, stride, away, waiting, end, stage, pose, away[reached, pose] + 1)
 
 
 @kernel
-def stage_after(grid: Any, in_sequence: bool, stride: int, stage: int, pose: int) -> int:
-    """The stage of "go to" after an action that ended in `pose`; a place where nobody can stand changes nothing."""
-    at, heading = divmod(pose, HEADINGS)
-    if not can_enter(cell_at(grid, at)):
-        return stage
-    front = cell_at(grid, at + ahead(heading, stride))
-    if stage == 0 and in_sequence and is_tracked(front, 0):
+def goals_in(cell: int, in_sequence: bool) -> int:
+    """Which places to be reached are held to be here, as bits: 1 the first of a sequence, 2 the last or only one."""
+    first, last = is_tracked(cell, 0), is_tracked(cell, _SECOND_CLAUSE)
+    if not in_sequence:
+        return 2 if first else 0
+    return (1 if first else 0) + (2 if last else 0)
+
+
+@kernel
+def stage_after(stage: int, faced: int) -> int:
+    """The stage of "go to" after an action that ended facing these goals."""
+    if stage == 0 and faced & 1:
         stage = 1
-    if stage == 1 and is_tracked(front, _SECOND_CLAUSE if in_sequence else 0):
-        return _SUCCESS
-    return stage
+    return _SUCCESS if stage == 1 and faced & 2 else stage
 
 
 @kernel
@@ -103,13 +120,14 @@ def search_pick_up(grid: Any, stride: int, away: Any, waiting: Any) -> None:
             for heading in range(HEADINGS):
                 if refers(cell_at(grid, at + ahead(heading, stride)), 0):
                     end = reach(away, waiting, end, 1, at * HEADINGS + heading, 1)
-    done = 0
+    poses, done = HEADINGS * len(grid), 0
     while done < end:
-        stage, pose = divmod(waiting[done], HEADINGS * len(grid))
+        stage = 1 if waiting[done] >= poses else 0
+        pose = waiting[done] - stage * poses
         done += 1
         steps = away[stage, pose] + 1
         end = reach_from_before(grid, stride, away, waiting, end, stage, pose, steps)
-        at, heading = divmod(pose, HEADINGS)
+        at, heading = pose // HEADINGS, pose % HEADINGS
         if stage == 1 and kind_of(cell_at(grid, at + ahead(heading, stride))) == EMPTY:
             end = reach(away, waiting, end, 0, pose, steps)
 
@@ -119,13 +137,18 @@ def reach_from_before(
     grid: Any, stride: int, away: Any, waiting: Any, end: int, stage: int, pose: int, steps: int
 ) -> int:
     """Reach all poses from which one action leads to `pose`: by staying, turning, or stepping forward."""
-    at, heading = divmod(pose, HEADINGS)
-    end = reach(away, waiting, end, stage, pose, steps)
-    end = reach(away, waiting, end, stage, at * HEADINGS + (heading + 1) % HEADINGS, steps)
-    end = reach(away, waiting, end, stage, at * HEADINGS + (heading + 3) % HEADINGS, steps)
+    at, heading = pose // HEADINGS, pose % HEADINGS
     behind = at - ahead(heading, stride)
-    if can_enter(cell_at(grid, behind)):
-        end = reach(away, waiting, end, stage, behind * HEADINGS + heading, steps)
+    ways = len(_TURNS) + (1 if can_enter(cell_at(grid, behind)) else 0)
+    for way in range(ways):
+        if way < len(_TURNS):
+            before = at * HEADINGS + (heading + _TURNS[way]) % HEADINGS
+        else:
+            before = behind * HEADINGS + heading
+        if away[stage, before] == NO_WAY:  # `reach`, written out: a call takes longer than what it does
+            away[stage, before] = steps
+            waiting[end] = stage * away.shape[1] + before
+            end += 1
     return end
 
 
