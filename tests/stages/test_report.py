@@ -129,7 +129,8 @@ def test_every_section_shows_its_content(made):
     for said in (
         "Preferences", "preferred", "tie", "The first one.", "Most suggested", "go to the key", "All 2 candidates",
         "def potential(observations, actions, valid):", "25.0%20.0% to 30.0%",
-        "Certificate", "Φ over episode 0", "is added to the reward", "optimal policies are kept, exactly",
+        "Certificate", "present: not applicable, no windows", "Φ over episode 0", "is added to the reward",
+        "optimal policies are kept, exactly",
         "of these sent", "US dollars", "Success rate of the policy", "environment steps", "input: potential",
         "n = 6", "6 of 6", "What the annotator wrote", "counts the steps that collected the dataset whole",
         "Methods against their controls", "Performance profile", "Forms of shaping",

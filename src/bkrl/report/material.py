@@ -67,6 +67,7 @@ def potential(chain: Chain, node: Node, drawn: bool) -> dict[str, Any]:
         "figures": {},
         "training": flatten(facts.get("training", {})),
         "checks": [],
+        "not_applicable": {},
         "examples": [],
         "strips": [],
         "problem": node.problem,
@@ -87,6 +88,7 @@ def potential(chain: Chain, node: Node, drawn: bool) -> dict[str, Any]:
                 {"name": str(c["name"]), "passed": bool(c["passed"]), "detail": str(c.get("detail", ""))}
                 for c in found.get("checks", [])
             ]
+            shown["not_applicable"] = {str(name): str(why) for name, why in found.get("not_applicable", {}).items()}
     except (BkrlError, KeyError, TypeError, ValueError) as problem:
         shown["problem"] = f"{node.key}: its report cannot be read ({problem})."
     return shown
