@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 
 import pytest
@@ -40,3 +41,37 @@ def test_a_progress_without_an_update_has_no_rate(clock, capsys):
     with console.PlainReporter().progress("ask", 10, "answers"):
         clock[0] += 1
     assert capsys.readouterr().err == "ask: 0/10 answers, 1.0 s in all\n"
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch):
+    """A terminal of some width: what has been printed on it."""
+    from rich.console import Console
+
+    def of(width: int) -> Console:
+        made = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width, highlight=False)
+        monkeypatch.setattr(console, "_stdout", lambda: made)
+        return made
+
+    return of
+
+
+HEADER = ("world", "method", "95 % interval", "steps to 80 %", "verdict")
+ROWS = [("BabyAI-Text-GoToLocal-RedBall-S20", "bk-pref [advice]", "0 to 81 %", 1234567, "nothing can be said")]
+
+
+@pytest.mark.parametrize("width", [60, 79, 80, 100, 160])
+def test_no_terminal_breaks_a_word_of_a_table(screen, width):
+    terminal = screen(width)
+    console.print_table("a study", HEADER, ROWS)
+    text = terminal.file.getvalue()
+    assert "a study" in text
+    for word in ("BabyAI-Text-GoToLocal-RedBall-S20", "[advice]", "1,234,567", "nothing", "interval"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= width
+    assert ("─" in text) == (width >= 79)  # below that a list
+
+
+def test_a_pipe_gets_one_line_for_a_row(capsys):
+    console.print_table("", ("run", "what"), [("a", "b " * 400)])
+    assert any(line.count("b") == 400 for line in capsys.readouterr().out.splitlines())

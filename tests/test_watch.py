@@ -116,6 +116,18 @@ def test_a_pipe_gets_one_frame(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)[0]["points"] == [[0, 0.0], [1000, 1.0]]
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_frame_keeps_to_its_width(tmp_path, width):
+    config = WatchConfig(runs=(write(tmp_path / "bk-pref-s1", ROWS, complete=True),))
+    rows = [
+        "".join(text for text, _ in row) for row in watching.frame(watching.read_curves(config), "success", width, 16)
+    ]
+    assert max(map(len, rows)) <= width
+    assert len(rows) <= 16
+    assert "complete" in rows[-1]
+    assert "1,000 steps" in rows[-2]
+
+
 def test_ctrl_c_is_quiet():
     def draw(width, height):
         raise KeyboardInterrupt

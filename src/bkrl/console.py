@@ -131,11 +131,22 @@ def reporter() -> Reporter:
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table on stdout; numbers to the right; every cell is plain text, never markup."""
+    """A table on stdout; numbers to the right; every cell is plain text, never markup. Under a header no word is
+    broken: where a terminal is too narrow for that, each row becomes a list of its cells.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    screen = _stdout()
+    texts = [[cell(value) for value in row] for row in rows]
+    widths = _widths([header, *texts], screen.width) if any(header) else [None] * len(header)
+    if not widths:
+        if title:
+            screen.print(Text(title, style="bold"))
+        for row in rows:
+            print_table("", ("", ""), list(zip(header, row, strict=True)))
+        return
     table = Table(
         title=title or None,
         box=box.SIMPLE_HEAD,
@@ -146,10 +157,28 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
     )
     for i, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[i], (int, float)) and not isinstance(row[i], bool) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
-    _stdout().print(table)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", width=widths[i])
+    for line in texts:
+        table.add_row(*map(Text, line))
+    screen.print(table)
+
+
+def _widths(rows: Sequence[Sequence[str]], screen: int) -> list[int | None]:
+    """Of each column, how wide it is: the columns with most room in their longest text are wrapped until all fit on the
+    screen; nothing when that would break words.
+    """
+    from rich.cells import cell_len
+
+    columns = [[*map(cell_len, column)] for column in zip(*rows, strict=True)]
+    words = [[cell_len(word) for text in column for word in text.split()] for column in zip(*rows, strict=True)]
+    least = [max(column, default=0) for column in words]
+    widths = [max(column) for column in columns]
+    while sum(widths) + 3 * len(widths) - 1 > screen:
+        widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
+        if widths[widest] <= least[widest]:
+            return []
+        widths[widest] -= 1
+    return [*widths]
 
 
 _PALETTE = ("cyan", "yellow", "magenta", "green", "red", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
@@ -194,6 +223,12 @@ def _coloured(picture: Picture) -> Any:
 def is_live() -> bool:
     """Whether stdout is a terminal, which can be drawn on again and again."""
     return sys.stdout.isatty()
+
+
+def picture_size() -> tuple[int, int]:
+    """Columns and rows that a single picture may have: those of the terminal, or PICTURE_SIZE for a pipe."""
+    size = _stdout().size
+    return (size.width, size.height - 1) if is_live() else PICTURE_SIZE
 
 
 def print_json(value: Any) -> None:

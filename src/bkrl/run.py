@@ -137,11 +137,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except FileNotFoundError:
-        raise InputError(f"{path} is missing.") from None
+        raise InputError(f"{path} is missing; restore it or make its run again.") from None
     except (ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error}).") from None
+        raise InputError(f"{path} cannot be read as JSON ({error}); restore it or make its run again.") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path} does not hold a JSON object.")
+        raise InputError(f"{path} does not hold a JSON object; restore it or make its run again.")
     return value
 
 

@@ -22,6 +22,7 @@ _KEYS = {"success": ("eval/success_rate", "rollout/success_rate"), "return": ("e
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille character: column, row → bit
 _MARGIN = 9
+_SPARK = 20
 
 
 class Curve(NamedTuple):
@@ -115,20 +116,22 @@ def frame(curves: Sequence[Curve], metric: str, width: int, height: int) -> list
     rows = _chart(curves, metric, width - _MARGIN, max(height - listed - 4, 3))
     longest = max((len(curve.name) for curve in curves[:listed]), default=0)
     for number, curve in enumerate(curves[:listed]):
-        rows.append(_legend(number, curve, min(longest, max(width - 60, 12))))
+        rows.append(_legend(number, curve, min(longest, max(width - 60, 12)), width))
     if len(curves) > listed:
         rows.append([(f"… and {len(curves) - listed} more runs", None)])
     return rows
 
 
-def _legend(number: int, curve: Curve, longest: int) -> Row:
+def _legend(number: int, curve: Curve, longest: int, width: int) -> Row:
     values = [value for _, value in curve.points]
     figures = f"{values[-1]:8.3f}, best {max(values):.3f}" if values else "       – not logged yet"
     steps = f"{curve.step:,}" + (f"/{curve.total:,}" if curve.total and not curve.complete else "")
     state = "complete" if curve.complete else f"{curve.rate:,.0f} steps/s" if curve.rate else "starting"
     name = curve.name if len(curve.name) <= longest else "…" + curve.name[-longest + 1 :]
-    return [("━━ ", number), (f"{name:<{longest}} ", None), (sparkline(values, 20), number),
-            (f"{figures}  at {steps}  {state}", None)]  # fmt: skip
+    told = f"{figures}  at {steps}  {state}"
+    room = min(width - longest - len(told) - 4, _SPARK)
+    course = sparkline(values, room) if room >= _SPARK // 3 else ""
+    return [("━━ ", number), (f"{name:<{longest}} ", None), (course, number), (told, None)]
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

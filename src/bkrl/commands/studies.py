@@ -56,7 +56,7 @@ def watch(settings: WatchConfig, as_json: bool) -> None:
     if as_json:
         console.print_json([curve._asdict() for curve in watching.read_curves(settings)])
     elif settings.once or not console.is_live():
-        console.print_picture(watching.frame(watching.read_curves(settings), settings.metric, *console.PICTURE_SIZE))
+        console.print_picture(watching.frame(watching.read_curves(settings), settings.metric, *console.picture_size()))
     else:
 
         def draw(width: int, height: int) -> tuple[console.Picture, bool]:
