@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from bkrl.envs import make_vec
 from bkrl.errors import RunFailed
 from bkrl.reporter import Reporter
 from bkrl.rl.checkpoint import Checkpoints
+from bkrl.rl.networks import ActorCritic
+from bkrl.rl.networks.advised import Advice, Advised
 from bkrl.rl.policy import network_for
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
@@ -99,14 +102,35 @@ def test_a_folder_that_is_gone_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
-def make(seed: int = 3) -> PPO:
+def plain(envs, seed: int) -> ActorCritic:
+    return network_for("compact", envs, "symbolic", 2, seed)
+
+
+def advised(envs, seed: int, form: type[Advised] = Advised) -> ActorCritic:
+    return form(plain(envs, seed), Advice(plain(envs, seed + 1), 0.01), weight=3.0, until=1000)
+
+
+class AskedEachTime(Advised):
+    """Advice that nobody keeps: it is asked for in every forward, as if it were learnt too."""
+
+    learnt = property(lambda self: self)
+
+    def shift(self, observations):
+        return None
+
+    def forward(self, observations):
+        logits, values = self.base(observations)
+        return (logits + self.beta * self.advice(observations) if self.now else logits), values
+
+
+def make(seed: int = 3, network=plain) -> PPO:
     torch.set_num_threads(1)
     envs = make_vec("Toy-Grid", 4)
     stream = EnvReward()
     stream.horizon = 2
     streams = [stream, RND((1,), 4, seed=1)]
     config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, anneal_lr=True)
-    return PPO(envs, network_for("compact", envs, "symbolic", 2, seed), streams, config, total_steps=1280, seed=seed)
+    return PPO(envs, network(envs, seed), streams, config, total_steps=1280, seed=seed)
 
 
 class Stop(Exception):
@@ -139,9 +163,9 @@ class StopsAt(Reporter):
         return block()
 
 
-def go(path: Path, stop: float = float("inf"), seed: int = 3) -> tuple[PPO, list[str]]:
+def go(path: Path, stop: float = float("inf"), network=plain) -> tuple[PPO, list[str]]:
     run = Run.create(path, stage="train-rs", config=PPOConfig())
-    ppo = make(seed)
+    ppo = make(network=network)
     reporter = StopsAt(stop)
 
     def judge(number: int, step: int) -> float:
@@ -180,6 +204,32 @@ def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path) -> None
         assert torch.equal(a, b)
     assert whole.episodes == ppo.episodes
     assert timeless(tmp_path / "whole").count("eval/return") == 5
+
+
+def test_advice_kept_for_an_update_is_byte_for_byte_advice_asked_for_each_time(tmp_path: Path) -> None:
+    """Also where the run is stopped in between; Ψ is evaluated once for an update, whatever its epochs."""
+    each, _ = go(tmp_path / "each", network=partial(advised, form=AskedEachTime))
+    kept, _ = go(tmp_path / "kept", network=advised)
+    for stop in (448, 1024):
+        go(tmp_path / "stopped", stop, network=advised)
+    stopped, said = go(tmp_path / "stopped", network=advised)
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert timeless(tmp_path / "each") == timeless(tmp_path / "kept") == timeless(tmp_path / "stopped")
+    go(tmp_path / "plain")
+    assert timeless(tmp_path / "kept") != timeless(tmp_path / "plain")
+    for a, b, c in zip(each.parameters, kept.parameters, stopped.parameters, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_advice_is_asked_for_once_in_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo = make(network=advised)
+    ppo.iterate()
+    asked: list[int] = []
+    evaluate = Advice.forward
+    monkeypatch.setattr(Advice, "forward", lambda self, seen: asked.append(len(seen)) or evaluate(self, seen))
+    ppo.update(*ppo.advantages())
+    assert asked == [len(np.unique(ppo.repeats.origins))]
 
 
 def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> None:

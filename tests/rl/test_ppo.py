@@ -122,7 +122,10 @@ def test_options() -> None:
     clipped = make_ppo("Toy-Chain", clip_vloss=True)
     assert np.isfinite(clipped.iterate()["ppo/value_loss"])
     with pytest.raises(UsageError, match="do not divide into 7"):
-        make_ppo("Toy-Chain", config=PPOConfig(num_minibatches=7))
+        PPOConfig(num_minibatches=7)
+    envs = make_vec("Toy-Chain", 8)  # else the minibatches that the settings promise would not come out even
+    with pytest.raises(ValueError, match="8 worlds for a configuration of 16"):
+        PPO(envs, network_for("compact", envs, "symbolic", 1, 0), [EnvReward()], SMALL, total_steps=1)
 
 
 def test_two_streams_add_up_their_advantages() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bkrl.config import PPOConfig
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.errors import RunFailed, UsageError
+from bkrl.errors import RunFailed
 from bkrl.rl.hardware import CPU, Hardware, compiled
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.networks.repeats import Repeats
@@ -64,16 +64,16 @@ class PPO:
         hardware: Hardware = CPU,
         view: str = "symbolic",
     ) -> None:
-        T, N, K = config.num_steps, envs.num_envs, len(streams)
-        if (T * N) % config.num_minibatches:
-            raise UsageError(f"{N} worlds × {T} steps do not divide into {config.num_minibatches} minibatches.")
+        T, N, K = config.num_steps, config.num_envs, len(streams)
+        if envs.num_envs != N:
+            raise ValueError(f"{envs.num_envs} worlds for a configuration of {N}")
         self.envs, self.streams, self.config, self.view = envs, list(streams), config, view
         self.total_steps, self.clip_vloss, self.seed = total_steps, clip_vloss, seed
         self.bootstrap_truncated = bootstrap_truncated
         self.hardware, self.device = hardware, hardware.device
         self.network = network.to(self.device)
         if hardware.compile:
-            compiled(self.network)
+            compiled(self.network.learnt)
         A = int(envs.single_action_space.n)  # type: ignore[attr-defined]
 
         first, _ = envs.reset(seed=derive_seed(seed, "worlds"))
@@ -243,7 +243,7 @@ class PPO:
         ends_truncated &= self.bootstrap_truncated
         last = torch.from_numpy(np.concatenate([self.seen[T], self.final_seen[ends_truncated]]))
         with self.hardware.autocast():
-            boundary = self.network(last.to(self.device))[1]
+            boundary = self.network.learnt(last.to(self.device))[1]
         next_values = torch.cat([self.values[1:], boundary[None, :N]])
 
         terminated = torch.from_numpy(r.terminated).to(self.device)
@@ -268,6 +268,7 @@ class PPO:
         H = self.rollout_.horizon
         b_actions = torch.from_numpy(self.rollout_.actions[H : H + T]).flatten().to(self.device)
         b_origins = None if self.repeats is None else torch.from_numpy(self.repeats.origins)
+        b_shift = self._shift(b_obs, b_origins)
         b_logp = _log_prob(self.logits.flatten(0, 1), b_actions)
         b_values, b_returns = self.values.flatten(0, 1), returns.flatten(0, 1)
         b_advantages = (advantages * self.coef).sum(-1).flatten()
@@ -285,7 +286,9 @@ class PPO:
                 else:
                     which, repeats = b_origins[mb].unique(return_inverse=True)
                 with self.hardware.autocast():
-                    logits, values = self.network(b_obs[which])
+                    logits, values = self.network.learnt(b_obs[which])
+                if b_shift is not None:
+                    logits = logits + b_shift[which]
                 if repeats is not None:
                     logits, values = logits.index_select(0, repeats), values.index_select(0, repeats)
                 log_probs = logits.log_softmax(-1)
@@ -337,6 +340,16 @@ class PPO:
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
         }
+
+    @torch.no_grad()
+    def _shift(self, b_obs: Tensor, b_origins: Tensor | None) -> Tensor | None:
+        """(T * N, A) what stands still in the logits of all epochs, at the origins of repeats; None: nothing."""
+        looked_at = torch.arange(len(b_obs), device=self.device) if b_origins is None else b_origins.unique()
+        with self.hardware.autocast():
+            shift = self.network.shift(b_obs[looked_at])
+        if shift is None:
+            return None
+        return shift.new_zeros(len(b_obs), shift.shape[1]).index_copy_(0, looked_at, shift)
 
     def _diagnosis(self, table: Tensor, grad_norm: Tensor) -> str:
         """What was not finite first, and how large the rewards and values were that it was computed from."""

@@ -66,6 +66,16 @@ class ActorCritic(nn.Module):
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
+    @property
+    def learnt(self) -> ActorCritic:
+        """The part that is trained; its logits lack `shift`."""
+        return self
+
+    def shift(self, observations: Tensor) -> Tensor | None:
+        """(B, A) what is added to the logits of `learnt` and stands still between two calls of `at_step`; None: 0."""
+        del observations
+        return None
+
     def at_step(self, step: int) -> None:
         """Told before each rollout how many environment steps were taken: for what changes by a schedule."""
 

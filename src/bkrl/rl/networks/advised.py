@@ -65,8 +65,16 @@ class Advised(ActorCritic):
         self.now = self.weight * max(0.0, 1.0 - step / self.until)
         self.beta.fill_(self.now)
 
+    @property
+    def learnt(self) -> ActorCritic:
+        """The base."""
+        return self.base
+
+    def shift(self, observations: Tensor) -> Tensor | None:
+        """(B, A) β Ψ; None once β is 0."""
+        return None if self.now == 0.0 else self.beta * self.advice(observations)
+
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         logits, values = self.base(observations)
-        if self.now == 0.0:
-            return logits, values
-        return logits + self.beta * self.advice(observations), values
+        shift = self.shift(observations)
+        return (logits if shift is None else logits + shift), values
