@@ -41,6 +41,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool) -> None:
     page.open(html, width, 800, dark)
     assert page.run("document.scrollingElement.scrollWidth") <= width
+    first = "[...document.querySelectorAll('.scroll tbody tr:first-child td:nth-child(3)')]"
+    assert all(
+        right <= width for right in page.run(f"{first}.map((cell) => cell.getBoundingClientRect().right)")
+    )  # the figures, not only the names before them
+    assert page.run("[...document.querySelectorAll('.scroll:not([tabindex])')].length") == 0
     assert page.run(browser.CONTRAST) == []
     assert page.run(browser.NAMELESS) == []
     levels = page.run("[...document.querySelectorAll('h1,h2,h3,h4,h5')].map((h) => +h.tagName[1])")
