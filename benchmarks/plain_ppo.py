@@ -2,20 +2,74 @@
 
 Float32 throughout, observations kept as floats, two passes through the network for each acting step (one for the
 action, one for the value, as in the published code), figures fetched from the tensors in every minibatch.
+
+`pip install crafter` brings opensimplex, whose noise is compiled where numba happens to be installed and pure Python
+where it is not; crafter does not ask for numba. `crafter_noise` chooses, so that both can be measured beside numba.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
 from bkrl.rl.networks import build_network
+
+
+@cache
+def _opensimplex(numba: bool) -> ModuleType:
+    """opensimplex as it is imported with numba, or without; checked by what its noise function is."""
+    kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("numba", "opensimplex")}
+    for name in [name for name in kept if name.startswith("opensimplex")]:
+        del sys.modules[name]
+    if not numba:
+        sys.modules["numba"] = None  # type: ignore[assignment]  # importing it raises ImportError
+    try:
+        found = importlib.import_module("opensimplex")
+        noise = sys.modules["opensimplex.internals"]._noise3
+    finally:
+        for name in [name for name in sys.modules if name.startswith("opensimplex") or name == "numba"]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+    if isinstance(noise, FunctionType) is numba:
+        raise RuntimeError(f"opensimplex is {'not ' if numba else ''}compiled; this version chooses in another way.")
+    return found
+
+
+@contextmanager
+def crafter_noise(numba: bool) -> Iterator[None]:
+    """Let crafter's worlds be made of noise that is compiled by numba, or of noise in pure Python."""
+    worldgen: Any = importlib.import_module("crafter.worldgen")
+    before = worldgen.opensimplex
+    worldgen.opensimplex = _opensimplex(numba)
+    try:
+        yield
+    finally:
+        worldgen.opensimplex = before
+
+
+class TimedResets(gym.Wrapper[Any, Any, Any, Any]):
+    """A world that knows how long its resets took."""
+
+    seconds = 0.0
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset, on the clock."""
+        start = time.perf_counter()
+        found = super().reset(**options)
+        self.seconds += time.perf_counter() - start
+        return found
 
 
 class Plain:
@@ -27,7 +81,7 @@ class Plain:
     """
 
     def __init__(self, make: Callable[[], Any], num_envs: int, num_steps: int) -> None:
-        self.envs = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.envs = SyncVectorEnv([lambda: TimedResets(make())] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self.N, self.T = num_envs, num_steps
         first, _ = self.envs.reset(seed=0)
         shape = first.shape[1:]
@@ -61,6 +115,17 @@ class Plain:
             obs, reward, terminated, truncated, _ = self.envs.step(action.numpy())
             self.rewards[t] = torch.tensor(reward)
             self.next_obs, self.next_done = torch.Tensor(obs), torch.Tensor(terminated | truncated)
+        return time.perf_counter() - start
+
+    def resets_took(self) -> float:
+        """Seconds all resets took so far."""
+        return sum(world.seconds for world in self.envs.envs)  # type: ignore[attr-defined]
+
+    def reset(self, count: int) -> float:
+        """Start `count` new episodes in each of the worlds in turn; the seconds they took."""
+        start = time.perf_counter()
+        for number in range(count):
+            self.envs.envs[number % self.N].reset()
         return time.perf_counter() - start
 
     def update(self, minibatches: int = 16) -> float:

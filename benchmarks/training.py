@@ -10,12 +10,19 @@ For BabyAI (RedBall-S20), and with `crafter_` before the name for Crafter (place
   `paper_fraction_every_view` is the same with every view looked at: what the loop alone costs.
 * `naive_ratio`: that run over the same algorithm written plainly on the reference worlds (`plain_ppo.py`).
 * `compact_ratio`: a run with the compact network on one thread over that plain run on `--threads`.
+* `crafter_naive_ratio`, `crafter_compact_ratio`: the same, where the reference world is as `pip install crafter` leaves
+  it, which is what a user of the published code has: the noise its terrain is made of in pure Python.
+  `…_ratio_numba`: the kinder case that numba happens to be installed too and compiles that noise (bkrl needs numba, so
+  beside it it does). Which of the two runs is checked on the noise function itself.
 * `collect_fraction`: the compact network paid for novelty (RND), over the same paid by the world; one thread.
 * `…_share_…`: where our two runs spend their time.
 
 The sides take turns, so that other work on the machine hits all of them; a ratio is the median of the rounds' ratios.
-Everything includes resets. Only the plain side on Crafter is put together from parts: 64 acting steps of each world
-(after enough random steps for episodes to end at all times) and one of the 16 minibatches.
+Everything includes resets. Only the plain side on Crafter is put together from parts, each measured in every round: the
+acting steps of a quarter of a rollout, less what resets took in them; one of the 16 minibatches; and resets by
+themselves, whose mean (`crafter_plain_reset_s`, …`_numba_reset_s`) is shared out among the steps of an episode
+(`crafter_plain_episode_length`: of some 1,500 episodes of random play, which is what the policy does at first; the few
+resets within those acting steps would make a mean that is mostly chance).
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ from bkrl.rl.policy import network_for, observation_options
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
 from bkrl.rl.streams import EnvReward, RewardStream
-from plain_ppo import Plain
+from plain_ppo import Plain, crafter_noise
 
 ENVS = {"babyai": "BabyAI-Text-GoToLocal-RedBall-S20", "crafter": "Crafter-Text-PlaceCraftingTable"}
 PAPER_ROLLOUT = {"babyai": (8, 128), "crafter": (16, 256)}  # worlds × steps, as published
@@ -113,12 +120,47 @@ class Ceiling:
         return 1 / (acting + 4 * training)
 
 
-def plain_rate(plain: Plain, threads: int, steps: int, minibatches: int) -> float:
-    """Steps a second of the plain side, from `steps` acting steps and `minibatches` of the 16."""
+def plain_rate(plain: Plain, threads: int) -> float:
+    """Steps a second of the plain side over a whole rollout and its update."""
     torch.set_num_threads(threads)
-    acting = plain.act(0, steps) / (steps * plain.N)
-    training = plain.update(minibatches) * 16 / minibatches / (plain.T * plain.N)
-    return 1 / (acting + training)
+    return plain.T * plain.N / (plain.act(0, plain.T) + plain.update())
+
+
+class PlainParts:
+    """The plain side on Crafter, put together from parts because a whole rollout would take minutes."""
+
+    def __init__(self, env_id: str, plain: Plain) -> None:
+        self.plain = plain
+        self.reset_seconds: dict[bool, list[float]] = {False: [], True: []}
+        rng = np.random.default_rng(0)
+        envs = make_vec(env_id, 64)  # the native engine ends episodes as the reference does, and sooner
+        envs.reset(seed=0)
+        actions = len(world(env_id).action_names)
+        steps, ended = 4_000, 0
+        for _ in range(steps):
+            _, _, terminated, truncated, _ = envs.step(rng.integers(0, actions, envs.num_envs))
+            ended += int(np.count_nonzero(terminated | truncated))
+        envs.close()
+        self.episode_length = steps * 64 / ended
+        with crafter_noise(numba=True):  # let episodes spread out: at first all worlds are equally young
+            for _ in range(200):
+                plain.next_obs = torch.Tensor(plain.envs.step(rng.integers(0, actions, plain.N))[0])
+            plain.reset(1)
+
+    def rate(self, threads: int, numba: bool) -> float:
+        """Steps a second, where noise is compiled or in pure Python."""
+        plain, steps = self.plain, self.plain.T // 4
+        torch.set_num_threads(threads)
+        before = plain.resets_took()
+        with crafter_noise(numba=True):  # these resets are taken out again, so let them be the short ones
+            seconds = plain.act(0, steps)
+        acting = (seconds - (plain.resets_took() - before)) / (steps * plain.N)
+        training = plain.update(1) * 16 / (plain.T * plain.N)
+        count = 32 if numba else 8
+        with crafter_noise(numba):
+            reset = plain.reset(count) / count
+        self.reset_seconds[numba].append(reset)
+        return 1 / (acting + training + reset / self.episode_length)
 
 
 def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
@@ -130,10 +172,7 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
     view = observation_options(facts, "paper")[1]
     reference: dict[str, Any] = {"observation": "image"} if view == "image" else {}
     plain = Plain(lambda: make(env_id, backend="reference", **reference), N, T)
-    if family == "crafter":  # let episodes spread out: at first all worlds are equally young
-        rng = np.random.default_rng(0)
-        for _ in range(200):
-            plain.next_obs = torch.Tensor(plain.envs.step(rng.integers(0, len(facts.action_names), N))[0])
+    parts = PlainParts(env_id, plain) if family == "crafter" else None
     paper, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, True))
     compact, novelty = (our_run(env_id, "compact", PPOConfig(), novelty=novelty) for novelty in (False, True))
     space = paper.envs.single_observation_space
@@ -141,15 +180,16 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
     ceiling = Ceiling(shape, len(facts.action_names), N, T, sample=16 if family == "crafter" else 64)
 
     shares: dict[str, Shares] = {"paper": {}, "compact": {}}
-    acting, minibatches = (64, 1) if family == "crafter" else (T, 16)
     sides: dict[str, Callable[[], float]] = {
         "ceiling": lambda: max(ceiling.rate(settings, threads) for settings in SETTINGS),
         "paper": lambda: rate_of(paper, threads, 1 if family == "crafter" else 2, shares["paper"]),
         "every_view": lambda: rate_of(every, threads, 1),
-        "plain": lambda: plain_rate(plain, threads, acting, minibatches),
+        "plain": lambda: plain_rate(plain, threads) if parts is None else parts.rate(threads, numba=False),
         "compact": lambda: rate_of(compact, 1, 4, shares["compact"]),
         "novelty": lambda: rate_of(novelty, 1, 4),
     }
+    if parts is not None:
+        sides["plain_numba"] = lambda: parts.rate(threads, numba=True)
     for name in ("ceiling", "compact", "novelty"):  # compile and warm up
         sides[name]()
     if family == "babyai":
@@ -171,6 +211,14 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
         "compact_ratio": ratio("compact", "plain"),
         "collect_fraction": ratio("novelty", "compact"),
     }
+    if parts is not None:
+        found |= {
+            "naive_ratio_numba": ratio("paper", "plain_numba"),
+            "compact_ratio_numba": ratio("compact", "plain_numba"),
+            "plain_reset_s": statistics.mean(parts.reset_seconds[False]),
+            "plain_numba_reset_s": statistics.mean(parts.reset_seconds[True]),
+            "plain_episode_length": parts.episode_length,
+        }
     found |= {f"{name}_steps_per_s": statistics.median(values) for name, values in rates.items()}
     for name, taken in shares.items():
         found |= {f"{name}_share_{phase}": seconds / sum(taken.values()) for phase, seconds in taken.items()}
