@@ -10,7 +10,7 @@ import torch
 
 from bkrl.errors import InputError
 from bkrl.partition import TEST, TRAIN, partition
-from bkrl.potentials.distinct import number
+from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load, save_net
 from bkrl.potentials.preference_fit import (
     Pairs,
@@ -20,7 +20,7 @@ from bkrl.potentials.preference_fit import (
     fit_temperature,
     split_pairs,
 )
-from bkrl.potentials.preference_net import NetConfig, PreferenceNet
+from bkrl.potentials.preference_net import CellEncoder, NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.report.statistics import wilson_interval
 from bkrl.windows import Windows
@@ -214,6 +214,73 @@ def test_what_is_faced_is_seen():
     assert torch.equal(flat[:3], flat[4:7])
     assert not torch.equal(flat[3], flat[7])
     assert len(np.unique(raw(number(windows)))) == 8
+
+
+@pytest.mark.parametrize("shape", [(7, 7, 3), (9, 7, 1), (4, 4, 2), (4, 3, 1)])
+def test_cells_are_pooled_in_blocks_of_sixteen(shape):
+    torch.manual_seed(0)
+    encoder = CellEncoder(shape, 8).eval().requires_grad_(False)
+    views = np.random.default_rng(0).integers(0, 3, (12, *shape)).astype(np.uint8)
+    views[0, 0, 0] = 200  # shares the last category
+    encoder(torch.from_numpy(views[:5]))  # what is known already must not matter
+    values = torch.from_numpy(views).reshape(12, -1, shape[2])
+    highest, total = encoder._pool_frozen(values)
+    codes = values.clamp(max=31).long() @ torch.tensor([32**i for i in range(shape[2])][::-1])
+    cells = torch.stack(
+        [torch.stack([encoder._vectors(code[None])[0, p] for p, code in enumerate(row)]) for row in codes]
+    )
+    expected = np.zeros((12, 32), np.float32)
+    for start in range(0, cells.shape[1], 16):
+        block = np.zeros((12, 32), np.float32)
+        for p in range(start, min(start + 16, cells.shape[1])):
+            block += cells[:, p].numpy()
+        expected += block
+    np.testing.assert_array_equal(total.numpy(), expected)
+    np.testing.assert_array_equal(highest.numpy(), cells.amax(1).numpy())
+    np.testing.assert_allclose(total.numpy(), cells.sum(1).numpy(), rtol=1e-6)
+    learning = encoder.train()._pool_training(values)
+    np.testing.assert_allclose(learning[0], highest, rtol=1e-5)
+    np.testing.assert_allclose(learning[1], total, rtol=1e-5)
+
+
+CRAFTER = NetConfig((82,), 6, 1, grid=(9, 7), faced=(63, 30, 32, 22, 40))
+
+
+@pytest.mark.parametrize("config", [CRAFTER, NetConfig((7, 7, 3), 6, 1)])
+def test_scores_are_the_networks_own_bit_for_bit(config):
+    torch.manual_seed(0)
+    raw = PreferenceRaw(PreferenceNet(config))
+    rng = np.random.default_rng(0)
+    views = rng.integers(0, 4, (256, *config.obs_shape)).astype(np.uint8)  # as many of all as a chunk has rows
+    index = np.stack([np.arange(256), rng.permutation(256)], 1)
+    actions, valid = rng.integers(0, 6, (256, 1)), np.stack([rng.random(256) < 0.7, np.ones(256, bool)], 1)
+    with torch.no_grad():
+        own = raw.nets[0](*map(torch.from_numpy, (views, index, actions, valid)))
+    np.testing.assert_array_equal(raw(NumberedWindows(views, index, actions, valid)), own.numpy().astype(np.float64))
+
+
+def test_views_that_look_alike_are_embedded_once_but_a_change_between_them_counts(monkeypatch):
+    torch.manual_seed(0)
+    raw = PreferenceRaw(PreferenceNet(CRAFTER))
+    net = raw.nets[0]
+    views = np.random.default_rng(0).integers(0, 19, (60, 82)).astype(np.uint8)
+    views[:, 81] = np.arange(60)  # daylight: twenty of their own, then two bins
+    views[20:, :81] = views[20, :81]
+    seen = net.alike(views)
+    embedded = net.embed(torch.from_numpy(views))
+    assert len(np.unique(seen, axis=0)) == len(np.unique(embedded.numpy(), axis=0)) == 22
+    rows: list[np.ndarray] = []
+    embed = net.embed
+    monkeypatch.setattr(net, "embed", lambda part: rows.append(part.numpy()) or embed(part))
+    index = np.array([[30, 31], [31, 31], [30, 30], [25, 45], [45, 45]])
+    scores = raw(NumberedWindows(views, index, np.zeros((5, 1), np.int64), np.ones((5, 2), bool)))
+    assert len(np.unique(np.concatenate(rows), axis=0)) == 22
+    assert scores[1] == scores[2]
+    assert len(np.unique(scores)) == 4
+    other = NetConfig((7, 7, 3), 6, 0)
+    looks = np.zeros((3, 7, 7, 3), np.uint8)
+    looks[1:, 0, 0, 0] = 31, 77
+    assert len(np.unique(PreferenceNet(other).alike(looks), axis=0)) == 2
 
 
 def test_statistics_by_hand():

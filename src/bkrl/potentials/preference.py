@@ -7,6 +7,7 @@ of two scores the logit of "A is better" (`preference_fit` trains and calibrates
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from bkrl.errors import InputError
-from bkrl.potentials.distinct import NumberedWindows
+from bkrl.potentials.distinct import NumberedWindows, distinct_rows
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
 from bkrl.run import atomic_write
@@ -51,23 +52,21 @@ class PreferenceRaw:
 def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]:
     """(B,) scores of one network: what is distinct is worked out once."""
     index = windows.index
-    embedded = _in_chunks(net.embed, torch.from_numpy(np.ascontiguousarray(windows.views)))
+    first, kind = distinct_rows(net.alike(windows.views))
+    embedded = _in_chunks(net.embed, torch.from_numpy(windows.views[first]))
     present = _in_chunks(net.present, embedded)
-    place = index[:, -1:]
-    tokens = present
+    steps = np.stack([index[:, :-1], windows.actions, index[:, 1:]], axis=-1).reshape(-1, 3)
+    past, rows = torch.empty(0, present.shape[1]), kind[index[:, -1:]]
     if net.config.horizon:
-        steps = np.stack([index[:, :-1], windows.actions, index[:, 1:]], axis=-1).reshape(-1, 3)
-        # a transition is one number: views and actions are few
-        code = (steps[:, 0] * net.config.num_actions + steps[:, 1]) * len(windows.views) + steps[:, 2]
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        before, action, after = (torch.from_numpy(np.ascontiguousarray(column)) for column in steps[first].T)
-        past = _in_chunks(lambda b, a, c: net.transitions(embedded, b, a, c), before, action, after)
-        tokens = torch.cat([past, present])
-        place = np.concatenate([inverse.reshape(len(index), -1), place + len(past)], axis=1)
-    size = place.shape[1], tokens.shape[1]
+        once, inverse = distinct_rows(steps)
+        before, action, after = steps[once].T
+        arrays = (kind[before], np.ascontiguousarray(action), kind[after], before != after)
+        past = _in_chunks(partial(net.transitions, embedded), *map(torch.from_numpy, arrays))
+        rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
+    places = net.places()
     scores = _in_chunks(
-        lambda rows, mask: net.score(tokens.index_select(0, rows.flatten()).view(-1, *size), mask),
-        torch.from_numpy(place),
+        lambda part, valid: net.score(net.gather(past, present, part, places), valid),
+        torch.from_numpy(rows),
         torch.from_numpy(windows.valid),
     )
     return scores.numpy().astype(np.float64)

@@ -15,8 +15,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from bkrl.jit import kernel
 
 _LEVELS = 32  # categories of a value in a flat observation; larger values share the last ones (see `bucket`)
 
@@ -74,25 +78,26 @@ class CellEncoder(nn.Module):
             nn.init.normal_(table, std=0.5)
         self.cell = nn.Linear(cell, cell)
         self.mix = nn.Linear(2 * cell, hidden)
-        self._known: dict[int, int] = {}
-        self._frozen = torch.zeros(0, self.places, cell)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._row_of = np.full(_LEVELS**self.channels, -1, np.int32)  # -1: a kind of cell not met yet
+        self._frozen = torch.zeros(0, self.places, self.cell.out_features)
 
     def forward(self, views: Tensor) -> Tensor:
         """(M, *shape) uint8 → (M, hidden).
 
         There are few kinds of cells, so each is worked out once for every place and then looked up.
         """
-        values = views.reshape(len(views), self.places, self.channels).clamp(max=_LEVELS - 1).long()
+        values = views.reshape(len(views), self.places, self.channels)
+        highest, total = self._pool_training(values) if self.training else self._pool_frozen(values)
+        return nn.functional.relu(self.mix(torch.cat([highest, total / math.sqrt(self.places)], 1)))
+
+    def _pool_training(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        values = values.clamp(max=_LEVELS - 1).long()
         codes = values[..., 0]
         for channel in range(1, self.channels):
             codes = codes * _LEVELS + values[..., channel]
-        if self.training:
-            highest, total = self._pool_training(codes)
-        else:
-            highest, total = self._pool_frozen(codes)
-        return nn.functional.relu(self.mix(torch.cat([highest, total / math.sqrt(self.places)], 1)))
-
-    def _pool_training(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         present, local = _numbered(codes)
         kinds = len(present)
         vectors = self._vectors(present).transpose(0, 1).reshape(self.places * kinds, -1)
@@ -100,16 +105,22 @@ class CellEncoder(nn.Module):
         bag = nn.functional.embedding_bag
         return bag(index, vectors, mode="max"), bag(index, vectors, mode="sum")
 
-    def _pool_frozen(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+    def _pool_frozen(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """As in training, from a table that grows: each kind in a computation of its own, so no other can change it."""
-        present, local = _numbered(codes)
-        new = [int(code) for code in present if int(code) not in self._known]
-        if new:
-            self._known.update(zip(new, range(len(self._known), len(self._known) + len(new)), strict=True))
+        codes = np.empty((len(values), self.places), np.int64)
+        _encode(values.numpy(), codes)
+        new = np.unique(codes[self._row_of[codes] < 0])
+        if len(new):
+            first = len(self._frozen)
             self._frozen = torch.cat([self._frozen, *(self._vectors(torch.tensor([code])) for code in new)])
-        rows = torch.tensor([self._known[int(code)] for code in present])[local]
-        cells = self._frozen.flatten(0, 1)[rows * self.places + torch.arange(self.places)]
-        return cells.amax(1), cells.sum(1)
+            self._row_of[new] = np.arange(first, len(self._frozen))
+        highest, total = torch.empty(2, len(values), self._frozen.shape[2])
+        _pool(codes, self._row_of, self._frozen.numpy(), highest.numpy(), total.numpy())
+        return highest, total
+
+    def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Views (M, *shape) in which what cannot be told apart is equal."""
+        return np.minimum(views, _LEVELS - 1)
 
     def _vectors(self, codes: Tensor) -> Tensor:
         """(K,) kinds of cells → (K, places, cell)."""
@@ -121,9 +132,46 @@ class CellEncoder(nn.Module):
 
     def train(self, mode: bool = True) -> CellEncoder:
         """Training changes the weights, so what was worked out with the old ones is forgotten."""
-        self._known = {}
-        self._frozen = torch.zeros(0, self.places, self.cell.out_features)
+        self._forget()
         return super().train(mode)
+
+
+@kernel
+def _encode(values, codes):  # type: ignore[no-untyped-def]
+    """codes[m, p]: the kind of cell that values[m, p] are, as one number."""
+    for m in range(values.shape[0]):
+        for p in range(values.shape[1]):
+            code = 0
+            for channel in range(values.shape[2]):
+                code = code * _LEVELS + min(int(values[m, p, channel]), _LEVELS - 1)
+            codes[m, p] = code
+
+
+@kernel
+def _pool(codes, row_of, table, highest, total):  # type: ignore[no-untyped-def]
+    """Maximum and sum of table[row_of[codes[m, p]], p] over the places p.
+
+    Summed in blocks of sixteen, then the blocks: the order in which PyTorch sums, so that Φ is what it was with that.
+    """
+    size = table.shape[2]
+    block, high = np.empty(size, table.dtype), np.empty(size, table.dtype)
+    for m in range(codes.shape[0]):
+        block[:] = 0
+        high[:] = -np.inf
+        total[m] = 0
+        for p in range(codes.shape[1]):
+            row = row_of[codes[m, p]]
+            for i in range(size):
+                value = table[row, p, i]
+                block[i] += value
+                high[i] = max(high[i], value)
+            if p % 16 == 15:
+                for i in range(size):
+                    total[m, i] += block[i]
+                    block[i] = 0
+        for i in range(size):
+            total[m, i] += block[i]
+            highest[m, i] = high[i]
 
 
 def _numbered(codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,10 +182,13 @@ def _numbered(codes: Tensor) -> tuple[Tensor, Tensor]:
     return present, lookup[codes]
 
 
+_BYTES = torch.arange(256)
+_BUCKETS = torch.where(_BYTES < 20, _BYTES, (20 + (_BYTES - 20) // 20).clamp(max=_LEVELS - 1))
+
+
 def bucket(values: Tensor) -> Tensor:
     """uint8 → category below _LEVELS: 0..19 exactly, larger values in 12 bins (a clock or a light level)."""
-    values = values.long()
-    return torch.where(values < 20, values, (20 + (values - 20) // 20).clamp(max=_LEVELS - 1))
+    return _BUCKETS[values.long()]
 
 
 class FlatEncoder(nn.Module):
@@ -179,8 +230,13 @@ class FlatEncoder(nn.Module):
             found.append(self.ahead(bucket(flat.gather(1, self.cell_ahead[way][:, None])[:, 0])))
         return torch.cat(found, 1)
 
+    def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Views (M, size) in which what cannot be told apart is equal."""
+        flat = views.reshape(len(views), -1)
+        return np.concatenate([flat[:, : self.cells], _BUCKETS.numpy().astype(np.uint8)[flat[:, self.cells :]]], 1)
 
-def view_encoder(config: NetConfig) -> tuple[nn.Module, int]:
+
+def view_encoder(config: NetConfig) -> tuple[CellEncoder | FlatEncoder, int]:
     """The encoder that suits an observation's shape (a grid of cells or a flat vector), and the size of its output."""
     if len(config.obs_shape) == 3:
         return CellEncoder(config.obs_shape, config.hidden), config.hidden
@@ -190,6 +246,10 @@ def view_encoder(config: NetConfig) -> tuple[nn.Module, int]:
 
 def _bounded_exp(x: Tensor) -> Tensor:
     return x.clamp(-40.0, 40.0).exp()
+
+
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of windows: tokens (B, H+1, width), queries and values (B, heads, H+1, n), keys (B, heads, n, H+1)."""
 
 
 class PreferenceNet(nn.Module):
@@ -216,20 +276,27 @@ class PreferenceNet(nn.Module):
         self.mlp_in, self.mlp_out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.value_and_weight = nn.Linear(width, 2)
 
+    def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Views (M, …) in which what the network cannot tell apart is equal: equal rows embed equally."""
+        return self.view.alike(views)
+
     def embed(self, views: Tensor) -> Tensor:
         """(M, *obs_shape) uint8 → (M, 3 * width), once for each distinct view."""
         return self.reads(self.view(views))
 
-    def transitions(self, embedded: Tensor, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+    def transitions(self, embedded: Tensor, before: Tensor, action: Tensor, after: Tensor, moved: Tensor) -> Tensor:
         """(T, 4 * width) tokens with their queries, keys and values, once for each distinct transition.
 
         Args:
             embedded: (M, 3 * width) from `embed`.
             before, after: (T,) rows of it; action: (T,).
+            moved: (T,) whether the view changed at all, also where it embeds the same.
         """
         width = self.config.width
-        moved = self.changed((before != after).long())
-        return self._token(embedded[before, :width] + embedded[after, width : 2 * width] + self.action(action) + moved)
+        changed = self.changed(moved.long())
+        return self._token(
+            embedded[before, :width] + embedded[after, width : 2 * width] + self.action(action) + changed
+        )
 
     def present(self, embedded: Tensor) -> Tensor:
         """(M, 4 * width) tokens of views as the present."""
@@ -239,23 +306,35 @@ class PreferenceNet(nn.Module):
         token = self.norm_token(nn.functional.relu(x))
         return torch.cat([token, nn.functional.linear(token, self.qkv.weight)], 1)
 
-    def score(self, tokens: Tensor, valid: Tensor) -> Tensor:
-        """Scores (B,).
+    def places(self) -> Tensor:
+        """(H+1, 4 * width) what its place in the window adds to a token: attention is linear in its inputs."""
+        return torch.cat([self.position, self.qkv(self.position)], 1)
 
-        Args:
-            tokens: (B, H+1, 4 * width), the transitions' and, last, the present's.
-            valid: (B, H+1).
-        """
+    def arrange(self, tokens: Tensor) -> Inputs:
+        """What `score` takes, from (B, H+1, 4 * width) tokens, the transitions' and, last, the present's."""
         width, heads = self.config.width, self.config.heads
         batch, length, _ = tokens.shape
-        # attention is linear in its inputs, so what a place adds to them is added afterwards
-        tokens = tokens + torch.cat([self.position, self.qkv(self.position)], 1)
-        x = tokens[..., :width]
+        tokens = tokens + self.places()
         q, k, v = tokens[..., width:].reshape(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+        return tokens[..., :width], q, k.transpose(-1, -2), v
+
+    def gather(self, past: Tensor, present: Tensor, rows: Tensor, places: Tensor) -> Inputs:
+        """The same without gradients: rows (B, H+1) of the distinct transitions and, last, of the distinct presents."""
+        batch, length = rows.shape
+        width, heads = self.config.width, self.config.heads
+        x = torch.empty(batch, length, width)
+        q, v = torch.empty(2, batch, heads, length, width // heads)
+        k = torch.empty(batch, heads, width // heads, length)
+        _gather(*(array.numpy() for array in (past, present, rows, places, x, q, k, v)))
+        return x, q, k, v
+
+    def score(self, inputs: Inputs, valid: Tensor) -> Tensor:
+        """Scores (B,) from what `arrange` or `gather` made, and valid (B, H+1)."""
+        x, q, k, v = inputs
         # softmax by hand: over six entries torch's own costs more than everything else in this block
-        weights = _bounded_exp(q @ k.transpose(-1, -2) / math.sqrt(width // heads)) * valid[:, None, None, :]
+        weights = _bounded_exp(q @ k / math.sqrt(q.shape[-1])) * valid[:, None, None, :]
         mixed = (weights @ v) / weights.sum(-1, keepdim=True)
-        x = x + self.attended(mixed.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.attended(mixed.transpose(1, 2).reshape(x.shape))
         x = x + self.mlp_out(nn.functional.relu(self.mlp_in(self.norm_mlp(x))))
         value, weight = self.value_and_weight(self.norm_out(x)).unbind(-1)
         weight = _bounded_exp(weight) * valid
@@ -268,6 +347,30 @@ class PreferenceNet(nn.Module):
             views: (M, *obs_shape) uint8; index: (B, H+1) which of them stands where; actions: (B, H); valid: (B, H+1).
         """
         embedded = self.embed(views)
-        past = self.transitions(embedded, index[:, :-1].flatten(), actions.flatten(), index[:, 1:].flatten())
+        before, after = index[:, :-1].flatten(), index[:, 1:].flatten()
+        past = self.transitions(embedded, before, actions.flatten(), after, before != after)
         present = self.present(embedded)[index[:, -1:]]
-        return self.score(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1), valid)
+        return self.score(self.arrange(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1)), valid)
+
+
+@kernel
+def _gather(past, present, rows, places, x, q, k, v):  # type: ignore[no-untyped-def]
+    """Tokens by their rows, each with what its place adds, taken apart as attention needs it."""
+    length, width = x.shape[1:]
+    heads, size = q.shape[1], q.shape[3]
+    token = np.empty(4 * width, x.dtype)
+    for b in range(rows.shape[0]):
+        for i in range(length):
+            found = past[rows[b, i]] if i < length - 1 else present[rows[b, i]]
+            for j in range(4 * width):
+                token[j] = found[j] + places[i, j]
+            for j in range(width):
+                x[b, i, j] = token[j]
+            for head in range(heads):
+                start = width + head * size
+                for j in range(size):
+                    q[b, head, i, j] = token[start + j]
+                for j in range(size):
+                    k[b, head, j, i] = token[start + width + j]
+                for j in range(size):
+                    v[b, head, i, j] = token[start + 2 * width + j]
