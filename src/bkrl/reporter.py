@@ -37,6 +37,15 @@ class Line:
     note: str = ""
 
 
+def duration(seconds: float | None) -> str:
+    """A length of time for the eye: "40 s", "12 min", "3.5 h"; an en dash for none."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class Board(Protocol):
     """Tell how all of many runs stand, with a summary."""
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from bkrl.config import SweepConfig
 from bkrl.errors import UsageError
 from bkrl.executors import Executor, cores, open_executor
-from bkrl.reporter import Line, Reporter
+from bkrl.reporter import Line, Reporter, duration
 from bkrl.run import Run, atomic_write, changed, check_inputs, hold, read_json, to_json
 from bkrl.study import Cell, MergeConfig, Study, load_study
 
@@ -320,13 +320,6 @@ def _summary(lines: Sequence[Line], seconds: float) -> str:
         parts.append(f"about {duration(left / rate)} of steps left")
     parts.append(f"{duration(seconds)} so far")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A length of time for the eye: "40 s", "12 min", "3.5 h"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def last_step(run_dir: Path) -> int:

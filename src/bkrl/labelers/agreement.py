@@ -58,7 +58,7 @@ def alpha_with_interval(units: Sequence[Sequence[str]], seed: int = 0) -> dict[s
     An interval is null where hardly any resample has two different answers.
     """
     counts = _counts(units)
-    value = None if len(counts) == 0 else _alpha(np.ones((1, len(counts))), counts)[0]
+    value = krippendorff_alpha(units)
     low = high = None
     if value is not None:
         rng = generator(seed, "label", "alpha")

@@ -22,6 +22,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
+from bkrl.reporter import duration
 
 RATIO_RANGE = (0.25, 4.0)
 _TEMPLATES = resources.files("bkrl.report").joinpath("templates")
@@ -99,15 +100,6 @@ def figure(value: Any) -> str:
             return "–"
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     return str(value)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people: 41 s, 12 min, 3.5 h."""
-    if seconds is None:
-        return "–"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def compact_json(value: Any) -> str:

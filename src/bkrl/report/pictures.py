@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 _PLAIN = [chr(i) for i in range(0x23, 0x7F) if chr(i) not in "&'<>\\"]
 ALPHABET = "".join([*_PLAIN, *map(chr, range(0x100, 0x800))])
 """Characters that stand for themselves in JSON and in HTML."""
-_FAMILIES = ("babyai", "crafter")
+FAMILIES = ("babyai", "crafter")
+"""The families of worlds that there is a way to draw."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Pictures:
 
 def pack(family: str, observations: NDArray[np.uint8]) -> Pictures | None:
     """Pictures of observations (N, *obs_shape) of a family of worlds; None where there is no way to draw them."""
-    if family not in _FAMILIES or len(observations) == 0:
+    if family not in FAMILIES or len(observations) == 0:
         return None
     maps, tiles = import_module(f"bkrl.envs.{family}.pictures").tile_maps(observations)
     if len(tiles) > len(ALPHABET):
@@ -64,16 +65,16 @@ def pack(family: str, observations: NDArray[np.uint8]) -> Pictures | None:
         rows=maps.shape[1],
         columns=maps.shape[2],
         tile=tiles.shape[1],
-        atlas=_png(np.concatenate(tiles, axis=1)),
+        atlas=png_uri(np.concatenate(tiles, axis=1)),
         views=list(views),
         number=np.array([views[text] for text in texts], np.int64),
     )
 
 
-def _png(pixels: NDArray[np.uint8]) -> str:
-    """A data URI of (height, width, 4) RGBA."""
+def png_uri(pixels: NDArray[np.uint8]) -> str:
+    """A PNG as data URI from (height, width, 3) RGB or (height, width, 4) RGBA."""
     from PIL import Image
 
     file = io.BytesIO()
-    Image.fromarray(pixels, "RGBA").save(file, "PNG", optimize=True)
+    Image.fromarray(pixels, "RGBA" if pixels.shape[2] == 4 else "RGB").save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

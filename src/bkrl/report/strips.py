@@ -5,8 +5,6 @@ A strip is one SVG that needs nothing beside it; its text takes the colour of th
 
 from __future__ import annotations
 
-import base64
-import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +14,14 @@ from importlib import import_module
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.report.pictures import FAMILIES, png_uri
+
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
 _MOMENTS = 8
 _PICTURE_TOP = _TOP + _PLOT + 30
 _COLUMN = (_WIDTH - _LEFT) / _MOMENTS
 _PICTURE = 100  # its longer side
 _LINES, _LINE, _CHARACTERS = 9, 11.5, 21
-_DRAWN = ("babyai", "crafter")
 
 
 @dataclass(frozen=True)
@@ -130,19 +129,11 @@ def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:
 
 def pictures(family: str, observations: NDArray[np.uint8], scale: int = 1) -> list[str]:
     """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of worlds that there is no way to draw."""
-    if family not in _DRAWN or len(observations) == 0:
+    if family not in FAMILIES or len(observations) == 0:
         return [""] * len(observations)
     maps, tiles = import_module(f"bkrl.envs.{family}.pictures").tile_maps(observations)
     rows, columns = maps.shape[1:]
     side = tiles.shape[1]
     cells = tiles[maps]  # (n, rows, columns, side, side, channels)
     whole = cells.transpose(0, 1, 3, 2, 4, 5).reshape(len(maps), rows * side, columns * side, -1)
-    return [_png(picture.repeat(scale, 0).repeat(scale, 1)) for picture in whole]
-
-
-def _png(pixels: NDArray[np.uint8]) -> str:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels, "RGBA" if pixels.shape[2] == 4 else "RGB").save(file, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return [png_uri(picture.repeat(scale, 0).repeat(scale, 1)) for picture in whole]
