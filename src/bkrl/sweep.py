@@ -180,7 +180,7 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
     if left and study.minutes:
         minutes = study.minutes * 2 / min(jobs, len(study.training)) * left / everything
         reporter.say(
-            f"  about {minutes:.0f} minutes on {jobs} cores ({study.minutes:.0f} in all were measured on 2); "
+            f"  about {minutes:.0f} minutes on {jobs} cores (the whole study took {study.minutes:.0f} on 2); "
             "stop at any time, the same command continues"
         )
 
