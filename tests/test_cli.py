@@ -135,6 +135,7 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
         (["collect", "--gamma", "x"], "'--gamma': it must be a number. Try"),
         (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
         (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --num-steps, --seed, --steps?"),
+        (["collect", "--threads", "100000"], "'--threads': it must be at most 256."),
         (["label", "merge"], "Missing argument 'SHARD'. Try bkrl label merge --help."),
     ],
 )

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from bkrl.errors import InputError
 from bkrl.potentials import worth
 from bkrl.report import potentials
-from bkrl.reporter import Reporter
+from bkrl.reporter import Reporter, Update
 from tests import browser
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)
 
 
+class Watched(Reporter):
+    """Remembers how far a progress came, of how much."""
+
+    @contextmanager
+    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
+        def update(completed: float, note: str = "") -> None:
+            self.came = (completed, total)
+
+        yield update
+
+
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    watched = Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worth, "PAPER", ())
         result = potentials.write(
             Path("sample:bk-code-minigrid"),
-            Reporter(),
+            watched,
             out=tmp_path_factory.mktemp("potential") / "report",
             against=[Path("sample:bk-goal-minigrid")],
             layouts=1,
         )
+    assert watched.came == (4, 4)
     return result.file(potentials.HTML)
 
 
@@ -34,6 +49,13 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
     with browser.page(tmp_path_factory.mktemp("browser")) as opened:
         yield opened
+
+
+def test_potentials_of_two_families_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    crafter = Path("sample:bk-code-crafter")
+    with pytest.raises(InputError, match="of one family of worlds"):
+        potentials.write(Path("sample:bk-code-minigrid"), Reporter(), out=tmp_path / "report", against=[crafter])
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
