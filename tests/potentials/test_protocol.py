@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.errors import InputError
-from bkrl.potentials import load_potential, read_potential
+from bkrl.potentials import dataset_of, load_potential, read_potential
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.protocol import FILE, Artefact, Potential, Scale, Scaled
+from bkrl.potentials.stream import PotentialOfRollout
+from bkrl.run import SAMPLES, Run
 from bkrl.windows import Windows
+from tests.potentials.rollouts import random_rollouts
 
 PROGRAM_TEXT = "def potential(observations, actions, valid):\n    return observations[:, -1, 0] * 2.0\n"
 
@@ -107,3 +112,32 @@ def test_a_damaged_artefact_is_refused_in_a_sentence(tmp_path, damage):
 def test_a_folder_that_is_no_train_rm_run_is_refused(tmp_path):
     with pytest.raises(InputError):
         load_potential(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (lambda n: np.zeros((n, 1)), r"gave \(\d+, 1\) for \d+ windows"),
+        (lambda n: np.full(n, np.nan), "gave values that are not finite"),
+    ],
+)
+def test_a_potential_of_ones_own_that_is_none_is_named(values, said):
+    class Mine:
+        horizon = 0
+
+        def __call__(self, windows: Windows) -> np.ndarray:
+            return values(len(windows))
+
+    (rollout,) = random_rollouts(0, 0, 4, 3, 0.3, count=1)
+    with pytest.raises(ValueError, match=f"^Mine {said}"):
+        PotentialOfRollout(Mine())(rollout)
+
+
+def test_a_dataset_that_is_gone_can_be_named(tmp_path, monkeypatch):
+    """A copy of a sample: the dataset it was built on did not ship."""
+    monkeypatch.chdir(tmp_path)
+    copy = Run.open(Path(shutil.copytree(SAMPLES / "bk-code-minigrid", tmp_path / "phi")))
+    with pytest.raises(InputError, match=r"phi was built on .*, which is not there; say where it is with --dataset\.$"):
+        dataset_of(copy)
+    assert dataset_of(copy, Path("here")) == Path("here")
+    assert dataset_of(Run.open(Path("sample:bk-code-minigrid"))) == Path("sample:data-minigrid")

@@ -40,8 +40,12 @@ def load_potential(path: Path) -> Scaled:
 def dataset_of(run: Run, named: Path | None = None) -> Path:
     """The dataset to examine a potential on: the one named, the one it was built on, or for a sample that ships without
     it the sample dataset of its worlds.
+
+    Raises:
+        InputError: none was named, and the one it was built on is not there.
     """
-    from bkrl.run import SAMPLES, samples
+    from bkrl.errors import InputError
+    from bkrl.run import SAMPLES, located, samples
 
     if named is not None:
         return named
@@ -49,6 +53,8 @@ def dataset_of(run: Run, named: Path | None = None) -> Path:
     shipped = Path(f"sample:data-{run.path.name.rpartition('-')[2]}")
     if run.path.parent == SAMPLES and not recorded.exists() and shipped.as_posix() in samples():
         return shipped
+    if not located(recorded).exists():
+        raise InputError(f"{run.path} was built on {recorded}, which is not there; say where it is with --dataset.")
     return recorded
 
 

@@ -41,7 +41,7 @@ class PotentialOfRollout:
         if isinstance(self.potential, Scaled):
             return self.potential.of_rollout(rollout, first)
         parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
-        return np.concatenate([self.potential(part) for part in parts if len(part)])
+        return np.concatenate([_of(self.potential, part) for part in parts if len(part)])
 
     def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
         if self._bootstrap is None or rollout.distances is not None:  # windows do not tell states apart
@@ -55,6 +55,17 @@ class PotentialOfRollout:
             and np.array_equal(then.valid, now.valid)
         )
         return values if same else None
+
+
+def _of(potential: Potential, windows: Windows) -> NDArray[np.float32]:
+    """Φ of somebody's own potential, once it is seen to be one finite number for each window."""
+    values = np.asarray(potential(windows), np.float32)
+    name = type(potential).__name__
+    if values.shape != (len(windows),):
+        raise ValueError(f"{name} gave {values.shape} for {len(windows)} windows; return one number for each, (B,)")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} gave values that are not finite; a potential is a finite number everywhere")
+    return values
 
 
 def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:
