@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "bkrl"
 
 FLOORS = [
     {"errors", "registry", "rng", "config", "reporter", "jit"},
-    {"schema", "dataset", "run", "windows", "partition", "tracking"},
+    {"schema", "dataset", "run", "windows", "partition", "repeats", "tracking"},
     {"envs", "llm", "prompts", "export", "subset", "potentials.sandbox", "potentials.sandbox_check",
      "potentials.sandbox_lock", "potentials.sandbox_worker", "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},

@@ -20,7 +20,7 @@ from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-COMPILING = "Compiling the world engine: this happens once on a machine and takes up to a minute."
+COMPILING = "Compiling kernels: this happens once on a machine and takes up to a minute."
 
 
 def _candidates(source_folder: Path) -> Iterator[Path]:

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bkrl.potentials.distinct import distinct_rows, number, number_rollout
+from bkrl.potentials.distinct import number, number_rollout
+from bkrl.repeats import distinct_rows
 from bkrl.windows import Windows
 from tests.potentials.rollouts import random_rollouts
 

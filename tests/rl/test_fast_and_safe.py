@@ -15,11 +15,11 @@ import torch
 from bkrl.config import HardwareConfig, PPOConfig
 from bkrl.envs import make_vec, toy
 from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.repeats import Repeats
 from bkrl.reporter import Reporter
 from bkrl.rl import checkpoint, hardware
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.hardware import Hardware, choose
-from bkrl.rl.networks.repeats import Repeats
 from bkrl.rl.policy import Policy, network_for, take_weights
 from bkrl.rl.ppo import PPO, Diverged
 from bkrl.rl.streams import EnvReward

@@ -40,7 +40,7 @@ class Local:
         if not worlds:
             return
         future = self._pool(0).submit(_warm, worlds)
-        reporter.say("getting the world engines ready (compiled once on a machine, which takes up to a minute)")
+        reporter.say("getting the kernels ready (compiled once on a machine, which takes up to a minute)")
         while not wait([future], timeout=1.0).done:
             pass
         if future.exception() is not None:  # a cell will meet the same problem and tell it properly

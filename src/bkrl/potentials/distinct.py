@@ -1,4 +1,4 @@
-"""Distinct rows of a byte array, fast and exact, and windows whose views are numbered.
+"""Windows whose views are numbered, each distinct view once.
 
 A rollout of T steps shows about T views a world, but its windows repeat each of them H + 1 times.  Numbering the views
 first means that a view is embedded, captioned or copied once, and that two windows are compared by a few numbers.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.jit import kernel
+from bkrl.repeats import distinct_rows
 from bkrl.windows import Rollout, Windows
 
 
@@ -89,44 +89,3 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
         actions = np.concatenate([actions, np.where(was, rollout.actions[past, n[:, None]], 0)])
         valid = np.concatenate([valid, np.concatenate([was, np.ones((len(t), 1), bool)], 1)])
     return NumberedWindows(everything[chosen], numbers[place], actions, valid)
-
-
-def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For (M, ...) rows: where each distinct one is first seen (U,), increasing, and for every row its place among them
-    (M,).  Rows are compared whole, byte by byte.
-    """
-    count = len(rows)
-    flat = np.ascontiguousarray(rows).reshape(count, -1).view(np.uint8) if count else np.zeros((0, 8), np.uint8)
-    if flat.shape[1] % 8:
-        padded = np.zeros((count, -(-flat.shape[1] // 8) * 8), np.uint8)
-        padded[:, : flat.shape[1]] = flat
-        flat = padded
-    table = np.full(1 << (2 * count).bit_length(), -1, np.int64)
-    first, inverse = np.empty(count, np.int64), np.empty(count, np.int64)
-    found = _number(flat.view(np.uint64), table, first, inverse)
-    return first[:found].copy(), inverse
-
-
-@kernel
-def _number(keys, table, first, inverse):  # type: ignore[no-untyped-def]
-    """Open addressing with linear probing: `table` holds numbers of distinct rows, -1 where it is free."""
-    mask = np.uint64(table.size - 1)
-    found = 0
-    for i in range(keys.shape[0]):
-        hashed = np.uint64(0)
-        for j in range(keys.shape[1]):
-            hashed = (hashed ^ keys[i, j]) * np.uint64(0x9E3779B97F4A7C15)
-            hashed ^= hashed >> np.uint64(32)
-        slot = hashed & mask
-        while True:
-            place = table[slot]
-            if place < 0:
-                place = table[slot] = found
-                first[found] = i
-                found += 1
-                break
-            if np.array_equal(keys[first[place]], keys[i]):
-                break
-            slot = (slot + np.uint64(1)) & mask
-        inverse[i] = place
-    return found

@@ -24,9 +24,10 @@ from torch import nn
 
 from bkrl.errors import InputError
 from bkrl.jit import kernel
-from bkrl.potentials.distinct import NumberedWindows, distinct_rows
+from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.encoders import TextEncoder, open_encoder
 from bkrl.potentials.protocol import Artefact
+from bkrl.repeats import distinct_rows
 from bkrl.run import atomic_write, read_json, read_table, to_json, write_table
 
 if TYPE_CHECKING:

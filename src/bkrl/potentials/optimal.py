@@ -29,7 +29,7 @@ from bkrl.envs.babyai.state import (
     PICK_UP,
     TRACKED_SHIFT,
 )
-from bkrl.potentials.distinct import distinct_rows
+from bkrl.repeats import distinct_rows
 from bkrl.windows import Windows, gather
 
 _WORLDS: Final = 256  # states and actions tried at once

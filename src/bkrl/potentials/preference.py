@@ -18,9 +18,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from bkrl.errors import InputError
-from bkrl.potentials.distinct import NumberedWindows, distinct_rows
+from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
+from bkrl.repeats import distinct_rows
 from bkrl.run import atomic_write
 
 WEIGHTS = "model.safetensors"

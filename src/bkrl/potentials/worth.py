@@ -26,7 +26,6 @@ from bkrl.envs import toy
 from bkrl.envs.babyai.constants import FORWARD, LEFT, PICKUP, RIGHT
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.state import GO_TO, PICK_UP
-from bkrl.potentials.distinct import distinct_rows
 from bkrl.potentials.optimal import (
     Explorer,
     Moment,
@@ -40,6 +39,7 @@ from bkrl.potentials.optimal import (
 )
 from bkrl.potentials.protocol import Potential
 from bkrl.potentials.ranks import rank_correlation, ranks
+from bkrl.repeats import distinct_rows
 from bkrl.rng import generator
 
 SMALL: Final = "BabyAI-GoToLocalS5N2-v0"

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from bkrl.config import PPOConfig
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import RunFailed
+from bkrl.repeats import Repeats
 from bkrl.rl.hardware import CPU, Hardware, compiled
 from bkrl.rl.networks import ActorCritic
-from bkrl.rl.networks.repeats import Repeats
 from bkrl.rl.streams import LearningStream, MeasuringStream, RewardStream
 from bkrl.rng import derive_seed
 from bkrl.windows import Rollout

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bkrl.repeats import Repeats
 from bkrl.rl.networks import is_image
-from bkrl.rl.networks.repeats import Repeats
 from bkrl.windows import Rollout
 
 _CHUNK = 4096

@@ -1,12 +1,14 @@
-"""Which observations of a rollout are repeats: a policy without memory needs to look at each of them only once.
+"""Which rows of an array are repeats of earlier ones, so that what is done with a row is done once.
 
 In a room, two thirds to nine tenths of a rollout's views have been seen before in it. While a rollout is taken the
 policy stands still, so a view seen again gets the logits and values it got before; in a minibatch the network runs on
-the distinct views, and what it says of them is handed to all their repeats. Both are the same function, and the sums of
-gradients are the same sums, in another order.
+the distinct views, and what it says of them is handed to all their repeats; a potential looks at each distinct view and
+window once. All are the same function as without, and the sums of gradients are the same sums, in another order.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +32,7 @@ class Repeats:
         if not np.shares_memory(flat, storage):
             raise ValueError("the storage must be contiguous")
         self._rows = flat.view(np.uint64) if flat.shape[1] % 8 == 0 else flat
-        self._table = np.full(1 << (2 * T * N - 1).bit_length(), -1, np.int64)
+        self._table = _table(T * N)
         self._num_envs = N
         self.origins = np.zeros(T * N, np.int64)
 
@@ -42,12 +44,33 @@ class Repeats:
         """Take in row t; the (N,) origins of its observations. A world whose origin is its own place sees a new one."""
         first = t * self._num_envs
         last = first + self._num_envs
-        _add(self._rows, first, last, self._table, self.origins)
+        _find(self._rows, first, last, self._table, self.origins)
         return self.origins[first:last]
 
 
+def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For (M, ...) rows: where each distinct one is first seen (U,), increasing, and for every row its place among them
+    (M,).  Rows are compared whole, byte by byte.
+    """
+    count = len(rows)
+    flat = np.ascontiguousarray(rows).reshape(count, -1).view(np.uint8) if count else np.zeros((0, 8), np.uint8)
+    if flat.shape[1] % 8:
+        padded = np.zeros((count, -(-flat.shape[1] // 8) * 8), np.uint8)
+        padded[:, : flat.shape[1]] = flat
+        flat = padded
+    origins = np.empty(count, np.int64)
+    _find(flat.view(np.uint64), 0, count, _table(count), origins)
+    new = origins == np.arange(count)
+    return np.flatnonzero(new), (np.cumsum(new) - 1)[origins]
+
+
+def _table(rows: int) -> NDArray[np.int64]:
+    """Room for that many rows, at most half of it taken."""
+    return np.full(1 << max(2 * rows - 1, 1).bit_length(), -1, np.int64)
+
+
 @kernel
-def _add(rows, first, last, table, origins):  # type: ignore[no-untyped-def]
+def _find(rows, first, last, table, origins):  # type: ignore[no-untyped-def]
     """Open addressing with linear probing; rows are compared whole, so a collision of hashes is no repeat."""
     mask = table.size - 1
     for i in range(first, last):
