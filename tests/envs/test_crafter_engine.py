@@ -256,6 +256,34 @@ def test_threads_change_nothing():
     np.testing.assert_array_equal(*runs)
 
 
+def test_worlds_at_rest_stand_still_after_their_episode_and_change_nothing_for_others():
+    actions = np.random.default_rng(0).integers(0, 17, (70, 3))
+    resting = np.array([True, False, True])
+    plain, rested = (bkrl.envs.make_vec("CrafterReward-v1", 3, observation="both", length=20) for _ in range(2))
+    for env in (plain, rested):
+        env.reset(seed=4)
+    rested.rest(resting)
+    ended = np.zeros(3, int)
+    for step in actions:
+        expected, got = plain.step(step), rested.step(step)
+        still = resting & (ended > 0)
+        for mine, theirs in zip(got[1:4], expected[1:4], strict=True):
+            np.testing.assert_array_equal(mine, np.where(still, 0, theirs))
+        ended += got[2] | got[3]
+        for key in ("symbolic", "image"):
+            np.testing.assert_array_equal(
+                got[0][key][~(resting & (ended > 0))], expected[0][key][~(resting & (ended > 0))]
+            )
+            if "final_obs" in got[4]:
+                over = got[4]["_final_obs"]
+                np.testing.assert_array_equal(got[4]["final_obs"][key][over], expected[4]["final_obs"][key][over])
+    assert ended.tolist() == [1, 3, 1]
+    for env in (plain, rested):
+        env.reset(seed=[7, None, 8], options={"reset_mask": resting})
+    for step in actions:
+        np.testing.assert_array_equal(plain.step(step)[0]["symbolic"], rested.step(step)[0]["symbolic"])
+
+
 def test_what_was_handed_out_stays():
     env = bkrl.envs.make_vec("CrafterReward-v1", 2)
     obs, _ = env.reset(seed=0)

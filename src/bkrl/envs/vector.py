@@ -42,6 +42,13 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         """
         return None
 
+    def rest(self, worlds: NDArray[np.bool_]) -> None:
+        """The running episodes of these worlds (N,) are their last: what comes after them nobody looks at.
+
+        Such a world may stand still from the end of its episode to its next reset, where that saves time. What it
+        shows and reports meanwhile means nothing.
+        """
+
     def frame(self, index: int) -> NDArray[np.uint8]:
         """An (H, W, 3) picture of world `index`."""
         raise NotImplementedError

@@ -87,6 +87,8 @@ def play(
                 noise.begin(i, one)
             if keep:
                 tapes[i] = _Tape()
+        if seed + episodes - 1 in seeds.values():  # the last to begin
+            envs.rest(np.ones(N, bool))
 
     raw, _ = envs.reset(seed=seed)
     begin({i: seed + i for i in range(min(N, episodes))})

@@ -55,6 +55,13 @@ class Outputs(NamedTuple):
     achievements: NDArray[np.int32]
 
 
+class Resting(NamedTuple):
+    """(N,) each: worlds whose running episode is their last, and those that stand still since it ended."""
+
+    ends: NDArray[np.bool_]
+    now: NDArray[np.bool_]
+
+
 class Look(NamedTuple):
     """One world as it stands: (82,), (64, 64, 3) and the (64, 64) semantic map indexed [x, y]; all uint8."""
 
@@ -126,6 +133,7 @@ class Engine:
             np.zeros(num_envs, np.int64),
             np.zeros((num_envs, len(ACHIEVEMENTS)), np.int32),
         )
+        self.resting = Resting(np.zeros(num_envs, bool), np.zeros(num_envs, bool))
         self.begun = False  # has every world been reset at least once?
         self._verbs = np.array(game.rules.verbs)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
@@ -144,6 +152,8 @@ class Engine:
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """Start the next episode in the chosen worlds (N,); each has a seed."""
+        for flags in self.resting:
+            flags[chosen] = False
         self._over_parts(
             lambda start, stop: kernels.begin_worlds(
                 self.worlds, self.objects, chosen, self.switches, self._daylight, self._tiles, self.out, start, stop
@@ -169,6 +179,7 @@ class Engine:
                 self.switches,
                 self._daylight,
                 self._tiles,
+                self.resting,
                 self.out,
                 start,
                 stop,
@@ -221,6 +232,8 @@ class Engine:
         if objects.ndim != 2 or objects.shape[1] % OBJECT.itemsize:
             raise InputError("The snapshot's table of objects is damaged; take it again with snapshot().")
         self.worlds = worlds.copy().view(WORLD).reshape(self.num_envs)
+        for flags in self.resting:
+            flags[:] = False
         rows = max(FIRST_ROWS, objects.shape[1] // OBJECT.itemsize)
         self.objects = np.zeros((self.num_envs, rows), OBJECT)
         self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects

@@ -83,6 +83,7 @@ def step_worlds(
     rules: Any,
     daylight: Any,
     tiles: Any,
+    resting: Any,
     out: Any,
     start: Int,
     stop: Int,
@@ -98,6 +99,7 @@ def step_worlds(
         rules: a `Switches`.
         daylight: (length + 1,) by step.
         tiles: see `textures`.
+        resting: a `Resting`.
         out: an `Outputs`.
         start, stop: the worlds to step.
 
@@ -106,6 +108,10 @@ def step_worlds(
     """
     ended: Int = 0
     for n in range(start, stop):
+        if resting.now[n]:
+            out.rewards[n] = 0.0
+            out.terminated[n] = out.truncated[n] = out.success[n] = False
+            continue
         world, objects = worlds[n], tables[n]
         _tick(world, objects, verbs[actions[n]], rules.base_damage, rules.full_item_fails, daylight)
         unlocked: Int = 0
@@ -137,8 +143,11 @@ def step_worlds(
             out.returns[n] = world.episode_return
             out.lengths[n] = world.steps
             out.achievements[n] = world.achievements
-            _begin(world, objects)
-            _show(world, objects, daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
+            if resting.ends[n]:
+                resting.now[n] = True
+            else:
+                _begin(world, objects)
+                _show(world, objects, daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
         out.table_ends[n] = world.objects_end
         ended += done
     return ended

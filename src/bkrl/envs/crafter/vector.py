@@ -103,6 +103,10 @@ class CrafterVectorEnv(WorldVectorEnv):
             infos,
         )
 
+    def rest(self, worlds: NDArray[np.bool_]) -> None:
+        """No episode follows the running ones of these worlds (N,) until they are reset: laying a world takes long."""
+        self.engine.resting.ends[worlds] = True
+
     def missions(self) -> list[str]:
         """Crafter gives none."""
         return [""] * self.num_envs
