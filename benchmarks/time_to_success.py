@@ -45,7 +45,9 @@ def reached(series: dict[str, Series], threshold: float) -> Reached:
 def groups_below(folder: Path) -> dict[str, list[dict[str, Series]]]:
     """Metrics of the finished train-rs runs below `folder`, by their folder without the seed."""
     found: dict[str, list[dict[str, Series]]] = {}
-    for path in sorted(manifest.parent for manifest in folder.rglob("manifest.json")):
+    for path in sorted(config.parent for config in folder.rglob("config.json")):
+        if not (path / "manifest.json").exists():
+            continue  # not finished
         run = Run.open(path)
         if run.stage == "train-rs":
             group = SEED.sub("", path.relative_to(folder).as_posix())
