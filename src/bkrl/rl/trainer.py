@@ -71,6 +71,7 @@ def train(
                 score = at_milestone(progress["milestones"], ppo.step)
                 run.log(ppo.step, **{"time/milestone": time.perf_counter() - began})
                 progress["milestones"] += 1
+                progress["score"] = score
                 if score is not None and (progress["best"] is None or score > progress["best"]):
                     progress["best"], best = score, True
                     if at_best is not None:
@@ -90,7 +91,7 @@ def train(
             clock["time/sps"] = (ppo.step - first_step) / (time.perf_counter() - started)
             run.log(ppo.step, **clock)
             watch(figures, ppo)
-            update(min(ppo.step, ppo.total_steps), _note(figures))
+            update(min(ppo.step, ppo.total_steps), _note(figures, progress.get("score")))
 
 
 def finished(run: Run) -> None:
@@ -127,7 +128,7 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
         reporter.warn(sentence)
     if found is None or not found.tensors:
         _truncate(run, 0)
-        return {"milestones": 0, "best": None, "warned": []}
+        return {"milestones": 0, "best": None, "score": None, "warned": []}
     tensors, exact = found.tensors, bool(found.facts["exact"])
     ppo.restore(tensors, found.facts["counters"], worlds=exact)
     for index, stream in enumerate(ppo.streams):
@@ -162,7 +163,10 @@ def _truncate(run: Run, size: int) -> None:
         os.truncate(path, min(size, path.stat().st_size))
 
 
-def _note(figures: dict[str, float]) -> str:
+def _note(figures: dict[str, float], score: float | None) -> str:
+    """How well it goes: by the last evaluation where there is one, for the first episodes to end are the lucky ones."""
+    if score is not None:
+        return f"success {score:.2f} when last evaluated"
     if "rollout/success_rate" not in figures:
         return ""
     return f"success {figures['rollout/success_rate']:.2f}, return {figures['rollout/return']:.2f}"
