@@ -88,6 +88,14 @@ def test_draws_of_labels_are_crossed_with_seeds_and_plain_ppo_is_not_repeated(tm
     assert {c.config.policy for c in found.evaluation} == {c.run_dir for c in found.training}
 
 
+def test_pictures_are_drawn_for_the_first_seed_of_each_entry_alone(tmp_path):
+    text = WORLD + 'algs = ["ppo", "bk-pref"]\nlabel_seeds = [1, 2]\nevaluate = { gifs = 3 }\n'
+    drawn = {cell.run_dir.name: cell.config.gifs for cell in study(text, tmp_path).evaluation}
+    assert {name for name, gifs in drawn.items() if gifs} == {"eval-ppo-s1", "eval-bk-pref-l1-s1"}
+    assert drawn["eval-ppo-s1"] == 3
+    assert len(drawn) == 6
+
+
 def test_several_tasks_stand_on_one_collection_and_one_labelling(tmp_path):
     found = study(
         WORLD
