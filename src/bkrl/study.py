@@ -221,9 +221,9 @@ class _World:
                     trained = self._cell("train_rs", task, vars(entry), out=folder / name, **fixed)
                     self.training.append(trained)
                     # One agent of a method is enough to look at: drawing takes longer than playing.
-                    pictures = {} if (draw, seed) == (draws[0], seeds[0]) else {"gifs": 0}
+                    seen = {} if (draw, seed) == (draws[0], seeds[0]) else {"evaluate": {"gifs": 0}}
                     self.evaluation.append(
-                        self._cell("evaluate", task, policy=folder / name, out=folder / f"eval-{name}", **pictures)
+                        self._cell("evaluate", task, seen, policy=folder / name, out=folder / f"eval-{name}")
                     )
 
     def _potential(self, entry: _Entry, draw: _Draw) -> Path | None:
