@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,6 +180,26 @@ def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeyp
     reason = work(cell, tmp_path / "log" / "x.log")
     assert reason.startswith("ZeroDivisionError: a bug")
     assert "Traceback" in (tmp_path / "log" / "x.log").read_text()
+
+
+def test_a_kernel_compiled_after_a_cell_does_not_speak_into_its_log(tmp_path, monkeypatch):
+    """The log may be gone by then, and with it the kernel."""
+    import bkrl.stages.train_rs
+    from bkrl import jit
+
+    def announced(config, reporter):
+        jit.announce_compilation(reporter.say)
+
+    monkeypatch.setattr(bkrl.stages.train_rs, "run", announced)
+    assert not work(plan(tomllib.loads(TOY), tmp_path).training[0], tmp_path / "log" / "x.log")
+    shutil.rmtree(tmp_path / "log")
+
+    def half(x: float) -> float:
+        return x / 2
+
+    half.__module__ = "bkrl.envs.nowhere"
+    monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
+    assert jit.kernel(half)(3.0) == 1.5
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path, monkeypatch):
