@@ -14,7 +14,7 @@ from PIL import Image
 from bkrl.errors import InputError
 from bkrl.report import svg
 from bkrl.report.comparison import SUCCESS, Comparison, Group, Trained, compare
-from bkrl.report.curves import Band, Curve, band
+from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, Curve, band
 from bkrl.report.figures import MOST_LINES, figures_of, panels, profiles_of, styles_of
 from bkrl.report.png import Panel, identity_of, write_png
 from bkrl.report.svg import Style
@@ -172,6 +172,22 @@ def test_long_names_leave_room_for_the_lines(tmp_path: Path):
     with Image.open(tmp_path / "a.png") as image:
         drawn = np.asarray(image.convert("L")) < 250
     assert drawn.mean(axis=1).max() > 0.85  # a line of the grid goes through both panels of a row
+
+
+@pytest.mark.parametrize(("dark", "colours"), [(False, COLOURS), (True, DARK_COLOURS)])
+def test_every_line_keeps_its_colour(tmp_path: Path, dark: bool, colours: tuple[str, ...]):
+    """With a small palette two methods had the same colour."""
+    first, second, _ = bands()
+    lines = [replace(first if slot % 2 else second, label=f"m{slot}") for slot in range(len(colours))]
+    shifted = [replace(b, **{k: np.clip(getattr(b, k) * (0.5 + i / 14), 0, 1) for k in ("low", "centre", "high")})
+               for i, b in enumerate(lines)]  # fmt: skip
+    panel = Panel("T", shifted, [Style(slot) for slot in range(len(colours))])
+    write_png(tmp_path / "a.png", [panel] * 2, ylabel="success", limits=(0, 1), dark=dark)
+    with Image.open(tmp_path / "a.png") as image:
+        there = np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0).astype(int)
+    for colour in colours:
+        wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        assert np.abs(there - wanted).sum(axis=1).min() <= 3, colour
 
 
 def test_a_foreign_picture_has_no_identity(tmp_path: Path):
