@@ -15,6 +15,7 @@ from bkrl.errors import UsageError
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 from bkrl.stages import label, train_rm, train_rs
+from tests.stages.interrupted import the_same_when_killed
 
 TASK = "BabyAI-Text-GoToLocal-RedBall-S20"
 SMALL = PPOConfig(num_envs=8, num_steps=128, num_minibatches=4)
@@ -73,29 +74,8 @@ def test_interrupted_is_byte_for_byte_the_same(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     whole = settings(tmp_path / "whole", made, shaping=form)
-    train_rs.run(whole, Reporter())
-    evaluate, calls = train_rs.evaluate, iter(range(100))
-
-    def dies_at_the_fourth(*arguments: Any) -> Any:
-        if next(calls) == 3:
-            raise RuntimeError("killed")
-        return evaluate(*arguments)
-
-    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
-    stopped = replace(whole, out=tmp_path / "stopped")
-    with pytest.raises(RuntimeError, match="killed"):
-        train_rs.run(stopped, Reporter())
-    assert list((tmp_path / "stopped" / "checkpoints").glob("step-*"))
-    train_rs.run(stopped, Reporter())
-    texts = [
-        [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
-        for path in (tmp_path / "whole", tmp_path / "stopped")
-    ]
-    assert texts[0] == texts[1]
-    assert any('"shaping/phi_mean"' in line for line in texts[0])
-    assert (tmp_path / "whole" / "policy.safetensors").read_bytes() == (
-        tmp_path / "stopped" / "policy.safetensors"
-    ).read_bytes()
+    lines = the_same_when_killed(whole, monkeypatch)
+    assert any('"shaping/phi_mean"' in line for line in lines)
 
 
 @pytest.mark.parametrize(

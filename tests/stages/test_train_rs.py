@@ -20,8 +20,8 @@ from bkrl.reporter import Reporter
 from bkrl.rl.networks.advised import Advice
 from bkrl.rl.policy import Policy, advice_network
 from bkrl.run import Run
-from bkrl.stages import train_rs
 from bkrl.stages.train_rs import run, whole_rollouts
+from tests.stages.interrupted import the_same_when_killed
 
 SMALL = PPOConfig(num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3)
 MISLEADING = "def potential(observations, actions, valid):\n    return -observations[:, -1, 0].astype(float)\n"
@@ -159,28 +159,7 @@ def test_interrupted_is_byte_for_byte_the_same(
         steps=6_000,
         eval_every=1_500,
     )
-    run(whole, Reporter())
-
-    evaluate, calls = train_rs.evaluate, iter(range(100))
-
-    def dies_at_the_fourth(*arguments):
-        if next(calls) == 3:
-            raise RuntimeError("killed")
-        return evaluate(*arguments)
-
-    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
-    stopped = replace(whole, out=tmp_path / "stopped")
-    with pytest.raises(RuntimeError, match="killed"):
-        run(stopped, Reporter())
-    assert list((tmp_path / "stopped" / "checkpoints").glob("step-*"))
-    run(stopped, Reporter())
-    texts = [
-        [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
-        for path in (tmp_path / "whole", tmp_path / "stopped")
-    ]
-    assert texts[0] == texts[1]
-    for name in ("policy.safetensors", "policy-best.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
+    the_same_when_killed(whole, monkeypatch)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

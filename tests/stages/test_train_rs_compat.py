@@ -14,9 +14,9 @@ from bkrl.potentials.upstream import DEFECTS, parse
 from bkrl.report.comparison import SUCCESS, Trained, group_runs
 from bkrl.reporter import Reporter
 from bkrl.run import Run
-from bkrl.stages import train_rs
 from bkrl.stages.train_rs import run
 from bkrl.study import load_study
+from tests.stages.interrupted import the_same_when_killed
 from tests.stages.test_train_rs import potential_run, settings
 
 POLICY = "policy.safetensors"
@@ -60,26 +60,7 @@ def test_interrupted_with_defects_is_byte_for_byte_the_same(tmp_path: Path, monk
     whole = settings(
         tmp_path / "whole", alg="bk-code", potential=potential, steps=6_000, eval_every=1_500, compat="upstream"
     )
-    run(whole, Reporter())
-    evaluate, calls = train_rs.evaluate, iter(range(100))
-
-    def dies_at_the_fourth(*arguments):
-        if next(calls) == 3:
-            raise RuntimeError("killed")
-        return evaluate(*arguments)
-
-    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
-    stopped = replace(whole, out=tmp_path / "stopped")
-    with pytest.raises(RuntimeError, match="killed"):
-        run(stopped, Reporter())
-    assert list((tmp_path / "stopped" / "checkpoints").glob("step-*"))
-    run(stopped, Reporter())
-    texts = [
-        [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
-        for path in (whole.run_dir, stopped.run_dir)
-    ]
-    assert texts[0] == texts[1]
-    assert (whole.run_dir / POLICY).read_bytes() == (stopped.run_dir / POLICY).read_bytes()
+    the_same_when_killed(whole, monkeypatch)
 
 
 def test_unknown_and_foreign_defects_leave_no_folder_behind(tmp_path: Path) -> None:

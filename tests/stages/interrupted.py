@@ -1,0 +1,36 @@
+"""A training run that is killed at its fourth evaluation and continued, beside one that never was."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bkrl.config import TrainRsConfig
+from bkrl.reporter import Reporter
+from bkrl.stages import train_rs
+
+
+def the_same_when_killed(whole: TrainRsConfig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run `whole` untouched and, beside it, killed and continued: the same bytes. Its metrics but for the clocks."""
+    train_rs.run(whole, Reporter())
+    evaluate, calls = train_rs.evaluate, iter(range(100))
+
+    def dies_at_the_fourth(*arguments: Any) -> Any:
+        if next(calls) == 3:
+            raise RuntimeError("killed")
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
+    stopped = replace(whole, out=whole.run_dir.parent / "stopped")
+    with pytest.raises(RuntimeError, match="killed"):
+        train_rs.run(stopped, Reporter())
+    assert list((stopped.run_dir / "checkpoints").glob("step-*"))
+    train_rs.run(stopped, Reporter())
+    texts = [
+        [line for line in (path / "metrics.jsonl").open() if '"time/' not in line]
+        for path in (whole.run_dir, stopped.run_dir)
+    ]
+    assert texts[0] == texts[1]
+    for name in ("policy.safetensors", "policy-best.safetensors"):
+        assert (whole.run_dir / name).read_bytes() == (stopped.run_dir / name).read_bytes()
+    return texts[0]
