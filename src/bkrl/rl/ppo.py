@@ -344,6 +344,8 @@ class PPO:
     @torch.no_grad()
     def _shift(self, b_obs: Tensor, b_origins: Tensor | None) -> Tensor | None:
         """(T * N, A) what stands still in the logits of all epochs, at the origins of repeats; None: nothing."""
+        if self.network.learnt is self.network:
+            return None
         looked_at = torch.arange(len(b_obs), device=self.device) if b_origins is None else b_origins.unique()
         with self.hardware.autocast():
             shift = self.network.shift(b_obs[looked_at])

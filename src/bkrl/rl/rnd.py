@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bkrl.repeats import Repeats
+from bkrl.repeats import distinct_rows
 from bkrl.rl.networks import is_image
 from bkrl.windows import Rollout
 
@@ -100,7 +100,9 @@ class RND:
         """(T, N) float32 normalised novelty of s_{t+1}."""
         following = next_observations(rollout)
         T, N = rollout.rewards.shape
-        distinct, places = _distinct(following.reshape(T * N, *following.shape[2:]))
+        flat = following.reshape(T * N, *following.shape[2:])
+        first, places = distinct_rows(flat)
+        distinct = flat[first]
         self.observed.update(distinct, np.bincount(places))
         self._mean = torch.from_numpy(self.observed.mean.astype(np.float32)).to(self.device)
         self._std = torch.from_numpy(self.observed.std.astype(np.float32)).clamp_min(1e-6).to(self.device)
@@ -179,13 +181,6 @@ def next_observations(rollout: Rollout) -> np.ndarray:
     following = rollout.observations[H + 1 : H + T + 1].copy()
     following.reshape(T * N, *following.shape[2:])[rollout.final_index] = rollout.final_observations
     return following
-
-
-def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ones of (B, *obs_shape) observations in order of appearance, and the place of each among them."""
-    origins = Repeats(flat[None]).add(0)
-    first = origins == np.arange(len(flat))
-    return flat[first], (np.cumsum(first) - 1)[origins]
 
 
 class _ChannelsFirst(nn.Module):
