@@ -90,12 +90,12 @@ def test_cells_are_done_after_what_they_need_and_only_once(tmp_path, monkeypatch
 
 def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, undisturbed):
     command = [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--jobs"]
-    first = subprocess.Popen([*command, "1"], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    first = subprocess.Popen([*command, "1"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not list((tmp_path / "out").glob("chain/*-s1/checkpoints/step*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     first.kill()
-    first.wait()
+    first.communicate(timeout=60)  # its workers hold the pipe too: none is left behind
     assert not (tmp_path / "out" / "chain" / "eval-bk-pref-s1" / "manifest.json").exists()
     second = subprocess.run([*command, "2", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert second.returncode == 0, second.stderr

@@ -82,7 +82,9 @@ class Local:
         if pool is None:
             # Spawned, not forked: torch and numba own threads that do not survive a fork.
             context = multiprocessing.get_context("spawn")
-            pool = self._pools[slot] = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
+            pool = self._pools[slot] = ProcessPoolExecutor(
+                1, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
+            )
         return pool
 
     def _reason(self, job: _Job) -> str:
@@ -96,20 +98,22 @@ class Local:
 _stopping = False  # in a worker: it was told to stop
 
 
-def _start_worker() -> None:
+def _start_worker(parent: int) -> None:
     """A terminal sends Ctrl-C to every process; workers leave it to their parent, which then terminates them."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
-    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
 
 
 def _stop_with(parent: int) -> None:
-    """A worker whose parent was killed keeps what it has and stops, rather than train on for nobody."""
+    """A worker whose parent was killed (perhaps before this worker had begun) keeps what it has and stops."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGTERM)
+    while True:  # the first ends a run that is in the middle, a later one the worker that would wait for the next
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
 
 
 def _work(cell: Cell, log: Path) -> str:

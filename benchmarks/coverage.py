@@ -1,0 +1,74 @@
+"""What reward-free exploration covers: distinct views, and episodes that happened to succeed.
+
+    python benchmarks/coverage.py [ENV …] [--steps 250000] [--seeds 1 2 3] [--json]
+
+The explorer is that of `bkrl collect` with its defaults (compact network, 64 worlds, paid for novelty alone), one
+thread. A view counts once, however often it was seen. Chance is large: compare means over ten seeds or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.envs import make_vec, world
+from bkrl.rl.hardware import choose
+from bkrl.rl.policy import network_for, observation_options
+from bkrl.rl.ppo import PPO
+from bkrl.rl.rnd import RND
+from bkrl.rng import derive_seed
+
+ENVS = ("BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-PlaceCraftingTable")
+
+
+def explore(env_id: str, steps: int, seed: int) -> dict[str, float]:
+    """One explorer's distinct views, successes, and steps a second of processor time."""
+    facts, config = world(env_id), PPOConfig()
+    options, view = observation_options(facts, "compact")
+    envs = make_vec(env_id, config.num_envs, **options)
+    novelty = RND(facts.obs_shape, config.num_envs, seed=derive_seed(seed, "rnd"))
+    hardware = choose(HardwareConfig(device="cpu"), "compact")
+    network = network_for("compact", envs, view, 1, derive_seed(seed, "weights"))
+    ppo = PPO(envs, network, [novelty], config, total_steps=steps, seed=seed, view=view, hardware=hardware)
+    seen: set[bytes] = set()
+    successes, start = 0.0, time.process_time()
+    while ppo.step < steps:
+        metrics = ppo.iterate()
+        successes += round(metrics.get("rollout/success_rate", 0.0) * len(ppo.rollout_.final_index))
+        rows = ppo.rollout_.observations[ppo.rollout_.horizon :]
+        flat = np.ascontiguousarray(rows.reshape(-1, *rows.shape[2:])).reshape(rows.shape[0] * rows.shape[1], -1)
+        seen.update(row.tobytes() for row in flat)
+    seconds = time.process_time() - start
+    envs.close()
+    return {"views": len(seen), "successes": successes, "steps_per_s": ppo.step / seconds}
+
+
+def main() -> None:
+    """Explore and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("envs", nargs="*", default=ENVS, metavar="ENV")
+    parser.add_argument("--steps", type=int, default=250_000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    results = {env: [explore(env, args.steps, seed) for seed in args.seeds] for env in args.envs}
+    if args.json:
+        print(json.dumps(results))
+        return
+    for env, found in results.items():
+        for key in found[0]:
+            values = [run[key] for run in found]
+            spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+            each = " ".join(f"{value:,.0f}" for value in values)
+            print(f"{env}  {key:12} mean {statistics.mean(values):10,.0f} ± {spread:,.0f}   {each}")
+
+
+if __name__ == "__main__":
+    main()
