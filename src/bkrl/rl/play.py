@@ -16,6 +16,9 @@ from bkrl.envs.vector import WorldVectorEnv
 from bkrl.rl.networks import ActorCritic
 from bkrl.rng import derive_seed
 
+MOST_AT_ONCE = 128
+"""So many episodes are worth playing side by side: a step of all costs little more than a step of a few."""
+
 _NOISE_STEPS = 32
 
 

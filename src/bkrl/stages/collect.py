@@ -21,7 +21,7 @@ from bkrl.errors import UsageError
 from bkrl.jit import announce_compilation
 from bkrl.reporter import Reporter
 from bkrl.rl.hardware import choose
-from bkrl.rl.play import play
+from bkrl.rl.play import MOST_AT_ONCE, play
 from bkrl.rl.policy import Policy, network_for, observation_options
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
@@ -30,8 +30,6 @@ from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
 from bkrl.tracking import check_tracker, tracked
-
-MOST_RECORDED_AT_ONCE = 32
 
 
 def run(config: CollectConfig, reporter: Reporter) -> Run:
@@ -129,7 +127,7 @@ def _record(
     )
     options, _ = observation_options(facts, config.network)
     count = config.episodes_per_checkpoint
-    envs = make_vec(config.env, min(count, MOST_RECORDED_AT_ONCE), backend=config.backend, **options)
+    envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
     outputs: list[str] = []
     returns, successes, lengths = [], [], []
     with reporter.progress("record", len(points) * count, "episodes") as update:

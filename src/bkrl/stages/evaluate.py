@@ -16,11 +16,10 @@ from bkrl.errors import InputError
 from bkrl.jit import announce_compilation
 from bkrl.report.statistics import t_interval, wilson_interval
 from bkrl.reporter import Reporter
-from bkrl.rl.play import Episode, play
+from bkrl.rl.play import MOST_AT_ONCE, Episode, play
 from bkrl.rl.policy import Policy
 from bkrl.run import Run, atomic_write, to_json
 
-MOST_AT_ONCE = 32
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
 

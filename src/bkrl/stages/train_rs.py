@@ -28,7 +28,7 @@ from bkrl.reporter import Reporter
 from bkrl.rl.hardware import Hardware, choose
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.networks.advised import Advised
-from bkrl.rl.play import play, summarise
+from bkrl.rl.play import MOST_AT_ONCE, play, summarise
 from bkrl.rl.policy import Policy, network_for, observation_options, take_weights
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
@@ -38,7 +38,6 @@ from bkrl.rng import derive_seed
 from bkrl.run import Run
 from bkrl.tracking import check_tracker, tracked
 
-MOST_EVALUATED_AT_ONCE = 32
 BEST = ("policy-best.safetensors", "policy-best.json")
 
 
@@ -90,7 +89,7 @@ def _train(
     options, view = observation_options(facts, config.network)
     knows = {"distances": True} if isinstance(potential, StateOracle) else {}
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
-    judged = make_vec(config.env, min(config.eval_episodes, MOST_EVALUATED_AT_ONCE), backend=config.backend, **options)
+    judged = make_vec(config.env, min(config.eval_episodes, MOST_AT_ONCE), backend=config.backend, **options)
     streams = _streams(config, facts, potential, defects)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:

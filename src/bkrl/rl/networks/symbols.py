@@ -161,7 +161,7 @@ class _RowSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor, entries: Tensor, tables: tuple[Any, Any, Any]) -> Tensor:
         entries = entries.contiguous()
-        out = bias.detach().repeat(len(entries), 1)  # always new memory: the rows are added in place
+        out = bias.detach().expand(len(entries), -1).clone()  # always new memory: the rows are added in place
         _add_rows(weight.detach().numpy(), entries.numpy(), *tables, out.numpy())
         ctx.save_for_backward(entries)
         ctx.tables, ctx.shape = tables, weight.shape
