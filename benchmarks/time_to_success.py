@@ -25,6 +25,7 @@ from bkrl.errors import BkrlError
 from bkrl.report.comparison import SUCCESS
 from bkrl.report.curves import Series, series_of, step_label
 from bkrl.report.statistics import steps_to_threshold
+from bkrl.reporter import percent
 from bkrl.run import Run
 
 PHASES = ("time/env", "time/policy", "time/potential", "time/update")
@@ -76,7 +77,7 @@ def main() -> int:
         last = min(float(series[SUCCESS][0][-1]) for series in runs)
         inside = sum(math.isfinite(when) for when, _ in times)
         table.append((name, len(runs), inside, steps, seconds, last))
-    print(f"| runs | n | reached {args.threshold:.0%} | steps, median | seconds, median |\n|---|---|---|---|---|")
+    print(f"| runs | n | reached {percent(args.threshold)} | steps, median | seconds, median |\n|---|---|---|---|---|")
     for name, n, inside, steps, seconds, last in table:
         when = step_label(steps) if math.isfinite(steps) else f"not within {step_label(last)}"
         print(f"| {name} | {n} | {inside} | {when} | {f'{seconds:.1f}' if math.isfinite(seconds) else '–'} |")

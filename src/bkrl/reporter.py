@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,16 @@ def duration(seconds: float | None) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share (0 to 1) for the eye: "85 %"; an en dash where it is not known (None, NaN)."""
+    return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def percents(low: float, high: float, digits: int = 0) -> str:
+    """The ends of an interval of shares for the eye: "71 to 92 %"."""
+    return f"{100 * low:.{digits}f} to {percent(high, digits)}"
 
 
 class Board(Protocol):

@@ -155,7 +155,7 @@ def test_the_table_says_every_figure_with_its_interval_and_n(dataset: Dataset) -
     table = quality.as_table(facts)
     cells = {row[0]: row[1:] for row in table["rows"]}
     assert all(len(row) == len(table["header"]) == 4 for row in table["rows"])
-    assert cells["answer follows the position (pairs asked in both orders)"][0::2] == ["100.0%", "12"]
+    assert cells["answer follows the position (pairs asked in both orders)"][0::2] == ["100.0 %", "12"]
     assert cells["pairs"][0] == "12"
     unknown = {name for name, value in facts.items() if isinstance(value, dict) and value["n"] == 0}
     assert unknown == {"self_agreement", "agreement_with_return", "agreement_with_rules"}, "all labels are 0.5"

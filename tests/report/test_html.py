@@ -5,13 +5,16 @@ from __future__ import annotations
 import html as stdlib_html
 import math
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+import bkrl
 from bkrl.report import html
+from bkrl.reporter import percent, percents
 
 PIECES = some.sampled_from(
     [
@@ -83,3 +86,13 @@ def test_figures(value: object, text: str):
 
 def test_json_for_attributes_has_no_nan():
     assert html.compact_json({"a": [math.nan, 1 / 3], "b": (1, math.inf)}) == '{"a":[null,0.3333],"b":[1,null]}'
+
+
+def test_percentages_have_one_form() -> None:
+    assert [percent(0.847), percent(0.847, 1), percent(0), percent(None), percent(math.nan)] == [
+        *("85 %", "84.7 %", "0 %", "–", "–")
+    ]
+    assert percents(0.714, 0.92) == "71 to 92 %"
+    for folder in ("report", "labelers"):
+        for path in (Path(bkrl.__file__).parent / folder).rglob("*.py"):
+            assert not re.search(r"\.\d%}", path.read_text()), f"{path.name} writes percentages in a form of its own"

@@ -128,7 +128,7 @@ def test_every_section_shows_its_content(made):
     text = squeezed(html)
     for said in (
         "Preferences", "preferred", "tie", "The first one.", "Most suggested", "go to the key", "All 2 candidates",
-        "def potential(observations, actions, valid):", "25.0%20.0% to 30.0%",
+        "def potential(observations, actions, valid):", "25.0 %20.0 to 30.0 %",
         "Certificate", "present: not applicable, no windows", "Φ over episode 0", "is added to the reward",
         "optimal policies are kept, exactly",
         "of these sent", "US dollars", "Success rate of the policy", "environment steps", "input: potential",

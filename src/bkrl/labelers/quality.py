@@ -18,6 +18,7 @@ from bkrl.labelers.material import WorldCard, return_to_go, segment_text
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import KNOWLEDGE, answer
 from bkrl.prompts import render
+from bkrl.reporter import percent, percents
 
 Row = Mapping[str, Any]
 Facts = dict[str, Any]
@@ -212,13 +213,14 @@ def cells(value: Any) -> list[Any]:
     """value, interval and n of a figure as text for a cell each."""
     if not isinstance(value, Mapping):
         return [f"{value:,.1f}" if isinstance(value, float) else f"{value:,}", "", ""]
-    if "rate" in value:
-        number, form = value["rate"], "{:.1%}"
-    else:
-        number, form = value["value"], "{:.3f}"
     low, high = value["low"], value["high"]
-    interval = "" if low is None else f"{form.format(low)} to {form.format(high)}"
-    return ["–" if number is None else form.format(number), interval, f"{value['n']:,}"]
+    if "rate" in value:
+        number = percent(value["rate"], 1)
+        interval = "" if low is None else percents(low, high, 1)
+    else:
+        number = "–" if value["value"] is None else f"{value['value']:.3f}"
+        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
+    return [number, interval, f"{value['n']:,}"]
 
 
 def _table_of_programs(facts: Facts) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bkrl.report.comparison import Difference, Group, Row, compare, difference, 
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
+from bkrl.reporter import percent
 from bkrl.rng import generator
 from bkrl.run import Run
 
@@ -107,15 +108,15 @@ def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]
 
 def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
     """Header and rows for a terminal."""
-    goal = words.percent(threshold)
+    goal = percent(threshold)
     paired = one.difference.paired
     p = f"{paired.p:.3g} ({paired.n} pairs)" if paired is not None else "–"
     header = ["", f"A: {one.a.group.legend} (n = {one.a.n})", f"B: {one.b.group.legend} (n = {one.b.n})", "A − B", "p"]
     ratio = ratio_cell(one.difference)
     rows = [
-        ["success at the end", words.percent(one.a.final.estimate), words.percent(one.b.final.estimate),
+        ["success at the end", percent(one.a.final.estimate), percent(one.b.final.estimate),
          _points(one.final), "–"],
-        ["mean success in training", words.percent(one.a.average.estimate), words.percent(one.b.average.estimate),
+        ["mean success in training", percent(one.a.average.estimate), percent(one.b.average.estimate),
          _points(one.average), p],
         [f"steps to {goal}", steps_text(one.a), steps_text(one.b), ratio if ratio == "–" else f"× {ratio}", "–"],
         ["A beats B", "", "", _chance(one.difference), "–"],

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bkrl.report import findings as words
 from bkrl.report import statistics as st
 from bkrl.report.comparison import LENGTH, RETURN, SUCCESS, Comparison, Group, curves_of, scores_of
 from bkrl.report.curves import COLOURS, Band, band, step_label
 from bkrl.report.svg import Drawing, Style, draw
+from bkrl.reporter import percent
 from bkrl.rng import generator
 
 MOST_LINES = 8
@@ -146,7 +146,7 @@ def _curves(
     bands = bands_of(comparison, shown, key)
     if not bands:
         return None
-    told = "; ".join(f"{b.label}: {words.percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
+    told = "; ".join(f"{b.label}: {percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
     looks = [styles[group.label] for group in shown]
     drawing = draw(
         bands,
@@ -225,7 +225,7 @@ def _points(bands: Sequence[Band], share: bool, at_text: Any = step_label) -> di
     """The curves as a table for those who cannot see them: at most 11 steps of the widest grid."""
     grid = max((b.steps for b in bands), key=len)
     at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]
-    show = words.percent if share else (lambda y: f"{y:.3g}")
+    show = percent if share else (lambda y: f"{y:.3g}")
     rows = [
         [at_text(x), *(show(float(np.interp(x, b.steps, b.centre))) if x <= b.steps[-1] else "–" for b in bands)]
         for x in at

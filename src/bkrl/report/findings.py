@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from bkrl.report import statistics as st
 from bkrl.report.comparison import ALPHA, Comparison, Difference, Row, Versus
 from bkrl.report.curves import step_label
+from bkrl.reporter import percent, percents
 
 Tone = Literal["caution", "against", "open", "for"]
 # Where knowledge does not help, or a control does as well, is said before anything else.
@@ -98,14 +98,9 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
     return list(merged.values())
 
 
-def percent(x: float, digits: int = 0) -> str:
-    """A share in words: "85 %"."""
-    return "–" if math.isnan(x) else f"{100 * x:.{digits}f} %"
-
-
 def interval_text(interval: st.Interval) -> str:
     """The interval of a share, in percent: "71 to 92 %"."""
-    return f"{100 * interval.low:.0f} to {100 * interval.high:.0f} %" if interval.known else "no interval from one run"
+    return percents(interval.low, interval.high) if interval.known else "no interval from one run"
 
 
 def ratio_text(ratio: st.StepsRatio) -> str:

@@ -22,7 +22,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
-from bkrl.reporter import duration
+from bkrl.reporter import duration, percent, percents
 
 RATIO_RANGE = (0.25, 4.0)
 _TEMPLATES = resources.files("bkrl.report").joinpath("templates")
@@ -70,7 +70,7 @@ def _environment() -> jinja2.Environment:
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
     )
-    environment.globals.update(python=python, course=course, forest=forest)
+    environment.globals.update(percents=percents, python=python, course=course, forest=forest)
     return environment
 
 
@@ -80,11 +80,6 @@ def _environment() -> jinja2.Environment:
 def steps(value: float | None) -> str:
     """Environment steps: 450k; an en dash for nothing."""
     return "–" if value is None or math.isnan(value) else step_label(value)
-
-
-def percent(value: float | None) -> str:
-    """A share as a whole percentage."""
-    return "–" if value is None or math.isnan(value) else f"{100 * value:.0f}\u00a0%"
 
 
 def figure(value: Any) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 from bkrl.errors import InputError, UsageError
 from bkrl.report.curves import step_label
-from bkrl.report.findings import percent
 from bkrl.report.html import figure
 from bkrl.report.provenance import Chain, Node, follow
-from bkrl.reporter import duration
+from bkrl.reporter import duration, percent
 from bkrl.run import Run, atomic_write, make_folder, read_json
 
 INTRODUCTION = """# Results

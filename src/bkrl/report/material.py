@@ -14,6 +14,7 @@ from markupsafe import Markup
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, InputError
 from bkrl.report.provenance import Chain, Node
+from bkrl.reporter import percent, percents
 from bkrl.run import read_json, read_table
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
@@ -183,14 +184,14 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
             if all(isinstance(x, int | float) for x in value):
                 shown[name] = ", ".join(f"{x:.3g}" for x in value)
         elif value is not None:
-            shown[name] = f"{value:.1%}" if name in shares else value
+            shown[name] = percent(value, 1) if name in shares else value
     return shown
 
 
 def _share(value: dict[str, Any]) -> str:
     if value["rate"] is None:
         return "nothing to compare"
-    return f"{value['rate']:.1%} (95 % interval {value['low']:.1%} to {value['high']:.1%}, n = {value['n']:,})"
+    return f"{percent(value['rate'], 1)} (95 % interval {percents(value['low'], value['high'], 1)}, n = {value['n']:,})"
 
 
 def _dataset(chain: Chain, node: Node) -> Dataset:

@@ -21,7 +21,7 @@ from bkrl.potentials.quality import courses, describe, disagreement
 from bkrl.potentials.worth import measure
 from bkrl.report import html
 from bkrl.report.strips import Strip, moments, pictures
-from bkrl.reporter import Reporter
+from bkrl.reporter import Reporter, percent, percents
 from bkrl.run import Run, atomic_write, read_json, to_json
 
 STAGE = "potential-report"
@@ -151,13 +151,13 @@ def summary(quality: dict[str, Any]) -> str:
     segments = quality["segments"]
     if segments["above"] is not None:
         said.append(
-            f"The last moments before success lie above moments of failed episodes {segments['above']:.0%} of the time "
-            f"({segments['low']:.0%} to {segments['high']:.0%})."
+            f"The last moments before success lie above moments of failed episodes "
+            f"{percent(segments['above'])} of the time ({percents(segments['low'], segments['high'])})."
         )
     if quality["coverage"] == 0:
         said.append("Φ is constant: it shapes nothing.")
     else:
-        said.append(f"It differs from its commonest value in {quality['coverage']:.0%} of windows.")
+        said.append(f"It differs from its commonest value in {percent(quality['coverage'])} of windows.")
     return " ".join(said)
 
 

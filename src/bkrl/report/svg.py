@@ -14,6 +14,7 @@ from html import escape
 import numpy as np
 
 from bkrl.report.curves import Band, step_label
+from bkrl.reporter import percent
 
 SIZE = 1000  # the picture's own units, both ways
 Scale = Callable[[np.ndarray], np.ndarray]
@@ -87,7 +88,7 @@ def draw(
     )
     return Drawing(
         svg,
-        tuple((100 * float(y(np.array(t))) / SIZE, f"{100 * t:.0f} %" if share else f"{t:.4g}") for t in y_ticks),
+        tuple((100 * float(y(np.array(t))) / SIZE, percent(t) if share else f"{t:.4g}") for t in y_ticks),
         tuple((100 * t / x1, step_label(t) if steps else f"{t:.4g}") for t in x_ticks),
         () if xlog is None else _log_ticks(*xlog),
         (0.0, x1),

@@ -9,11 +9,12 @@ from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.report.curves import step_label
 from bkrl.report.statistics import Interval
+from bkrl.reporter import percent
 
 
 def text_table(comparisons: Sequence[Comparison], threshold: float) -> dict[str, Any]:
     """The results table as text: `header` and `rows` of strings and numbers."""
-    goal = words.percent(threshold)
+    goal = percent(threshold)
     header = [
         "world", "method", "form", "n", "success", "95 % interval", f"reached {goal}", f"steps to {goal}",
         "x PPO's steps", "verdict",
@@ -24,7 +25,7 @@ def text_table(comparisons: Sequence[Comparison], threshold: float) -> dict[str,
             row.group.label,
             form_text(row),
             row.n,
-            words.percent(row.final.estimate),
+            percent(row.final.estimate),
             words.interval_text(row.final) if row.final.known else "–",
             f"{row.n - row.steps.censored} of {row.n}",
             steps_text(row),
