@@ -1,16 +1,22 @@
 """How kernels are compiled: once, kept on disk, and with a word to the person who waits.
 
 Kernels are ordinary functions decorated with `kernel`. numba compiles each when it is first called and keeps the result
-in a folder beside the source, in the user's cache, or, where neither can be written, in a temporary folder.
+in a folder beside the source, in the user's cache, or, where neither can be written, in a temporary folder. What was
+compiled from sources that nobody has run for two weeks is removed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import secrets
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,6 +27,11 @@ from numba.core import event
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMPILING = "Compiling kernels: this happens once on a machine and takes up to a minute."
+
+KEPT_DAYS = 14
+"""Days without use after which a cache is removed: every change to a source file begins another one."""
+
+_CACHE = re.compile(r"kernels-[0-9a-f]{12}(\.[0-9a-f]+)?")
 
 
 def _candidates(source_folder: Path) -> Iterator[Path]:
@@ -67,8 +78,26 @@ def _cache_folder(source_folder: Path) -> Path | None:
     for base in _candidates(source_folder):
         folder = base / f"kernels-{digest.hexdigest()[:12]}"
         if _writable(folder):
+            with suppress(OSError):
+                os.utime(folder)  # used today: loading a kernel leaves no trace by itself
+            _remove_unused(base)
             return folder
     return None
+
+
+def _remove_unused(base: Path) -> None:
+    """Remove the caches in a folder that no process has opened for `KEPT_DAYS`.
+
+    Several processes may do so at once, and one may open a cache just then: it goes in one step, by a new name, and
+    numba, which finds its files gone, compiles and makes the folder again. What a kill leaves is old the next time.
+    """
+    before = time.time() - KEPT_DAYS * 86_400
+    with suppress(OSError):
+        for folder in [entry for entry in base.iterdir() if _CACHE.fullmatch(entry.name)]:
+            with suppress(OSError):
+                if folder.lstat().st_mtime < before:
+                    doomed = folder.with_suffix(f".{secrets.token_hex(4)}")
+                    shutil.rmtree(folder.rename(doomed), ignore_errors=True)
 
 
 def kernel(function: F) -> F:

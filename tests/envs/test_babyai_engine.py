@@ -17,7 +17,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import bkrl.envs
-from bkrl import jit
 from bkrl.envs.babyai import make_native, make_native_vec, make_reference
 from bkrl.envs.babyai.kernels import observe_worlds
 from bkrl.envs.babyai.layouts import PublishedLayouts
@@ -365,51 +364,3 @@ def test_views_are_drawn_from_the_state_alone() -> None:
     again = np.zeros_like(engine.observations)
     observe_worlds(engine._grids, engine.worlds, engine._stride, again, 0, 3)
     np.testing.assert_array_equal(again.reshape(views.shape), views)
-
-
-def test_kernels_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    writable = tmp_path / "cache"
-
-    def folder_among(*candidates: Path) -> Path | None:
-        monkeypatch.setattr(jit, "_candidates", lambda source: iter(candidates))
-        jit._cache_folder.cache_clear()
-        return jit._cache_folder(Path(jit.__file__).parent)
-
-    found = folder_among(blocked / "__pycache__", writable)
-    assert found is not None
-    assert found.parent == writable
-    assert folder_among(blocked / "__pycache__", blocked / "x") is None
-
-    shared = tmp_path / "shared"
-    assert jit._private(shared)
-    shared.chmod(0o777)
-    assert not jit._private(shared)
-    assert not jit._private(blocked)
-
-    def add_one(x: int) -> int:
-        return x + 1
-
-    assert jit.kernel(add_one)(1) == 2  # compiled, kept nowhere
-    jit._cache_folder.cache_clear()
-
-
-def test_compilation_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    jit.announce_compilation(said.append)
-    try:
-
-        def double(x: float) -> float:
-            return x * 2
-
-        def triple(x: float) -> float:
-            return x * 3
-
-        for function in (double, triple):
-            function.__module__ = "bkrl.envs.nowhere"
-            monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
-            assert jit.kernel(function)(1.5) > 1.5
-        assert said == [jit.COMPILING]
-    finally:
-        jit.announce_compilation(None)

@@ -1,0 +1,123 @@
+"""Kernels on disk: where they are kept, that the person who waits is told, and that old ones go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bkrl import jit
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for caches, and nothing remembered of others."""
+    monkeypatch.setattr(jit, "_candidates", lambda source: iter([tmp_path]))
+    jit._cache_folder.cache_clear()
+    yield tmp_path
+    jit._cache_folder.cache_clear()
+
+
+def kept(folder: Path, name: str, days: float) -> Path:
+    """A cache that was last used some days ago."""
+    made = folder / name
+    made.mkdir()
+    (made / "f.nbi").write_text("an index")
+    then = time.time() - days * 86_400
+    os.utime(made, (then, then))
+    return made
+
+
+def test_kernels_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    writable = tmp_path / "cache"
+
+    def folder_among(*candidates: Path) -> Path | None:
+        monkeypatch.setattr(jit, "_candidates", lambda source: iter(candidates))
+        jit._cache_folder.cache_clear()
+        return jit._cache_folder(Path(jit.__file__).parent)
+
+    found = folder_among(blocked / "__pycache__", writable)
+    assert found is not None
+    assert found.parent == writable
+    assert folder_among(blocked / "__pycache__", blocked / "x") is None
+
+    shared = tmp_path / "shared"
+    assert jit._private(shared)
+    shared.chmod(0o777)
+    assert not jit._private(shared)
+    assert not jit._private(blocked)
+
+    def add_one(x: int) -> int:
+        return x + 1
+
+    assert jit.kernel(add_one)(1) == 2  # compiled, kept nowhere
+    jit._cache_folder.cache_clear()
+
+
+def test_compilation_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    jit.announce_compilation(said.append)
+    try:
+
+        def double(x: float) -> float:
+            return x * 2
+
+        def triple(x: float) -> float:
+            return x * 3
+
+        for function in (double, triple):
+            function.__module__ = "bkrl.envs.nowhere"
+            monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
+            assert jit.kernel(function)(1.5) > 1.5
+        assert said == [jit.COMPILING]
+    finally:
+        jit.announce_compilation(None)
+
+
+def test_caches_of_older_sources_go_when_nobody_used_them_for_long(cache: Path) -> None:
+    old = kept(cache, "kernels-0123456789ab", jit.KEPT_DAYS + 1)
+    left_by_a_kill = kept(cache, "kernels-0123456789ac.0f0f0f0f", jit.KEPT_DAYS + 1)
+    recent = kept(cache, "kernels-fedcba987654", jit.KEPT_DAYS - 1)
+    of_others = [kept(cache, name, 1000) for name in ("module.cpython-311", "kernels", "kernels-of-another-tool")]
+    own = jit._cache_folder(Path(jit.__file__).parent)
+    assert sorted(cache.iterdir()) == sorted([*of_others, recent, own])
+    assert not old.exists()
+    assert not left_by_a_kill.exists()
+
+
+def test_a_cache_in_use_does_not_grow_old(cache: Path) -> None:
+    own = jit._cache_folder(Path(jit.__file__).parent)
+    assert own is not None
+    os.utime(own, (0, 0))
+    (own / "f.nbi").write_text("an index")
+    jit._cache_folder.cache_clear()
+    assert jit._cache_folder(Path(jit.__file__).parent) == own
+    assert (own / "f.nbi").exists()
+
+
+def test_many_processes_may_remove_the_same_caches(tmp_path: Path) -> None:
+    for number in range(50):
+        kept(tmp_path, f"kernels-{number:012x}", jit.KEPT_DAYS + 1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(jit._remove_unused, [tmp_path] * 8))
+    assert not list(tmp_path.iterdir())
+    jit._remove_unused(tmp_path / "nowhere")
+
+
+def test_a_kernel_whose_cache_was_removed_is_compiled_and_kept_again(cache: Path) -> None:
+    def doubled(x: float) -> float:
+        return x * 2
+
+    kernel = jit.kernel(doubled)
+    own = jit._cache_folder(Path(doubled.__code__.co_filename).parent)
+    assert own is not None
+    shutil.rmtree(own)
+    assert kernel(1.5) == 3.0
+    assert list(own.rglob("*.nbi"))
