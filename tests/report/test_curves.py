@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,7 @@ def test_series_are_sorted_and_the_later_line_of_a_step_holds():
         {"step": 20, "eval/success_rate": 0.4},  # the run went on from a checkpoint before 20
         {"step": 5, "eval/success_rate": 0.0, "note": "text", "flag": True},
         {"step": 30, "eval/success_rate": None},
+        {"step": 35, "eval/success_rate": math.nan, "ppo/loss": math.inf},
     ]
     series = curves.series_of(rows)
     assert set(series) == {"eval/success_rate", "ppo/loss"}

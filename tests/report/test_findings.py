@@ -50,6 +50,28 @@ def test_faster_and_slower():
     assert "No difference between bk-code and plain PPO" in said(runs("ppo", 400) + runs("bk-code", 400), "open")
 
 
+def test_evaluations_far_apart_count_to_where_the_comparison_ends():
+    """Evaluated at 0, 600 and 1200, and looked at up to 1000, where all others end."""
+    rare = [
+        replace(one, series={SUCCESS: (np.array([0.0, 600.0, 1200.0]), np.array([0.0, 0.6, 0.9]))})
+        for one in runs("bk-code", 0)
+    ]
+    (comparison,), found = judged(runs("ppo", 200) + rare)
+    row = comparison.rows[1]
+    assert comparison.horizon == 1000
+    assert row.final.estimate == pytest.approx(0.6)  # the last evaluation that was made by then
+    assert row.average.estimate == pytest.approx((600 * 0.3 + 400 * 0.7) / 1000)  # the curve, cut at 1000
+    assert "success at the end 60 % against 100 %" in " ".join(one.text for one in found)
+
+
+def test_a_threshold_that_plain_ppo_reaches_untrained_says_nothing():
+    (comparison,), found = judged(runs("ppo", -50) + runs("bk-code", 200))
+    assert comparison.rows[1].ratio is None
+    told = " ".join(one.text for one in found)
+    assert "plain PPO was at 80 % before it was trained" in told
+    assert "Neither" not in told
+
+
 def test_nobody_gets_there():
     trained = runs("ppo", 9000) + runs("bk-pref", 9000)
     assert "Neither bk-pref nor plain PPO reached 80 %" in said(trained, "open")

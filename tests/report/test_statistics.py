@@ -131,6 +131,15 @@ def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
         st.paired_test({1: 0.0}, {2: 0.0}, rng())
 
 
+def test_what_is_not_known_is_no_evidence() -> None:
+    known = {1: 0.3, 2: 0.4, 3: 0.5}
+    one = st.paired_test(known | {4: math.nan}, dict.fromkeys(range(1, 5), 0.1), rng())
+    assert one == st.paired_test(known, dict.fromkeys(range(1, 5), 0.1), rng())
+    with pytest.raises(ValueError, match="at least one seed"):
+        st.paired_test({1: math.nan}, {1: 0.0}, rng())
+    assert math.isnan(st.improvement(np.array([0.1, math.nan]), np.array([0.2, 0.3])))
+
+
 def test_difference_of_means_is_welch_below_five_runs() -> None:
     x, y = np.array([1.0, 2.0, 4.0, 5.0]), np.array([0.0, 0.5, 0.2, 0.9])
     ours = st.mean_difference(x, y, rng())

@@ -26,7 +26,7 @@ LABEL_FREE = ("zero", "random")
 COMMON_SETTINGS = ("network", "backend", "reward_scale", "eval_every", "eval_episodes")
 """Settings that plain PPO and a shaped run both have, besides PPO's own."""
 FINAL_SHARE = 0.1
-"""Final success is the mean over evaluations in this last share of the steps compared."""
+"""Final success is the mean over evaluations in this last share of the steps compared, or the last one before it."""
 
 
 @dataclass(frozen=True)
@@ -385,10 +385,13 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
 
 def _final_and_average(run: Trained, horizon: float) -> tuple[float, float]:
     """Success at the end, and on average over training (the area under the curve divided by its width)."""
-    steps, values = run.series[SUCCESS]
-    inside = steps <= horizon
-    steps, values = steps[inside], values[inside]
-    final = float(values[steps >= horizon - FINAL_SHARE * horizon].mean())
+    every_step, every_value = run.series[SUCCESS]
+    inside = every_step <= horizon
+    steps, values = every_step[inside], every_value[inside]
+    final = float(values[steps >= min(horizon - FINAL_SHARE * horizon, steps[-1])].mean())
+    if steps[-1] < horizon < every_step[-1]:  # evaluations on both sides: the curve is cut between them
+        steps = np.append(steps, horizon)
+        values = np.append(values, np.interp(horizon, every_step, every_value))
     width = float(steps[-1] - steps[0])
     average = float(np.trapezoid(values, steps) / width) if width > 0 else float(values.mean())
     return final, average

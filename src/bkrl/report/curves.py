@@ -48,12 +48,14 @@ class Band:
 def series_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
     """All metrics of a run from the lines of its ``metrics.jsonl`` (`Run.metrics()`), each sorted by step.
 
-    Null values are left out. Where a step was logged twice (a run that went on from a checkpoint) the later line holds.
+    Values that are null or not finite are left out. Where a step was logged twice (a run that went on from a
+    checkpoint) the later line holds.
     """
     found: dict[str, dict[float, float]] = {}
     for row in rows:
         for key, value in row.items():
-            if key != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if number and key != "step":
                 found.setdefault(key, {})[float(row["step"])] = float(value)
     return {
         key: (np.array(sorted(points)), np.array([points[s] for s in sorted(points)]))

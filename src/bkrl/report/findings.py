@@ -163,11 +163,10 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
     seeds = f"n = {row.n} against {base.n}"
     end = f"success at the end {percent(row.final.estimate)} against {percent(base.final.estimate)}"
     if row.ratio is None:
-        return Finding(
-            "open",
-            f"Neither {label} nor plain PPO reached {goal} within {step_label(comparison.horizon)} steps "
-            f"({end}; {seeds}), so steps to {goal} say nothing.",
-        )
+        why = f"Neither {label} nor plain PPO reached {goal} within {step_label(comparison.horizon)} steps"
+        if base.steps.censored < base.n:
+            why = f"{label} could not be sooner: plain PPO was at {goal} before it was trained"
+        return Finding("open", f"{why} ({end}; {seeds}), so steps to {goal} say nothing.")
     told = f"{_ratio_sentence(row.ratio, 'PPO')}; {seeds}; {end}"
     if row.ratio.faster:
         return Finding("for", f"{label} {_how_much_faster(row.ratio, goal)}: {told}.{_collected(row)}")

@@ -203,7 +203,7 @@ def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     (...).
     """
     difference = np.asarray(x)[..., :, None] - np.asarray(y)[..., None, :]
-    return np.asarray(((difference > 0) + 0.5 * (difference == 0)).mean(axis=(-2, -1)))
+    return np.asarray((0.5 + 0.5 * np.sign(difference)).mean(axis=(-2, -1)))
 
 
 def probability_of_improvement(
@@ -263,9 +263,9 @@ def paired_test(
     no difference.
 
     All 2^n sign patterns are tried up to n = ``EXHAUSTIVE_FLIPS``; beyond, ``samples`` random ones plus the observed
-    one.
+    one. A seed without a finite value on either side is not shared.
     """
-    seeds = sorted(set(a) & set(b))
+    seeds = sorted(seed for seed in set(a) & set(b) if math.isfinite(a[seed] - b[seed]))
     if not seeds:
         raise ValueError("a paired test needs at least one seed that both sides have")
     d = np.array([a[s] - b[s] for s in seeds], dtype=np.float64)
