@@ -107,6 +107,16 @@ def test_what_is_owed_goes_through_a_checkpoint(seed, steps, worlds, end_rate, g
     np.testing.assert_array_equal(running.rewards(second), continued.rewards(second))
 
 
+def test_worlds_that_begin_anew_owe_nothing():
+    # a checkpoint came in the middle of an episode, and the worlds could not be put back: they show first moments
+    running = InvariantBonus(OfTheCell(), 0.5, num_envs=1, bonus_coef=1.0)
+    running.rewards(one_world([1, 2, 3], terminated=[], truncated=[], finals=[]))
+    assert running.state()["owed"] != 0
+    fresh = one_world([1, 2, 3, 4], terminated=[2], truncated=[], finals=[9])
+    paid = running.rewards(fresh)[:, 0] - fresh.rewards[:, 0]
+    assert paid == pytest.approx([-0.2, -0.3, 1.4])
+
+
 def test_bonuses_and_shaping_evaluate_the_same_windows():
     (rollout,) = random_rollouts(5, 2, 8, 3, 0.3, count=1)
     potential = HashPotential(2)

@@ -101,6 +101,7 @@ class InvariantBonus(Bonus):
     def paid(self, rollout: Rollout, bonus: NDArray[np.float64]) -> NDArray[np.float64]:
         """(T, N): the bonus, and minus all that is owed where an episode terminates."""
         paid = bonus.copy()
+        self.owed[rollout.ages[0] == 0] = 0.0  # worlds that a checkpoint could not put back begin anew
         for t in range(rollout.num_steps):
             paid[t] = np.where(rollout.terminated[t], -self.owed, bonus[t])
             self.owed = (self.owed + bonus[t]) / self.gamma
