@@ -164,6 +164,13 @@ def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path,
     assert "already complete" in said.lines[-1]
 
 
+@pytest.mark.parametrize("control", ["random", "zero"])
+def test_a_control_sees_as_far_back_as_what_it_stands_for(labelled, tmp_path, control):
+    """Segments of the labels are 3 actions long, not 5."""
+    result = run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "rm", control=control), Reporter())
+    assert load_potential(result.path).horizon == 3
+
+
 def test_the_same_command_gives_the_same_potential(labelled, tmp_path):
     files = []
     for name in ("a", "b"):

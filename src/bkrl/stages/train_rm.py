@@ -6,7 +6,7 @@ training needs no more than its path.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -188,18 +188,22 @@ def _build(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, r
     if config.control == "oracle":
         return _program(oracle_program(config.task), dataset, config.seed, reporter, {"task": config.task})
     if config.control in ("zero", "random"):
-        return _build_control(config, variant, dataset)
+        return _build_control(config, variant, labels, dataset)
     builders = {"code": _build_code, "pref": _build_preference, "goal": _build_goal}
     if variant not in builders:
         raise InputError(f"{labels.path} holds labels of unknown variant '{variant}'; it was made by a newer bkrl.")
     return builders[variant](config, labels, dataset, reporter)
 
 
-def _build_control(config: TrainRmConfig, variant: str, dataset: Dataset) -> _Built:
+def _build_control(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset) -> _Built:
+    """A potential without knowledge that sees as far back as one made from these labels."""
     from bkrl.potentials.controls import Zero, random_network
     from bkrl.potentials.preference import WEIGHTS, save_net
 
     horizon = 4 if variant == "goal" else CODE_HORIZON
+    if variant == "pref":
+        preferences = read_table(labels.file("preferences.parquet"), PREFERENCES)
+        horizon = _segment_length(labels, preferences["length"].to_pylist() or [CODE_HORIZON])
     if config.control == "zero":
         return _Built("zero", Zero(horizon), lambda folder: ([], {}), {})
     network = random_network(_net_config(dataset, horizon), config.seed)
@@ -250,12 +254,7 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
             f"{len(labelled) - len(keep):,} of {len(labelled):,} labelled pairs are left out: the share of their "
             f"commonest answer is below {config.min_agreement:g}."
         )
-    lengths = {table["length"][i] for i in keep}
-    if len(lengths) != 1:
-        raise InputError(
-            f"{labels.path} compares segments of several lengths ({sorted(lengths)}); label again with one."
-        )
-    length = int(lengths.pop())
+    length = _segment_length(labels, [table["length"][i] for i in keep])
 
     def ends(side: str) -> NDArray[np.int64]:
         segments = (Segment(table[f"{side}_episode_id"][i], table[f"{side}_start"][i], length) for i in keep)
@@ -280,6 +279,14 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
             on_epoch=lambda done, accuracy: update(done, f"validation accuracy {accuracy:.1%}"),
         )
     return _Built("preference", raw, lambda folder: ([WEIGHTS], save_net(raw, folder)), asdict(found) | disputed)
+
+
+def _segment_length(labels: Run, lengths: Collection[int]) -> int:
+    """The actions in a segment, which all labelled pairs must share; InputError where they do not."""
+    found = sorted(set(lengths))
+    if len(found) != 1:
+        raise InputError(f"{labels.path} compares segments of several lengths ({found}); label again with one.")
+    return int(found[0])
 
 
 def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
