@@ -50,7 +50,7 @@ def _world(env_id: str) -> str:
 
 
 def _sandbox() -> str:
-    from bkrl.potentials.sandbox import describe_level
+    from bkrl.potentials.sandbox_level import describe_level
 
     return describe_level()
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bkrl.errors import BkrlError
-from bkrl.potentials.sandbox import (
-    CHUNK,
-    Limits,
-    ProgramFailed,
-    ProgramRejected,
-    Sandbox,
-    check_source,
-    probation,
-)
+from bkrl.potentials.sandbox import Sandbox, probation
+from bkrl.potentials.sandbox_process import CHUNK, Limits, ProgramFailed, ProgramRejected, Worker
 from bkrl.windows import Windows
 from tests.potentials.corpus import CORPUS, FINE, Program, body
 
@@ -47,16 +41,30 @@ def outcome(source: str, **options: object) -> tuple[str, BkrlError | None]:
     return "OK", None
 
 
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """A locked process that outlives the programs it refuses."""
+    kept = Worker((4,), 2, LIMITS, static_check=True, skip=frozenset(), probe=False)
+    yield kept
+    kept.close()
+
+
+def problems(worker: Worker, source: str) -> list[tuple[int, str]]:
+    with pytest.raises(ProgramRejected) as caught:
+        worker.load(source, LIMITS.load)
+    return caught.value.problems
+
+
 def test_the_corpus_is_large_and_its_names_are_distinct():
     assert len(CORPUS) >= 170
     assert len({program.name for program in CORPUS}) == len(CORPUS)
 
 
 @pytest.mark.parametrize("program", STATIC, ids=lambda program: program.name)
-def test_rejected_with_reasons_before_anything_runs(program: Program):
-    problems = check_source(program.source)
-    assert problems
-    for line, reason in problems:
+def test_rejected_with_reasons_before_anything_runs(worker: Worker, program: Program):
+    found = problems(worker, program.source)
+    assert found
+    for line, reason in found:
         assert line >= 0
         assert reason == reason.strip()
         assert len(reason) < 220
@@ -72,13 +80,13 @@ def test_killed_reported_or_accepted_as_specified(program: Program):
             assert error.line > 1, "an exception is reported with the program's line"
 
 
-def test_all_problems_are_reported_at_once_with_their_lines():
-    problems = check_source("import os\n\n\n" + body("x = open('f')\nreturn x.data"))
-    assert [line for line, _ in problems] == [1, 5, 6]
+def test_all_problems_are_reported_at_once_with_their_lines(worker: Worker):
+    found = problems(worker, "import os\n\n\n" + body("x = open('f')\nreturn x.data"))
+    assert [line for line, _ in found] == [1, 5, 6]
 
 
-def test_a_problem_says_why():
-    ((line, reason),) = check_source(body("return np.random.rand(len(actions))"))
+def test_a_problem_says_why(worker: Worker):
+    ((line, reason),) = problems(worker, body("return np.random.rand(len(actions))"))
     assert line == 2
     assert "deterministic" in reason
 

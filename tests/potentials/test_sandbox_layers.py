@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bkrl.errors import BkrlError
-from bkrl.potentials.sandbox import Sandbox, level_of, self_test
+from bkrl.potentials.sandbox import Sandbox
+from bkrl.potentials.sandbox_level import level_of, self_test
 from tests.potentials.corpus import FINE, body
 from tests.potentials.test_sandbox import LIMITS, outcome, windows
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from bkrl.errors import InputError
 from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.protocol import Artefact
-from bkrl.potentials.sandbox import Limits, Sandbox
+from bkrl.potentials.sandbox import Sandbox
+from bkrl.potentials.sandbox_process import Limits
 
 PROGRAM = "program.py"
 

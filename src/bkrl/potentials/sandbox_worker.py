@@ -1,7 +1,8 @@
 """The sandbox's worker process: locks itself, then checks, loads and evaluates one untrusted program.
 
-Started by `bkrl.potentials.sandbox` as a fresh interpreter with an empty environment, never by fork (the parent may
-hold API keys in memory).  `bkrl` is not importable here; the two sibling files are loaded by path before the lock.
+Started by `bkrl.potentials.sandbox_process` as a fresh interpreter with an empty environment, never by fork (the
+parent may hold API keys in memory).  `bkrl` is not importable here; the two sibling files are loaded by path before the
+lock.
 
 Argument: one JSON object with request_fd, reply_fd, input_fd, output_fd, capacity, chunk, horizon, obs_shape,
 max_components, memory_bytes, cpu_seconds, skip, static_check, probe, divisors, numpy_path.
@@ -25,7 +26,7 @@ import warnings
 from typing import Any
 
 REQUEST = struct.Struct("<QII")
-LOAD, EVALUATE, CHECK = 1, 2, 3
+LOAD, EVALUATE = 1, 2
 OK, REFUSED, RAISED, BAD_RETURN = 0, 1, 2, 3
 MAX_MESSAGE = 8192
 FILENAME = "<program>"
@@ -175,7 +176,7 @@ class _Worker:
                 if command == EVALUATE:
                     status, message = self.evaluate(count)
                 else:
-                    status, message = self.load(self.read(count).decode("utf-8", "replace"), run=command == LOAD)
+                    status, message = self.load(self.read(count).decode("utf-8", "replace"))
             except BaseException as error:  # noqa: BLE001 - nothing the program raises may end the worker
                 status, message = RAISED, self.describe(error)
             self.reply(nonce, status, message)
@@ -193,7 +194,7 @@ class _Worker:
             text = ""
         return {"line": line, "reason": f"{type(error).__name__}: {text}" if text else type(error).__name__}
 
-    def load(self, source: str, run: bool) -> tuple[int, dict[str, Any]]:
+    def load(self, source: str) -> tuple[int, dict[str, Any]]:
         if self.static_check:
             try:
                 tree = self.checker.check_program(source)
@@ -202,8 +203,6 @@ class _Worker:
                 return REFUSED, {"problems": problems}
         else:
             tree = source
-        if not run:
-            return OK, {}
         # compiled from the checked tree, so that no encoding cookie or other trick of the text matters
         code = compile(tree, FILENAME, "exec", dont_inherit=True)
         space = self.namespace()
