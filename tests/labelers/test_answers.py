@@ -55,6 +55,12 @@ CHOICES = {
     "Preference = B": "B",
     "Ａ": "A",
     '\ufeff{"choice": "A"}': "A",
+    "Answer: a tie": "tie",
+    "My choice is a draw.": "tie",
+    "Answer: segment A is clearly better.": "A",
+    "Final answer: A, because B only turns around": "A",
+    "Answer: B (A wastes its steps)": "B",
+    'It says "A", which is shorter than what "B" says.\nAnswer: "B"': "B",
 }
 
 NO_CHOICES = (
@@ -92,7 +98,23 @@ NO_CHOICES = (
     "x" * 300_000,
     "the answer depends on the task",
     "\ud800",
+    "The answer is a bit unclear.",
+    "The preference is a close call",
+    "Answer: A is worse than B",
+    "Answer: A is not better",
+    "Answer: A and B are equally good",
+    "Answer: A & B",
+    "Answer: A vs B",
+    "A?",
+    '{"choice": "A", "choice": "B"}',
 )
+SLOW = (
+    '"' + '\\"' * 99_000,
+    "<goals>" * 28_000,
+    "answer: A" + " " * 199_000 + "x",
+    "```" + " " * 199_000 + "x",
+)
+"""Texts on which careless patterns take time that grows with the square of their length."""
 
 
 @pytest.mark.parametrize(("text", "choice"), CHOICES.items())
@@ -105,6 +127,11 @@ def test_what_is_no_choice_is_never_a_label(text: str) -> None:
     result = parse_choice(text)
     assert isinstance(result, Unparsed)
     assert result.reason
+
+
+@pytest.mark.parametrize("text", SLOW, ids=range(len(SLOW)))
+def test_no_text_hangs_a_parser(text: str) -> None:
+    assert [type(parse(text)) for parse in (parse_choice, parse_goals, parse_program)] == [Unparsed] * 3
 
 
 @settings(max_examples=300, deadline=None)

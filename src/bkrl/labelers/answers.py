@@ -46,17 +46,31 @@ class Unparsed:
 # Every pattern here takes time in proportion to the text, whatever the text: replies may be written to hang a reader.
 _THOUGHT = re.compile(r"<(/?)(think|thinking|reasoning)>", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
-_VALUE = r"(A\s*[>≻]\s*B|B\s*[<≺]\s*A|B\s*[>≻]\s*A|A\s*[<≺]\s*B|A\s*=\s*B|B\s*=\s*A|segment\s+[AB]|[AB]|tie|draw|equal)"
-_SHORT = re.compile(rf"\W*{_VALUE}\W*", re.IGNORECASE)
+_VALUE = (
+    r"(?:\ba\s+(?=tie|draw))?"
+    r"(A\s*[>≻]\s*B|B\s*[<≺]\s*A|B\s*[>≻]\s*A|A\s*[<≺]\s*B|A\s*=\s*B|B\s*=\s*A|segment\s+[AB]|[AB]|tie|draw|equal)"
+)
+_SHORT = re.compile(rf"[^\w?]*{_VALUE}[^\w?]*", re.IGNORECASE)
 _MARKED = re.compile(
-    rf"(?:\b(?:final\s+)?(?:answer|choice|preference|verdict|rank)\b\W{{0,4}}?\s*(?:is\b|:|=|\]|\*\*)[\W_]{{0,80}}?){_VALUE}"
-    r"(?![\w|/]|\s*(?:\||/|or\b|>|<|=|≻|≺|,?\s*[AB]\b))",
+    r"\b(?:final\s+)?(?:answer|choice|preference|verdict|rank)\b\W{0,4}?\s*(?:is\b|:|=|\]|\*\*)[\W_]{0,80}?"
+    rf"{_VALUE}(?!\w)",
     re.IGNORECASE,
 )
+_WORD = r"(?:\w+[^\S\n]+)?"
+_END_OF_ANSWER = re.compile(
+    rf"[*_`\"')\]}}]*(?:\Z|[^\S\n]*(?:\Z|[\n.;:!(]|[,–—-](?!\s*[AB]\b)|(?:because|since|as|due|over|between)\b"
+    rf"|(?:is|was|does|performs|looks)[^\S\n]+{_WORD}(?:better|preferred|preferable|ahead)\b))",
+    re.IGNORECASE,
+)
+"""What may follow an answer in its sentence. Other words may turn it round: "A is worse", "A and B are equal"."""
+_NEGATED = re.compile(r"\b(?:not|never|hardly|barely|no)\b", re.IGNORECASE)
 _TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL | re.IGNORECASE)
-_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.){12,}"')
-"""Longer than any answer: words of the world that are repeated, which may say anything."""
-_FENCE = re.compile(r"^[ \t]*(```|~~~)[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_QUOTATION = re.compile(r'"(?:[^"\\\n]|\\.)*+"?')
+_LONGEST_QUOTED_ANSWER = 11
+"""Longer quotations are words of the world that are repeated, which may say anything."""
+_FENCE = re.compile(
+    r"^[ \t]*+(```|~~~)[ \t]*+([\w+-]*+)[ \t]*+\r?\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
+)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 
 
@@ -77,14 +91,14 @@ def parse_choice(text: str) -> Choice | Unparsed:
         return Unparsed('"choice" must be "A", "B" or "tie"')
     if not found and re.match(r"(?:```\w*\s*)?\{", answer):
         return Unparsed("it is not valid JSON with a choice")
-    answer = unicodedata.normalize("NFKC", _QUOTED.sub(" ", answer))
+    answer = unicodedata.normalize("NFKC", _QUOTATION.sub(_kept_quotation, answer))
     if not found:
         found = [c for _, value in _TAGGED.findall(answer) if (c := _choice(value)) is not None]
     if not found:
         whole = _SHORT.fullmatch(answer)
         found = [c] if whole and (c := _choice(whole[1])) is not None else []
     if not found:
-        found = [c for value in _MARKED.findall(answer) if (c := _choice(value)) is not None]
+        found = [c for value in _marked(answer) if (c := _choice(value)) is not None]
     if not found:
         return Unparsed("no choice was found")
     if len(set(found)) > 1:
@@ -106,8 +120,7 @@ def parse_goals(text: str) -> list[str] | Unparsed:
             listed = value
             break
     if listed is None:
-        tagged = re.search(r"<goals>(.*?)</goals>", answer, re.DOTALL | re.IGNORECASE)
-        lines = (tagged[1] if tagged else answer).splitlines()
+        lines = _inside_goals(answer).splitlines()
         bullet = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.)])\s+(\S.*)$")
         listed = [found[1] for line in lines if (found := bullet.match(line))]
     goals: dict[str, None] = {}
@@ -195,9 +208,38 @@ def _without_thoughts(text: str) -> str:
     return " ".join(kept)
 
 
+def _kept_quotation(found: re.Match[str]) -> str:
+    """A quotation as it stays: one that is not closed on its line, or short enough for an answer."""
+    closed = len(found[0]) > 1 and found[0].endswith('"')
+    return " " if closed and len(found[0]) - 2 > _LONGEST_QUOTED_ANSWER else found[0]
+
+
+def _marked(text: str) -> Iterator[str]:
+    """What the text calls its answer, as far as nothing that follows can turn it round."""
+    for found in _MARKED.finditer(text):
+        after = _END_OF_ANSWER.match(text, found.end())
+        if after is not None and not _NEGATED.search(after[0]):
+            yield found[1]
+
+
+def _inside_goals(text: str) -> str:
+    """What stands between the first `<goals>` and the `</goals>` after it; the whole text without them."""
+    start = re.compile("<goals>", re.IGNORECASE).search(text)
+    end = re.compile("</goals>", re.IGNORECASE).search(text, start.end()) if start else None
+    return text[start.end() : end.start()] if start and end else text
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError where a name stands twice, which says two things at once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
 def _json_values(text: str) -> Iterator[Any]:
     """Every outermost JSON object or list in the text, left to right; a trailing comma is forgiven."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
     place, failures = 0, 0
     while failures < 200 and (start := re.compile(r"[{\[]").search(text, place)) is not None:
         try:
