@@ -18,13 +18,13 @@ from gymnasium.utils.env_checker import check_env
 
 import bkrl.envs
 from bkrl.envs.babyai import make_native, make_native_vec, make_reference
-from bkrl.envs.babyai.kernels import observe_worlds
 from bkrl.envs.babyai.layouts import PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level
 from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
 from bkrl.envs.babyai.reference import TextLevel
 from bkrl.envs.babyai.state import MARGIN, WORLD
+from bkrl.envs.babyai.view import observe
 from bkrl.envs.vector import ReferenceVectorEnv
 from bkrl.errors import InputError, UsageError
 
@@ -362,5 +362,6 @@ def test_views_are_drawn_from_the_state_alone() -> None:
     views, _ = env.reset(seed=0)
     engine = env.engine  # type: ignore[attr-defined]
     again = np.zeros_like(engine.observations)
-    observe_worlds(engine._grids, engine.worlds, engine._stride, again, 0, 3)
+    for n in range(3):
+        observe(engine._grids[n], engine.worlds[n], engine._stride, again[n])
     np.testing.assert_array_equal(again.reshape(views.shape), views)

@@ -56,10 +56,3 @@ def begin_worlds(
             generate(grids[n], worlds[n], level[0], stride)
             begin_episode(worlds[n])
             observe(grids[n], worlds[n], stride, observations[n])
-
-
-@kernel
-def observe_worlds(grids: Any, worlds: Any, stride: int, observations: Any, start: int, stop: int) -> None:
-    """The view of each world."""
-    for n in range(start, stop):
-        observe(grids[n], worlds[n], stride, observations[n])
