@@ -70,7 +70,7 @@ def _reproduce(settings: Any, as_json: bool) -> None:
 
 
 for _verb, _config in VERBS.items():
-    _run = _reproduce if _verb == "reproduce" else _stage(_verb.replace("-", "_"))
+    _run = {"label": labels.label, "reproduce": _reproduce}.get(_verb) or _stage(_verb.replace("-", "_"))
     app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from bkrl.config import CollectConfig, PPOConfig
+from bkrl.config import CollectConfig, HardwareConfig, PPOConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import UsageError
 from bkrl.export import validate
@@ -92,7 +93,14 @@ def test_refusals(tmp_path: Path) -> None:
         run(settings(tmp_path / "a", int_coef=0.0), Reporter())
     with pytest.raises(UsageError, match="English only"):
         run(settings(tmp_path / "b", language="fr"), Reporter())
-    assert not (tmp_path / "a").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--device cuda: torch finds no GPU here"):
+        run(settings(tmp_path / "a", hardware=HardwareConfig(device="cuda")), Reporter())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_complete_run_is_left_alone(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from bkrl.cli import run_command
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.reporter import Reporter
 from bkrl.run import Run, read_table
 from bkrl.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
-from bkrl.stages.label import example_prompt, run
+from bkrl.stages.label import Outlook, example_prompt, run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
 
@@ -51,8 +52,15 @@ class Told(Reporter):
 def label(dataset: Path, tmp_path: Path, name: str = "out", told: Reporter | None = None, **settings: Any) -> Run:
     config = LabelConfig(dataset=dataset, out=tmp_path / name, cache=tmp_path / "cache", **settings)
     result = run(config, told or Reporter())
-    assert result is not None
+    assert isinstance(result, Run)
     return result
+
+
+def outlook(config: LabelConfig, told: Reporter | None = None) -> list[str]:
+    """The lines that a dry run prints."""
+    result = run(config, told or Reporter())
+    assert isinstance(result, Outlook)
+    return result.text().splitlines()
 
 
 @pytest.mark.parametrize("family", ["babyai", "crafter"])
@@ -133,12 +141,13 @@ def test_controls_ask_nobody(babyai: Path, tmp_path: Path, control: str) -> None
 def test_a_dry_run_shows_prompts_and_writes_nothing(babyai: Path, tmp_path: Path) -> None:
     told = Told()
     config = LabelConfig(dataset=babyai, out=tmp_path / "out", cache=tmp_path / "cache", num=10, dry_run=True)
-    assert run(config, told) is None
-    assert sum("Segment A" in line for line in told.lines) == 3
-    assert " requests. To be asked: about" in told.lines[-3]
-    assert "Price: nothing" in told.lines[-2]
+    lines = outlook(config, told)
+    assert sum("Segment A" in line for line in lines) == 3
+    assert " requests. To be asked: about" in lines[-3]
+    assert "Price: nothing" in lines[-2]
     for variant in ("goal", "code"):
-        assert run(replace(config, variant=variant), told) is None
+        assert "Price: nothing" in outlook(replace(config, variant=variant), told)[-2]
+    assert told.lines == [], "results are not progress"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,10 +158,8 @@ def test_a_dry_run_reckons_with_prices_and_with_what_is_kept(
         monkeypatch.delenv(name, raising=False)
 
     def told(**settings: Any) -> list[str]:
-        reporter = Told()
         config = LabelConfig(dataset=babyai, out=tmp_path / "dry", cache=tmp_path / "cache", dry_run=True, **settings)
-        assert run(config, reporter) is None
-        return reporter.lines[-3:]
+        return outlook(config)[-3:]
 
     at_once, batch = (told(llm="openai:gpt-5-mini", num=100, max_tokens=100, batch=mode) for mode in ("off", "submit"))
     dollars = [float(lines[1].split("$")[2].split(" ")[0]) for lines in (at_once, batch)]
@@ -170,6 +177,27 @@ def test_a_dry_run_reckons_with_prices_and_with_what_is_kept(
         assert "about 0 tokens in" in lines[0]
         assert len(server.requests) == sent
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+def test_the_outlook_is_a_result_on_stdout(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    command = ["label", str(babyai), "--num", "10", "--dry-run", "--llm"]
+    assert run_command([*command, "openai:gpt-5-mini"]) == 0
+    text = capsys.readouterr()
+    assert "Price: about $" in text.out
+    assert text.out.count("Segment A") == 3
+    assert text.err == ""
+    assert run_command([*command, "openai:gpt-5-mini", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert 3 <= values["requests"] <= 10
+    assert (len(values["prompts"]), values["kept"]) == (3, 0)
+    assert 0 < values["usd"] < values["most_usd"]
+    assert run_command([*command, "openai:who-knows", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["usd"] is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +219,10 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"max_cost": -1.0}, "--max-cost"),
         ({"batch": "submit"}, "--batch"),
         ({"tier": "flex"}, "--tier"),
+        ({"num": 999_999_999}, "999,999,999 questions, and a run holds at most 1,000,000; lower --num or --votes"),
+        ({"votes": 999_999_999, "variant": "code"}, "lower --num or --votes"),
+        ({"num": 12_091}, "no more than 8,646 pairs of 5 actions; pass a --num up to that"),
+        ({"num": 157, "variant": "goal"}, "no more than 156 segments of 3 actions"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(
@@ -204,6 +236,36 @@ def test_bad_settings_are_refused_before_anything_is_written(
 def test_a_segment_longer_than_any_episode_is_refused(babyai: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--length"):
         label(babyai, tmp_path, length=99)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_key_is_told_before_anything_is_written(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="set OPENAI_API_KEY"):
+        label(babyai, tmp_path, llm="openai:m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_answers_that_cannot_be_read_again_are_told_before_anything_is_written(babyai: Path, tmp_path: Path) -> None:
+    first = label(babyai, tmp_path, "first", num=20)
+    first.file("responses.parquet").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"responses\.parquet has 7 bytes"):
+        label(babyai, tmp_path, "again", reparse=first.path)
+    first.file("responses.parquet").unlink()
+    first.file("manifest.json").unlink()
+    with pytest.raises(InputError, match="unfinished"):
+        label(babyai, tmp_path, "again", reparse=first.path)
+    assert not (tmp_path / "again").exists()
+
+
+def test_many_questions_are_announced(babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkrl.stages.label._MANY", 10)
+    told = Told()
+    label(babyai, tmp_path, num=11, told=told)
+    assert told.lines[0].startswith("Drawing and wording 11 questions")
 
 
 @pytest.mark.parametrize("env_id", [BABYAI, CRAFTER])

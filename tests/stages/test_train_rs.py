@@ -185,6 +185,23 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["rm"]  # a refusal leaves no folder behind
 
 
+def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
+    potential_run(tmp_path / "rm")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "half.safetensors").write_bytes(b"half")
+    before = sorted(tmp_path.iterdir())
+    for source, match in (
+        ("rm", "is a 'train-rm' run; a 'train-rs' run is needed here"),
+        ("empty", "is not a bkrl run"),
+        ("none", "there is no run and no file at"),
+        ("half.safetensors", "holds no whole safetensors file"),
+        ("rm/advice.safetensors", "are those of another network"),
+    ):
+        with pytest.raises(InputError, match=match):
+            run(settings(tmp_path / "run", init_from=tmp_path / source), Reporter())
+        assert sorted(tmp_path.iterdir()) == before, source
+
+
 def test_whole_rollouts() -> None:
     assert whole_rollouts(range(0, 150, 50), 100, 64) == [0, 64, 128]
     assert whole_rollouts(range(0, 20, 10), 10, 64) == [0, 64]

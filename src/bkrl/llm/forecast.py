@@ -36,17 +36,32 @@ class Forecast:
         said = [
             f"{self.requests:,} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at {CHARS_PER_TOKEN} "
             f"characters a token), {self.tokens_out:,} out ({out}; at most {self.most_tokens_out:,}).",
-            self._dollars(),
+            self._in_words(),
         ]
         return [*said, "Nothing was asked or written."]
 
-    def _dollars(self) -> str:
+    def values(self) -> dict[str, object]:
+        """The same as plain values; dollars are None where the price is not known."""
+        about, most = self._dollars() or (None, None)
+        told = {name: value for name, value in vars(self).items() if name != "price"}
+        return {**told, "usd": about, "most_usd": most, "price": self.price.source if self.price is not None else None}
+
+    def _dollars(self) -> tuple[float, float] | None:
+        """About, and with the longest replies; None where the price is not known."""
         if self.price is None:
+            return None
+        return (
+            self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier),
+            self.price.of_tokens(self.tokens_in, self.most_tokens_out, 0, self.tier),
+        )
+
+    def _in_words(self) -> str:
+        dollars = self._dollars()
+        if self.price is None or dollars is None:
             return "Price unknown: it is not in the shipped list; give it with --prices FILE (see docs/labels.md)."
         if self.price == FREE:
             return "Price: nothing, this machine answers."
-        about = self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier)
-        most = self.price.of_tokens(self.tokens_in, self.most_tokens_out, 0, self.tier)
+        about, most = dollars
         tier = "" if self.tier == "default" else f" as {self.tier}"
         return f"Price{tier}: about ${about:,.2f}, with the longest replies ${most:,.2f} ({self.price.source})."
 

@@ -29,6 +29,7 @@ from bkrl.rl.streams import EnvReward, RewardStream
 from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
+from bkrl.stages import to_do
 from bkrl.tracking import check_tracker, tracked
 
 
@@ -44,12 +45,15 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
+    explorer = None
+    if to_do(config):
+        torch.set_num_threads(config.threads)
+        announce_compilation(reporter.say)
+        explorer = _explorer(config, facts)
     result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
-    if result.complete:
+    if explorer is None or result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
-    torch.set_num_threads(config.threads)
-    announce_compilation(reporter.say)
     points = recording_points(config)
     if len(points) < config.checkpoints:
         reporter.warn(
@@ -57,7 +61,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
         )
     with tracked(config.track, result, reporter):
-        steps = _explore(config, facts, points, result, reporter)
+        steps = _explore(config, *explorer, points, result, reporter)
     return _record(config, facts, describe, points, steps, result, reporter)
 
 
@@ -70,8 +74,8 @@ def recording_points(config: CollectConfig) -> list[int]:
     return sorted({round(rollout) * size for rollout in np.linspace(0, last, config.checkpoints)})
 
 
-def _explore(config: CollectConfig, facts: World, points: list[int], result: Run, reporter: Reporter) -> int:
-    """Train, keeping a policy at each of `points`; the steps taken."""
+def _explorer(config: CollectConfig, facts: World) -> tuple[PPO, Policy]:
+    """Who explores, untrained, and its policy; what cannot work is refused here."""
     options, view = observation_options(facts, config.network)
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
     hardware = choose(config.hardware, config.network)
@@ -94,6 +98,13 @@ def _explore(config: CollectConfig, facts: World, points: list[int], result: Run
     ppo = PPO(
         envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view, hardware=hardware
     )
+    return ppo, policy
+
+
+def _explore(
+    config: CollectConfig, ppo: PPO, policy: Policy, points: list[int], result: Run, reporter: Reporter
+) -> int:
+    """Train, keeping a policy at each of `points`; the steps taken."""
     result.file("policies").mkdir(exist_ok=True)
 
     def keep(number: int, step: int) -> None:
@@ -109,7 +120,7 @@ def _explore(config: CollectConfig, facts: World, points: list[int], result: Run
         milestones=points,
         at_milestone=keep,
     )
-    envs.close()
+    ppo.envs.close()
     return ppo.step
 
 

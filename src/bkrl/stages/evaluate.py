@@ -19,6 +19,7 @@ from bkrl.reporter import Reporter
 from bkrl.rl.play import MOST_AT_ONCE, Episode, play
 from bkrl.rl.policy import Policy
 from bkrl.run import Run, atomic_write, to_json
+from bkrl.stages import to_do
 
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
@@ -39,16 +40,18 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
             f"{config.policy} acts in {policy.family} worlds with the actions of {policy.env_id}; "
             f"{env_id} is another kind of world, choose one like it with --env."
         )
+    envs = None
+    if to_do(config):
+        torch.set_num_threads(config.threads)
+        announce_compilation(reporter.say)
+        options = {"observation": "both"} if policy.view == "image" else {}
+        envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
     result = Run.create(
         config.run_dir, stage="evaluate", config=config, inputs={"policy": config.policy}, fresh=config.fresh
     )
-    if result.complete:
+    if envs is None or result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
-    torch.set_num_threads(config.threads)
-    announce_compilation(reporter.say)
-    options = {"observation": "both"} if policy.view == "image" else {}
-    envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
     modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
     document: dict[str, Any] = {
         "policy": config.policy,

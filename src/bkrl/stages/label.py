@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,14 +23,14 @@ from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.labelers import baseline, batching, code, goals, preferences, quality, recorded, work
 from bkrl.labelers import shards as parts
 from bkrl.labelers.asking import Responses
-from bkrl.labelers.material import SegmentText, world_card
+from bkrl.labelers.material import SegmentText, draw_segments, world_card
 from bkrl.labelers.tables import responses_of
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
-from bkrl.llm.forecast import forecast
+from bkrl.llm.forecast import Forecast, forecast
 from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import find_price, unknown_price
 from bkrl.llm.protocol import Connection, Message, Request, Tier
@@ -39,34 +40,63 @@ from bkrl.rng import generator
 from bkrl.run import Run, write_table
 from bkrl.schema import PREFERENCES, RESPONSES
 
+MOST_QUESTIONS = 1_000_000
+"""Of one run: their segments, prompts and answers are all in memory."""
+_MANY = 50_000
 _SHOWN = 3
 _TYPICAL_TOKENS = {"pref": 60, "goal": 60, "code": 1200}
 """Of a reply without reasoning; a guess, used where no reply is known."""
 
 
-def run(config: LabelConfig, reporter: Reporter) -> Run | None:
-    """Label a dataset; None for a dry run, which asks nothing and writes nothing, and for a batch that is still out."""
+@dataclass(frozen=True)
+class Outlook:
+    """What a dry run finds: some of the prompts, and what asking them all would take."""
+
+    prompts: tuple[str, ...]
+    forecast: Forecast
+    note: str = ""
+
+    def text(self) -> str:
+        """All of it for a person."""
+        return "\n\n".join([*self.prompts, "\n".join(filter(None, [self.note, *self.forecast.sentences()]))])
+
+    def values(self) -> dict[str, Any]:
+        """All of it as plain values; dollars are None where the price is not known."""
+        return {**self.forecast.values(), "note": self.note or None, "prompts": list(self.prompts)}
+
+
+def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
+    """Label a dataset; an outlook for a dry run, which asks nothing and writes nothing; None for a batch that is still
+    out.
+
+    Raises:
+        UsageError: settings that do not fit together, or ask for more than there is.
+        InputError: the dataset is missing, damaged or too short for --length; a key, model or replay is not there.
+        RunFailed: not one usable answer came back.
+    """
     dataset = Dataset.open(config.dataset)
     if config.reparse is not None:
         config = recorded.settings_of(config.reparse, config)
-    if config.dry_run:
-        _dry_run(config, dataset, reporter)
-        return None
     _check(config)
-    result = Run.create(
-        config.run_dir, stage="label", config=config, inputs={"dataset": config.dataset}, fresh=config.fresh
-    )
+    _check_dataset(config, dataset)
+    if _questions(config) > _MANY and config.variant != "code":
+        reporter.say(f"Drawing and wording {_questions(config):,} questions; a million take some minutes.")
+    if config.dry_run:
+        return _outlook(config, dataset)
+    if config.reparse is not None:
+        with recorded.reader(config, reporter) as reader:
+            result = _open(config, reporter)
+            if not result.complete:
+                done = work.label(config, dataset, reader)
+                answers = reader.usage.asked - reader.absent
+                facts = {"run": config.reparse, "answers": answers, "not_asked": reader.absent}
+                _finish(config, dataset, result, reader, done, _usage(reader), reporter, reparsed=facts)
+        return result
+    result = _open(config, reporter)
     if result.complete:
-        reporter.say(f"{result.path} is already complete.")
         return result
     if config.llm in baseline.NAMES:
         _label_control(config, dataset, result)
-        return result
-    if config.reparse is not None:
-        with recorded.reader(config, reporter) as asker:
-            done = work.label(config, dataset, asker)
-            facts = {"run": config.reparse, "answers": asker.usage.asked - asker.absent, "not_asked": asker.absent}
-            _finish(config, dataset, result, asker, done, _usage(asker), reporter, reparsed=facts)
         return result
     with _asker(config, result, reporter) as asker:
         if config.batch == "off":
@@ -80,6 +110,15 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | None:
             return None
         asker, done = finished
         _finish(config, dataset, result, asker, done, _usage(asker), reporter, batches=batches.facts())
+    return result
+
+
+def _open(config: LabelConfig, reporter: Reporter) -> Run:
+    result = Run.create(
+        config.run_dir, stage="label", config=config, inputs={"dataset": config.dataset}, fresh=config.fresh
+    )
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
     return result
 
 
@@ -177,25 +216,47 @@ def _check_nothing_is_out(result: Run) -> None:
         )
 
 
-def _dry_run(config: LabelConfig, dataset: Dataset, reporter: Reporter) -> None:
-    _check(config)
-    requests = work.requests(config, dataset)
+def _outlook(config: LabelConfig, dataset: Dataset) -> Outlook:
+    requests, note = work.requests(config, dataset), ""
     if requests is None:
         most = work.most_programs(config)
         text = example_prompt("code", dataset.env_id)
-        reporter.say(f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt.")
-        reporter.say(text)
+        note = f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
+        shown = [text.rstrip("\n")]
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
     else:
-        for request in requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]:
-            reporter.say("\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) + "\n")
+        some = requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]
+        shown = ["\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) for request in some]
     identity = None if config.llm in baseline.NAMES else open_backend(config.llm, _connection(config)).identity
     tier: Tier = config.tier if config.batch == "off" else "batch"
     price = find_price(identity, config.prices)
-    for sentence in forecast(
-        requests, _TYPICAL_TOKENS[config.variant], config.cache, identity, price, tier
-    ).sentences():
-        reporter.say(sentence)
+    reckoned = forecast(requests, _TYPICAL_TOKENS[config.variant], config.cache, identity, price, tier)
+    return Outlook(tuple(shown), reckoned, note)
+
+
+def _check_dataset(config: LabelConfig, dataset: Dataset) -> None:
+    """Refuse what the dataset is too small for, and what would not fit into memory."""
+    asked = _questions(config)
+    if asked > MOST_QUESTIONS:
+        raise UsageError(
+            f"That would be {asked:,} questions, and a run holds at most {MOST_QUESTIONS:,}; lower --num or --votes."
+        )
+    if config.variant == "code":
+        return
+    length = config.length or work.LENGTH[config.variant]
+    draw_segments(dataset, 1, length, generator(config.seed, "label", "check"))
+    segments = int((dataset.lengths - length + 1).clip(0).sum())
+    possible, things = (segments, "segments") if config.variant == "goal" else (segments * (segments - 1) // 2, "pairs")
+    if config.num > possible:
+        raise UsageError(
+            f"{config.dataset} has no more than {possible:,} {things} of {length} actions; pass a --num up to that, or "
+            "collect more."
+        )
+
+
+def _questions(config: LabelConfig) -> int:
+    """At most so many questions are asked, follow-ups left out."""
+    return (config.num or work.NUM[config.variant]) * config.votes * (2 if config.swap == "both" else 1)
 
 
 def _check(config: LabelConfig) -> None:

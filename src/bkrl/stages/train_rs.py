@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,6 +36,7 @@ from bkrl.rl.streams import EnvReward, RewardStream
 from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
+from bkrl.stages import to_do
 from bkrl.tracking import check_tracker, tracked
 
 BEST = ("policy-best.safetensors", "policy-best.json")
@@ -64,32 +65,38 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     elif potential is not None:
         potential = spoilt(potential, defects)
     try:
+        learner = None
+        if to_do(config):
+            torch.set_num_threads(config.threads)
+            announce_compilation(reporter.say)
+            learner = _learner(config, facts, potential, defects, hardware)
         result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
-        if result.complete:
+        if learner is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
-        torch.set_num_threads(config.threads)
-        announce_compilation(reporter.say)
         with tracked(config.track, result, reporter):
-            return _train(config, facts, potential, defects, hardware, result, reporter)
+            return _train(config, learner, potential, defects, hardware, result, reporter)
     finally:
         if potential is not None:
             potential.close()
 
 
-def _train(
-    config: TrainRsConfig,
-    facts: World,
-    potential: Scaled | None,
-    defects: frozenset[str],
-    hardware: Hardware,
-    result: Run,
-    reporter: Reporter,
-) -> Run:
+class _Learner(NamedTuple):
+    """Everything that training needs: `policy` acts with `base` and, if there is any, advice on its logits."""
+
+    ppo: PPO
+    policy: Policy
+    base: ActorCritic
+    judged: WorldVectorEnv
+
+
+def _learner(
+    config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str], hardware: Hardware
+) -> _Learner:
+    """Who learns, untrained; what cannot work is refused here."""
     options, view = observation_options(facts, config.network)
     knows = {"distances": True} if isinstance(potential, StateOracle) else {}
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
-    judged = make_vec(config.env, min(config.eval_episodes, MOST_AT_ONCE), backend=config.backend, **options)
     streams = _streams(config, facts, potential, defects)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:
@@ -107,6 +114,21 @@ def _train(
         view=view,
         hardware=hardware,
     )
+    judged = make_vec(config.env, min(config.eval_episodes, MOST_AT_ONCE), backend=config.backend, **options)
+    return _Learner(ppo, policy, base, judged)
+
+
+def _train(
+    config: TrainRsConfig,
+    learner: _Learner,
+    potential: Scaled | None,
+    defects: frozenset[str],
+    hardware: Hardware,
+    result: Run,
+    reporter: Reporter,
+) -> Run:
+    ppo, policy, base, judged = learner
+    network = ppo.network
 
     def judge(number: int, step: int) -> float:
         del number
@@ -132,7 +154,7 @@ def _train(
         at_milestone=judge,
         at_best=lambda: _keep(policy, result),
     )
-    envs.close()
+    ppo.envs.close()
     judged.close()
     form = config.shaping if potential is not None else "none"
     said: dict[str, Any] = {"form": form, "guarantee": FORMS[form].guarantee}
