@@ -101,6 +101,19 @@ def test_scores_are_the_same_for_any_batch_bit_for_bit(trained):
     )
 
 
+def test_scores_are_the_same_for_any_number_of_threads_bit_for_bit(trained):
+    raw, _ = trained
+    windows, _ = segments(700, np.random.default_rng(3))
+    alone = PreferenceRaw(*raw.nets)(number(windows))
+    try:
+        for threads in (2, 3, 4):
+            torch.set_num_threads(threads)
+            np.testing.assert_array_equal(PreferenceRaw(*raw.nets)(number(windows)), alone)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_training_is_repeatable():
     small = pairs(400, episodes=30)
     first, _ = fit(small, CONFIG, seed=3, epochs=2)

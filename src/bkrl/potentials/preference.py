@@ -6,7 +6,8 @@ of two scores the logit of "A is better" (`preference_fit` trains and calibrates
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,19 @@ class PreferenceRaw:
 
     def members(self, windows: NumberedWindows) -> NDArray[np.float64]:
         """(K, B) the score of each network apart."""
-        return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
+        with _one_thread():
+            return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads share a sum out in another way, and Φ would have other last digits than when it was measured."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()
