@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +124,33 @@ def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
     assert not (out / "chain" / "ppo-s2").exists()
 
 
+@pytest.mark.parametrize("how", ["Ctrl-C in a terminal", "kill -9"])
+def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
+    """A terminal sends Ctrl-C to the workers, too; a sweep that is killed says nothing to them."""
+    endless = TOY.replace('algs = ["ppo", "bk-pref"]', 'algs = ["ppo"]')
+    small, large = (f"ppo = {{ {text} }}\n\n[world.evaluate]" for text in (
+        "num_envs = 8, num_steps = 32", "num_envs = 128, num_steps = 512, update_epochs = 40"))  # fmt: skip
+    endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
+    endless = endless.replace("checkpoint_every = 512", "checkpoint_every = 1_000_000_000").replace(small, large)
+    run = tmp_path / "out" / "chain" / "ppo-s1"
+    process = subprocess.Popen(
+        [*BKRL, "sweep", str(toy(tmp_path, endless)), "--out", str(tmp_path / "out"), "--jobs", "1"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while sweep.last_step(run) < 65536 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)  # into the next rollout or its update, which takes seconds
+    if how == "kill -9":
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)  # its workers hold the pipe too: none is left behind
+    newest = max(run.glob("checkpoints/step-*"))
+    assert int(newest.name.removeprefix("step-")) == sweep.last_step(run) > 65536
+
+
 def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
     cells = plan(tomllib.loads(TOY), tmp_path).cells
     local = Local(1, lambda cell: tmp_path / "log")
@@ -134,6 +162,42 @@ def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
     assert "killed" in reason
     assert local.free() == 1
     assert local._pools[0] is None
+    local.stop()
+
+
+def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
+    cells = plan(tomllib.loads(TOY), tmp_path).cells
+    local = Local(1, lambda cell: tmp_path / "log")
+    pool = local._pool(0)
+    pool.submit(os.getpid).result()
+    (worker,) = pool._processes.values()
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join(60)
+    with pytest.raises(BrokenProcessPool):  # the pool may notice a little later
+        while True:
+            pool.submit(os.getpid).result()
+    local.start(cells[:1])
+    assert local.ended(60) == [(cells[0], "")]
+    local.stop()
+
+
+def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_path):
+    endless = TOY.replace("steps = 512\ncheckpoints = 1", "steps = 1_000_000_000\ncheckpoints = 1")
+    cells = plan(tomllib.loads(endless), tmp_path).cells
+    local = Local(1, lambda cell: tmp_path / "log")
+    local.start(cells[:1])
+    deadline = time.monotonic() + 120
+    while sweep.last_step(cells[0].run_dir) < 1024 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (worker,) = local._pools[0]._processes.values()
+    os.kill(worker.pid, signal.SIGTERM)
+    ((cell, reason),) = local.ended(60)
+    assert cell == cells[0]
+    assert "told to stop" in reason
+    trained = [cell for cell in plan(tomllib.loads(TOY), tmp_path).cells if cell.stage == "train_rs"][:1]
+    local.start(trained)
+    assert local.ended(60) == [(trained[0], "")]
+    assert (trained[0].run_dir / "manifest.json").exists()
     local.stop()
 
 

@@ -18,6 +18,7 @@ from bkrl.reporter import Reporter
 from bkrl.study import Cell
 
 _DIED = "its process ended without a word (was it killed, or was memory short?)"
+_TOLD = "its process was told to stop by somebody else; what it had is kept, and --retry-failed goes on from there"
 
 
 class _Job(NamedTuple):
@@ -54,7 +55,12 @@ class Local:
         """Give each an idle worker."""
         idle = sorted(set(range(len(self._pools))) - {job.slot for job in self._jobs})
         for cell, slot in zip(cells, idle):
-            self._jobs.append(_Job(cell, slot, self._pool(slot).submit(_work, cell, self._log(cell))))
+            try:
+                future = self._pool(slot).submit(_work, cell, self._log(cell))
+            except BrokenProcessPool:  # its worker was killed while it had nothing to do
+                self._pools[slot] = None
+                future = self._pool(slot).submit(_work, cell, self._log(cell))
+            self._jobs.append(_Job(cell, slot, future))
 
     def running(self) -> dict[str, str]:
         """All that were started are running."""
@@ -88,14 +94,20 @@ class Local:
         return pool
 
     def _reason(self, job: _Job) -> str:
-        try:
+        problem = job.future.exception()
+        if problem is None:
             return job.future.result()
-        except BrokenProcessPool:
-            self._pools[job.slot] = None
+        pool, self._pools[job.slot] = self._pools[job.slot], None  # its worker is dead, or takes no other cell
+        if pool is not None:
+            pool.shutdown(wait=False)
+        if isinstance(problem, BrokenProcessPool):
             return _DIED
+        return _TOLD if isinstance(problem, KeyboardInterrupt) else f"{type(problem).__name__}: {problem}"
 
 
-_stopping = False  # in a worker: it was told to stop
+# In a worker: whether it was told to stop, and whether it is in a cell.
+_stopping = False
+_working = False
 
 
 def _start_worker(parent: int) -> None:
@@ -111,20 +123,27 @@ def _stop_with(parent: int) -> None:
     """A worker whose parent was killed (perhaps before this worker had begun) keeps what it has and stops."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    while True:  # the first ends a run that is in the middle, a later one the worker that would wait for the next
+    if _working:  # told once: the second signal would not let it finish what it keeps
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0)
+    while _working:
+        time.sleep(0.1)
+    os._exit(0)
 
 
 def _work(cell: Cell, log: Path) -> str:
     """Run a cell in a worker that may be told to stop."""
+    global _working
     if _stopping:
         return ""
-    idle = signal.signal(signal.SIGTERM, _interrupt)
+    _working = True
     try:
-        return work(cell, log)
+        idle = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            return work(cell, log)
+        finally:
+            signal.signal(signal.SIGTERM, idle)
     finally:
-        signal.signal(signal.SIGTERM, idle)
+        _working = False
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -219,6 +219,7 @@ class _Interrupted:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.since = 0.0
         self.before: dict[int, Any] = {}
 
     def __call__(self, leave: bool = False) -> bool:
@@ -238,19 +239,24 @@ class _Interrupted:
 
 @contextmanager
 def _patience() -> Iterator[_Interrupted]:
-    """Let the first SIGINT or SIGTERM wait until the iteration is over; a second one acts at once."""
+    """Let the first SIGINT or SIGTERM wait until the iteration is over; another one, a second later, acts at once.
+
+    Those that come together are one wish: a signal to a group of processes reaches a worker twice, from its parent too.
+    What whoever started the process has told it to ignore stays ignored.
+    """
     state = _Interrupted()
 
     def later(number: int, frame: Any) -> None:
         del frame
-        if state.number is not None:
+        if state.number is None:
+            state.number, state.since = number, time.monotonic()
+        elif time.monotonic() - state.since > 1.0:
             state(leave=True)
-        state.number = number
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            state.before[number] = signal.getsignal(number)
-            signal.signal(number, later)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                state.before[number] = signal.signal(number, later)
     try:
         yield state
     finally:
