@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from bkrl.errors import BkrlError
-from bkrl.report.comparison import SUCCESS
+from bkrl.report.crossings import steps_to_threshold
 from bkrl.report.curves import Series, series_of, step_label
-from bkrl.report.statistics import steps_to_threshold
+from bkrl.report.groups import SUCCESS
 from bkrl.reporter import percent
 from bkrl.run import Run
 

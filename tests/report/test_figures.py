@@ -13,9 +13,10 @@ from PIL import Image
 
 from bkrl.errors import InputError
 from bkrl.report import svg
-from bkrl.report.comparison import SUCCESS, Comparison, Group, Trained, compare
+from bkrl.report.comparison import Comparison, compare
 from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, Curve, band
 from bkrl.report.figures import MOST_LINES, figures_of, panels, profiles_of, styles_of
+from bkrl.report.groups import SUCCESS, Group, Trained
 from bkrl.report.png import Panel, identity_of, write_png
 from bkrl.report.svg import Style
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from bkrl.report import statistics as st
-from bkrl.report.comparison import SUCCESS, Comparison, Difference, Trained, compare, group_runs
+from bkrl.report.comparison import Comparison, Difference, compare
+from bkrl.report.crossings import StepsRatio
 from bkrl.report.findings import Finding, findings, headline, verdict
+from bkrl.report.groups import SUCCESS, Trained, group_runs
 
 STEPS = np.arange(0.0, 1001.0, 50.0)
 
@@ -223,7 +225,7 @@ def test_annotators_are_told_apart():
 
 def test_a_ratio_that_censoring_hides_is_called_what_was_seen_of_it():
     def word(low: float, high: float) -> str:
-        ratio = st.StepsRatio(st.Interval((low + high) / 2, low, high, 6, "bootstrap"), "unknown", (2, 1))
+        ratio = StepsRatio(st.Interval((low + high) / 2, low, high, 6, "bootstrap"), "unknown", (2, 1))
         return verdict(Difference(ratio=ratio))
 
     assert word(1.2, 1.5) == "slower as far as seen"

@@ -11,7 +11,7 @@ import pytest
 from bkrl.envs import world
 from bkrl.errors import UsageError
 from bkrl.potentials.upstream import DEFECTS, parse
-from bkrl.report.comparison import SUCCESS, Trained, group_runs
+from bkrl.report.groups import SUCCESS, Trained, group_runs
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 from bkrl.stages.train_rs import run

@@ -13,7 +13,8 @@ from bkrl.errors import InputError, UsageError
 from bkrl.registry import did_you_mean
 from bkrl.report import findings as words
 from bkrl.report import statistics as st
-from bkrl.report.comparison import Difference, Group, Row, compare, difference, finals_of, group_runs, scores_of
+from bkrl.report.comparison import Difference, Row, compare, difference
+from bkrl.report.groups import Group, finals_of, group_runs, scores_of
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text

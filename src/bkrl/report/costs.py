@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.report.comparison import Trained
 from bkrl.report.curves import series_of
+from bkrl.report.groups import Trained
 from bkrl.report.provenance import STAGES, Chain, Node
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.report.comparison import BASELINE, Group, share
+from bkrl.report.comparison import share
+from bkrl.report.groups import BASELINE, Group
 from bkrl.report.lineage import anchor
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.statistics import centre_interval

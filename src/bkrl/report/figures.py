@@ -13,8 +13,9 @@ import numpy as np
 from markupsafe import Markup
 
 from bkrl.report import statistics as st
-from bkrl.report.comparison import LENGTH, RETURN, SUCCESS, Comparison, Group, curves_of, scores_of
+from bkrl.report.comparison import Comparison
 from bkrl.report.curves import COLOURS, Band, band, step_label
+from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, scores_of
 from bkrl.report.svg import Drawing, Style, draw
 from bkrl.reporter import percent
 from bkrl.rng import generator

@@ -8,6 +8,7 @@ from typing import Literal
 
 from bkrl.report import statistics as st
 from bkrl.report.comparison import ALPHA, Comparison, Difference, Row, Versus
+from bkrl.report.crossings import StepsRatio
 from bkrl.report.curves import step_label
 from bkrl.reporter import percent, percents
 
@@ -103,7 +104,7 @@ def interval_text(interval: st.Interval) -> str:
     return percents(interval.low, interval.high) if interval.known else "no interval from one run"
 
 
-def ratio_text(ratio: st.StepsRatio) -> str:
+def ratio_text(ratio: StepsRatio) -> str:
     """The ratio with what censoring does to it: "at most 0.45"."""
     return f"{ratio.bound} {ratio.ratio.estimate:.2f}".strip() if ratio.bound != "unknown" else "not known"
 
@@ -181,7 +182,7 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
     return Finding("open", f"No difference between {label} and plain PPO is shown: {told}.")
 
 
-def _how_much_faster(ratio: st.StepsRatio, goal: str) -> str:
+def _how_much_faster(ratio: StepsRatio, goal: str) -> str:
     if ratio.ratio.estimate > HALF:
         return f"reached {goal} significantly faster than plain PPO, not in half the steps"
     sure = "the whole interval is below one half" if ratio.ratio.high <= HALF else "the interval reaches above one half"
@@ -246,7 +247,7 @@ def _of_draws(row: Row) -> list[Finding]:
     ]
 
 
-def _ratio_sentence(ratio: st.StepsRatio, other: str) -> str:
+def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
     interval = ratio.ratio
     spread = f"95 % interval {interval.low:.2f} to {interval.high:.2f}" if interval.known else "no interval"
     owners = ("of its runs", f"of {other}’s")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bkrl.potentials.shaping import FORMS
-from bkrl.report.comparison import Trained
+from bkrl.report.groups import Trained
 
 NOVELTY = "novelty"
 """What `rnd` adds is no shaping, but a bonus all the same."""

@@ -10,11 +10,12 @@ from markupsafe import Markup
 from bkrl.errors import BkrlError
 from bkrl.report import findings as words
 from bkrl.report import material
-from bkrl.report.comparison import Comparison, Row, Trained
+from bkrl.report.comparison import Comparison, Row
 from bkrl.report.costs import costs, timings
 from bkrl.report.evaluations import about, evaluated, evaluation, labels_of
 from bkrl.report.figures import figures_of, styles_of
 from bkrl.report.forms import forms_of
+from bkrl.report.groups import Trained
 from bkrl.report.labels_page import quality_section
 from bkrl.report.lineage import anchor, node_values, software, tree
 from bkrl.report.potentials import STAGE as WORTH

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.report.comparison import SUCCESS, Trained
 from bkrl.report.curves import series_of
 from bkrl.report.forms import form_of, guarantee_of
+from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
 
 # What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.

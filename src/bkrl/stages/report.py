@@ -15,8 +15,9 @@ from pathlib import Path
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
 from bkrl.report import page
-from bkrl.report.comparison import SUCCESS, Comparison, compare_all, group_runs
+from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.figures import bands_of, panels, styles_of
+from bkrl.report.groups import SUCCESS, group_runs
 from bkrl.report.html import render
 from bkrl.report.png import Panel, write_png
 from bkrl.report.potentials import STAGE as WORTH

@@ -1,0 +1,179 @@
+"""Which runs belong together: of one method in one world, differing in seed (and in the draw of labels) alone.
+
+Runs are pooled over seeds only when they agree in everything else; worlds are never pooled. What sets runs of one
+algorithm apart (a control, another annotator, another setting) becomes part of their label.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkrl.report.curves import Curve, Series
+
+BASELINE = "ppo"
+SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
+FINAL_SHARE = 0.1
+"""Final success is the mean over evaluations in this last share of the steps compared, or the last one before it."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training run, as far as a comparison needs it. `settings`: what must agree for runs to be pooled."""
+
+    key: str
+    env: str
+    alg: str
+    seed: int
+    settings: Mapping[str, str]
+    series: Mapping[str, Series]
+    control: str = "none"
+    annotator: str = ""
+    collect_steps: int = 0
+    potential: str = ""
+    form: str = "none"
+    guarantee: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one method in one world, differing in seed (and in the draw of labels) alone."""
+
+    env: str
+    alg: str
+    label: str
+    control: str
+    runs: tuple[Trained, ...]
+
+    @property
+    def form(self) -> str:
+        """The form of shaping, such as "pbrs"; "none" without any."""
+        return self.runs[0].form
+
+    @property
+    def guarantee(self) -> str:
+        """What the form keeps, in a sentence; it begins with "none" where nothing is kept."""
+        return self.runs[0].guarantee
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether what is optimal may have been changed: said wherever its result is shown."""
+        return self.guarantee.lower().startswith("none")
+
+    @property
+    def legend(self) -> str:
+        """The label with its form of shaping, and a warning where that keeps nothing or where it is an oracle's."""
+        form = f" · {self.form}" if self.form not in ("none", "novelty", "") and self.form not in self.label else ""
+        oracle = " · not for claims" if self.is_oracle else ""
+        return self.label + form + oracle + (" · no guarantee" if self.unguarded else "")
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.label == BASELINE
+
+    @property
+    def is_control(self) -> bool:
+        return self.control != "none"
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether it knows the task: something to look at beside the others, not something a method has to beat."""
+        return self.control.startswith("oracle")
+
+    @property
+    def is_method(self) -> bool:
+        """Whether it carries background knowledge: shaped, and no control."""
+        return self.alg.startswith("bk-") and not self.is_control
+
+
+def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
+    """Groups in table order (baseline, methods, controls; worlds by name), and sentences about what was left out."""
+    notes: list[str] = []
+    groups: list[Group] = []
+    for env in sorted({run.env for run in runs}):
+        here = [run for run in runs if run.env == env]
+        for alg in sorted({run.alg for run in here}, key=lambda alg: (alg != BASELINE, alg)):
+            same = [run for run in here if run.alg == alg]
+            by_label: dict[str, list[Trained]] = {}
+            for run, label in zip(same, _labels(same), strict=True):
+                by_label.setdefault(label, []).append(run)
+            for label, members in by_label.items():
+                kept, dropped = _distinct(members)
+                notes += [
+                    f"{one.key} repeats {env}, {label}, seed {one.seed} with the same potential; it is counted once."
+                    for one in dropped
+                ]
+                groups.append(Group(env, alg, label, kept[0].control, tuple(kept)))
+    groups.sort(key=lambda g: (g.env, not g.is_baseline, g.is_control, g.label))
+    return groups, notes
+
+
+def _labels(runs: Sequence[Trained]) -> list[str]:
+    """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the most common."""
+    keys = sorted({key for run in runs for key in run.settings} - {"compat"})
+    usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
+    # The value most runs have needs no mention; ties go to the first in the alphabet, so that labels are stable.
+    common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
+    annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
+    labels = []
+    for run in runs:
+        parts = [] if run.form in ("none", "pbrs", "novelty") else [run.form]
+        if defects := run.settings.get("compat", ""):  # named even where all runs have them
+            parts.append(f"defects {defects}")
+        parts += [] if run.control == "none" else [run.control]
+        if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
+            parts.append(run.annotator)
+        parts += [
+            f"{key}={run.settings.get(key, '')}" for key in keys if run.settings.get(key, "") != common.get(key, "")
+        ]
+        labels.append(run.alg + (f" ({', '.join(parts)})" if parts else ""))
+    return labels
+
+
+def _distinct(runs: Sequence[Trained]) -> tuple[list[Trained], list[Trained]]:
+    """Runs without those that repeat a seed with the same potential: they would add no information to n."""
+    kept: dict[tuple[int, str], Trained] = {}
+    dropped = []
+    for run in sorted(runs, key=lambda run: (run.seed, run.potential, run.key)):
+        if (run.seed, run.potential) in kept:
+            dropped.append(run)
+        else:
+            kept[run.seed, run.potential] = run
+    return list(kept.values()), dropped
+
+
+def curves_of(group: Group, metric: str) -> list[Curve]:
+    """The runs' curves of one metric; runs without it are left out."""
+    found = []
+    for run in group.runs:
+        steps, values = run.series.get(metric, (np.array([]), np.array([])))
+        if np.isfinite(values).any():
+            found.append(Curve(run.seed, steps, values))
+    return found
+
+
+def final_and_average(run: Trained, horizon: float) -> tuple[float, float]:
+    """Success at the end, and on average over training (the area under the curve divided by its width)."""
+    every_step, every_value = run.series[SUCCESS]
+    inside = every_step <= horizon
+    steps, values = every_step[inside], every_value[inside]
+    final = float(values[steps >= min(horizon - FINAL_SHARE * horizon, steps[-1])].mean())
+    if steps[-1] < horizon < every_step[-1]:  # evaluations on both sides: the curve is cut between them
+        steps = np.append(steps, horizon)
+        values = np.append(values, np.interp(horizon, every_step, every_value))
+    width = float(steps[-1] - steps[0])
+    average = float(np.trapezoid(values, steps) / width) if width > 0 else float(values.mean())
+    return final, average
+
+
+def scores_of(group: Group, horizon: float) -> list[float]:
+    """Mean success in training of each run, over the first `horizon` steps: the score of profiles and tests."""
+    return [final_and_average(run, horizon)[1] for run in group.runs]
+
+
+def finals_of(group: Group, horizon: float) -> list[float]:
+    """Success at the end of each run."""
+    return [final_and_average(run, horizon)[0] for run in group.runs]
