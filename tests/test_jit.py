@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bkrl import jit
+from bkrl.reporter import Reporter
 
 
 @pytest.fixture
@@ -61,24 +62,56 @@ def test_kernels_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.M
     jit._cache_folder.cache_clear()
 
 
-def test_compilation_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile a kernel of ours that no folder holds."""
+
+    def double(x: float) -> float:
+        return x * 2
+
+    double.__module__ = "bkrl.envs.nowhere"
+    monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
+    assert jit.kernel(double)(1.5) == 3.0
+
+
+def test_compilation_is_announced_once_and_inside_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    jit.announce_compilation(said.append)
-    try:
-
-        def double(x: float) -> float:
-            return x * 2
-
-        def triple(x: float) -> float:
-            return x * 3
-
-        for function in (double, triple):
-            function.__module__ = "bkrl.envs.nowhere"
-            monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
-            assert jit.kernel(function)(1.5) > 1.5
+    with jit.announce_compilation(said.append):
+        compile_one(monkeypatch)
+        compile_one(monkeypatch)
         assert said == [jit.COMPILING]
-    finally:
-        jit.announce_compilation(None)
+    with pytest.raises(ZeroDivisionError), jit.announce_compilation(said.append):
+        raise ZeroDivisionError
+    compile_one(monkeypatch)
+    assert said == [jit.COMPILING]
+
+
+def test_an_inner_block_gives_the_word_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer: list[str] = []
+    inner: list[str] = []
+    with jit.announce_compilation(outer.append):
+        with jit.announce_compilation(inner.append):
+            compile_one(monkeypatch)
+        assert (outer, inner) == ([], [jit.COMPILING])
+        compile_one(monkeypatch)
+    assert outer == [jit.COMPILING]
+
+
+def test_a_stage_announces_by_its_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listener(Reporter):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def say(self, text: str) -> None:
+            self.said.append(text)
+
+    @jit.announced
+    def stage(config: str, reporter: Reporter) -> str:
+        compile_one(monkeypatch)
+        return config
+
+    listener = Listener()
+    assert stage("done", listener) == "done"
+    assert listener.said == [jit.COMPILING]
 
 
 def test_caches_of_older_sources_go_when_nobody_used_them_for_long(cache: Path) -> None:

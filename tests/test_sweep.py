@@ -251,10 +251,7 @@ def test_a_kernel_compiled_after_a_cell_does_not_speak_into_its_log(tmp_path, mo
     import bkrl.stages.train_rs
     from bkrl import jit
 
-    def announced(config, reporter):
-        jit.announce_compilation(reporter.say)
-
-    monkeypatch.setattr(bkrl.stages.train_rs, "run", announced)
+    monkeypatch.setattr(bkrl.stages.train_rs, "run", jit.announced(lambda config, reporter: None))
     assert not work(plan(tomllib.loads(TOY), tmp_path).training[0], tmp_path / "log" / "x.log")
     shutil.rmtree(tmp_path / "log")
 

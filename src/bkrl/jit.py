@@ -16,15 +16,19 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import cache
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import event
 
+from bkrl.reporter import Reporter
+
 F = TypeVar("F", bound=Callable[..., Any])
+Config = TypeVar("Config")
+Result = TypeVar("Result")
 
 COMPILING = "Compiling kernels: this happens once on a machine and takes up to a minute."
 
@@ -131,6 +135,22 @@ _announcer = _Announcer()
 event.register("numba:compile", _announcer)
 
 
-def announce_compilation(say: Callable[[str], None] | None) -> None:
-    """Have `say` called with one sentence before the next kernel is compiled (None: stay silent)."""
-    _announcer.say = say
+@contextmanager
+def announce_compilation(say: Callable[[str], None]) -> Iterator[None]:
+    """Have `say` called with one sentence before the first kernel is compiled inside the `with` block, if any is."""
+    before, _announcer.say = _announcer.say, say
+    try:
+        yield
+    finally:
+        _announcer.say = before
+
+
+def announced(stage: Callable[[Config, Reporter], Result]) -> Callable[[Config, Reporter], Result]:
+    """A stage (config, reporter) whose reporter says so when the stage has to wait for the compiler."""
+
+    @wraps(stage)
+    def run(config: Config, reporter: Reporter) -> Result:
+        with announce_compilation(reporter.say):
+            return stage(config, reporter)
+
+    return run

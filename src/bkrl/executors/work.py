@@ -50,8 +50,4 @@ def work(cell: Cell, log: Path) -> str:
     except Exception as problem:  # noqa: BLE001 (one cell's bug is told, the other cells go on)
         reporter.say(traceback.format_exc())
         return f"{type(problem).__name__}: {problem} (see {log})"
-    finally:
-        from bkrl.jit import announce_compilation
-
-        announce_compilation(None)  # this cell's log may be gone when another kernel is compiled
     return ""

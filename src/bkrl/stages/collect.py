@@ -18,7 +18,7 @@ from bkrl.config import CollectConfig
 from bkrl.dataset import DatasetWriter
 from bkrl.envs import World, captioner, make_vec, world
 from bkrl.errors import UsageError
-from bkrl.jit import announce_compilation
+from bkrl.jit import announced
 from bkrl.reporter import Reporter
 from bkrl.rl.hardware import choose
 from bkrl.rl.play import MOST_AT_ONCE, play
@@ -33,6 +33,7 @@ from bkrl.stages import to_do
 from bkrl.tracking import check_tracker, tracked
 
 
+@announced
 def run(config: CollectConfig, reporter: Reporter) -> Run:
     """Train the explorer, then record.
 
@@ -48,7 +49,6 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     explorer = None
     if to_do(config):
         torch.set_num_threads(config.threads)
-        announce_compilation(reporter.say)
         explorer = _explorer(config, facts)
     result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
     if explorer is None or result.complete:

@@ -13,7 +13,7 @@ from PIL import Image
 from bkrl.config import EvaluateConfig
 from bkrl.envs import make_vec, world
 from bkrl.errors import InputError
-from bkrl.jit import announce_compilation
+from bkrl.jit import announced
 from bkrl.report.statistics import t_interval, wilson_interval
 from bkrl.reporter import Reporter
 from bkrl.rl.play import MOST_AT_ONCE, Episode, play
@@ -25,6 +25,7 @@ GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
 
 
+@announced
 def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     """Play `config.episodes` episodes in each mode and write evaluation.json and the GIFs.
 
@@ -43,7 +44,6 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     envs = None
     if to_do(config):
         torch.set_num_threads(config.threads)
-        announce_compilation(reporter.say)
         options = {"observation": "both"} if policy.view == "image" else {}
         envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
     result = Run.create(

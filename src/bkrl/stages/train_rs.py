@@ -16,7 +16,7 @@ from bkrl.config import TrainRsConfig
 from bkrl.envs import World, make_vec, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
-from bkrl.jit import announce_compilation
+from bkrl.jit import announced
 from bkrl.potentials import advice, load_potential
 from bkrl.potentials.bonus import Bonus, InvariantBonus
 from bkrl.potentials.oracle_state import StateOracle
@@ -42,6 +42,7 @@ from bkrl.tracking import check_tracker, tracked
 BEST = ("policy-best.safetensors", "policy-best.json")
 
 
+@announced
 def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     """Train, evaluating as it goes; the last policy is the result, the best one is kept beside it.
 
@@ -68,7 +69,6 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         learner = None
         if to_do(config):
             torch.set_num_threads(config.threads)
-            announce_compilation(reporter.say)
             learner = _learner(config, facts, potential, defects, hardware)
         result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
         if learner is None or result.complete:
