@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.llm.fault_server import FaultServer
 
 CallPlan = Callable[[str, int], str]
-"""(what is called, how often it was before) → ok, a status, `reset` (before) or `reset_after` (it was done)."""
+"""(what is called, how often it was before) → ok, a status or `reset` (before it was done; with `_after`: after)."""
 
 
 class BatchDesk:
@@ -27,6 +27,8 @@ class BatchDesk:
         self.server = server
         self.plan: CallPlan = lambda call, attempt: "ok"
         self.polls, self.ends, self.messy = 1, "completed", False
+        self.hidden = 0
+        """How many times the list of batches comes empty."""
         self.calls: Counter[str] = Counter()
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
@@ -44,8 +46,11 @@ class BatchDesk:
         if does == "reset":
             reset(writer)
             return False
-        if does in STATUS:
-            status, error = STATUS[does]
+        named = does.removesuffix("_after")
+        if named in STATUS:
+            if named != does:
+                done(body)
+            status, error = STATUS[named]
             return await send(writer, status, {"error": error}, {"Retry-After": argument} if argument else {})
         result = done(body)
         if does == "reset_after":
@@ -67,7 +72,7 @@ class BatchDesk:
         if method == "POST" and parts[-1] == "batches":
             return "create", self._create
         if method == "GET" and parts[-1] == "batches":
-            return "list", lambda body: {"object": "list", "data": list(self.batches.values())[::-1], "has_more": False}
+            return "list", lambda body: self._list()
         if method == "GET" and parts[-2] == "batches":
             return "retrieve", lambda body: self._retrieve(parts[-1])
         return "unknown", lambda body: None
@@ -95,6 +100,11 @@ class BatchDesk:
             "request_counts": {"total": len(lines), "completed": 0, "failed": 0},
         }
         return self.batches[name]
+
+    def _list(self) -> dict[str, Any]:
+        shown = [] if self.hidden > 0 else list(self.batches.values())[::-1]
+        self.hidden -= 1
+        return {"object": "list", "data": shown, "has_more": False}
 
     def _retrieve(self, name: str) -> dict[str, Any] | None:
         batch = self.batches.get(name)
@@ -128,7 +138,7 @@ class BatchDesk:
         output.reverse()
         if self.messy and output:
             foreign = json.dumps({"custom_id": "nobody", "response": {"status_code": 200, "body": {}}})
-            output = [output[-1], "{torn", "[" * 50_000, foreign, *output]
+            output = [output[-1], "{torn", "[" * 50_000, foreign, '{"custom_id": ["nobody"]}', *output]
         batch["request_counts"].update(completed=len(output), failed=len(errors))
         for kind, lines in (("output_file_id", output), ("error_file_id", errors)):
             if lines:

@@ -215,6 +215,8 @@ def completion(prompt: str, does: str) -> Any:
         message["content"] = "I would rather not say."
     elif does == "surrogate":
         message["content"] = text.replace("so it is", "\ud800 \x00")
+    elif does == "odd_names":
+        finish = "sto\ud800p\x00"
     elif does == "null_content":
         message["content"] = None
     elif does == "parts":
@@ -239,6 +241,8 @@ def completion(prompt: str, does: str) -> Any:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": usage,
     }
+    if does == "odd_names":
+        body["model"] = "m\udfff\x00" * 1000
     if does == "no_usage":
         body["usage"] = None
     elif does == "empty_choices":

@@ -240,6 +240,62 @@ def test_what_cannot_be_read_is_asked_again_in_the_next_batch(desk: Desk) -> Non
     desk.same_as_live(done)
 
 
+def test_refusals_are_recorded_as_a_live_run_records_them_and_not_paid_for_again(desk: Desk) -> None:
+    desk.server.plan = lambda prompt, attempt: ("refusal", "content_filter", "ok", "ok")[int(prompt[4], 16) % 4]
+    done = desk.finished(num=60)
+    assert max(desk.server.billed.values()) == 1
+    assert len(desk.server.desk.batches) == 1
+    statuses = {row["status"] for row in read_table(done.file("responses.parquet")).to_pylist()}
+    assert statuses == {"ok", "refused", "filtered"}
+    desk.same_as_live(done, num=60)
+
+
+@pytest.mark.parametrize("status", ["500_after", "502_after"])
+def test_a_batch_whose_creation_answers_with_a_failure_is_not_given_up(desk: Desk, status: str) -> None:
+    """The gateway failed, the batch was made, and is not in the list yet."""
+    desk.server.desk.plan = lambda call, attempt: status if call == "create" else "ok"
+    desk.server.desk.hidden = 1
+    with pytest.raises(RunFailed, match="server failed"):
+        desk.label("submit", num=10)
+    assert batches.out_in(desk.folder / "batch" / "run")
+    done = desk.finished(num=10)
+    assert set(desk.server.desk.submitted.values()) == {1}
+    assert max(desk.server.billed.values()) == 1
+    desk.same_as_live(done, num=10)
+
+
+def test_what_is_out_is_not_tried_live_with_another_cache(desk: Desk) -> None:
+    desk.label("submit", num=10)
+    first = desk.server.billed.copy()
+    (desk.folder / "batch" / "cache" / "endpoints.json").unlink()
+    desk.label("submit", num=10)
+    assert desk.server.billed == first
+
+
+def test_a_kill_before_the_batch_is_noted_leaves_no_money_set_aside(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    prices = desk.folder / "prices.toml"
+    prices.write_text(PRICES)
+
+    def write(path: Path, data: Any) -> None:
+        if path.name == batches.FILE:
+            raise Killed
+        atomic_write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bkrl.llm.batches.atomic_write", write)
+        with pytest.raises(Killed):
+            desk.label("submit", prices=prices, num=10)
+    done = desk.finished(prices=prices, num=10, max_cost=30.0)
+    assert done.facts["usage"]["possibly_spent_usd"] == 0
+    spending = (desk.folder / "batch" / "run" / "spending.jsonl").read_text().split()
+    assert sum('"send"' in line for line in spending) == sum('"end"' in line for line in spending)
+
+
 def test_half_the_price_is_reckoned_and_the_limit_holds(desk: Desk) -> None:
     prices = desk.folder / "prices.toml"
     prices.write_text(PRICES)

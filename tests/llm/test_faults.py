@@ -59,7 +59,7 @@ def test_the_wish_to_wait_is_read_in_every_form() -> None:
     assert date == pytest.approx(30, abs=2)
     past = email.utils.formatdate(time.time() - 30, usegmt=True)
     assert [retry_after({"retry-after": value}) for value in ("-3", past)] == [0.0, 0.0]
-    for nonsense in ("soon", "", "nan", "inf"):
+    for nonsense in ("soon", "", "nan", "inf", "Mon, 01 Jan 99999999999999 00:00:00 GMT"):
         assert retry_after({"retry-after": nonsense}) is None
     assert retry_after({}) is None
 
@@ -70,6 +70,7 @@ def test_the_wish_to_wait_is_read_in_every_form() -> None:
         "Incorrect API key provided: sk-CANARY*****wxyz.",
         "key my-very-own-CANARY is wrong",
         "https://user:CANARY@host/v1 failed",
+        "https://user:p@CANARY@host/v1 failed",
         "GET https://host/v1?api-key=CANARY failed",
         "header Authorization: Bearer CANARY",
         "gsk_x gsk-CANARY12345",

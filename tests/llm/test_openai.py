@@ -160,6 +160,49 @@ def test_refused_and_truncated_answers_are_never_reused(server: FaultServer, tmp
     assert ask(tmp_path)[0][0].status == "ok"
 
 
+def test_a_refusal_is_paid_for_once_in_a_run_however_often_the_question_comes(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    server.plan = lambda prompt, attempt: "refusal"
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter())
+
+        async def one_after_the_other() -> list[str]:
+            return [(await asker.ask(request())).status for _ in range(3)]
+
+        assert asker.run([one_after_the_other], "ask") == [["refused"] * 3]
+    assert max(server.billed.values()) == 1
+
+
+def test_names_that_no_table_can_hold_do_not_lose_the_reply(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "odd_names"
+    (exchange,), _ = ask(tmp_path)
+    assert exchange.reply is not None
+    assert exchange.status == "ok"
+    assert len(exchange.reply.model) <= 200
+    assert max(server.billed.values()) == 1
+
+
+def test_what_cannot_be_remembered_of_an_endpoint_does_not_lose_the_reply(server: FaultServer, tmp_path: Path) -> None:
+    (tmp_path / "endpoints.json").mkdir(parents=True)
+    (exchange,), _ = ask(tmp_path)
+    assert exchange.status == "ok"
+    assert max(server.billed.values()) == 1
+
+
+def test_a_store_that_fails_is_named_although_others_wait_for_the_same_answer(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RunFailed("The disk is full.")
+
+    monkeypatch.setattr(Store, "put", fail)
+    with Store(tmp_path) as store:
+        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter())
+        with pytest.raises(RunFailed, match="The disk is full"):
+            asker.run([lambda: asker.ask(request())] * 5, "ask")
+
+
 def test_a_truncated_answer_is_asked_once_more_with_room(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "length" if attempt == 0 else "ok"
     (exchange,), _ = ask(tmp_path)

@@ -49,7 +49,7 @@ def test_the_first_good_reply_wins_and_bad_ones_are_never_read(tmp_path: Path) -
         for status in ("refused", "filtered", "truncated"):
             store.put("k", Reply("bad", status))
             assert store.get("k") is None
-        assert store.truncated("k") == Reply("bad", "truncated")
+        assert store.rejected("k", "truncated") == Reply("bad", "truncated")
         assert store.put("k", Reply("good", prompt_tokens=3)).text == "good"
         assert store.put("k", Reply("later")).text == "good"
     with Store(tmp_path) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeVar
 
 from bkrl.errors import RunFailed
@@ -32,9 +33,10 @@ def advance(
     if step == "submit":
         missing = asker.missing
         backend = live.backend
-        if missing and isinstance(backend, OpenAIBackend) and not backend.capabilities.accepted:
-            first = next(iter(missing))
-            live.run([lambda: live.ask(missing[first])], "try one request")
+        out = batches.out()
+        first = next((request for key, request in missing.items() if key not in out), None)
+        if first is not None and isinstance(backend, OpenAIBackend) and not backend.capabilities.accepted:
+            live.run([partial(live.ask, first)], "try one request")
             missing = _from_store(batches, live, work)[0].missing
         batches.submit(missing)
         return None

@@ -119,6 +119,8 @@ class Asker:
         self.reporter = reporter
         self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
+        self._hopeless: dict[str, Exchange] = {}
+        """Refusals that this run has paid for: the same question in another place gets the same one."""
         self._answered = 0
         self._first = asyncio.Lock()
         self._stop: str | None = None
@@ -195,12 +197,14 @@ class Asker:
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
         if self.store is not None:
-            kept = self.store.get(key) or self.store.truncated(key)
+            kept = self.store.get(key) or self.store.rejected(key, "truncated")
             if kept is not None:
                 if key not in self.keys:
                     self.usage.cached += 1
                     self._count(key, kept)
                 return self._exchange(key, request, kept, cached=True)
+        if key in self._hopeless:
+            return self._hopeless[key]
         flying = self._flying.get(key)
         if flying is not None:
             return await asyncio.shield(flying)
@@ -213,6 +217,8 @@ class Asker:
             future.exception()
             raise
         else:
+            if exchange.status in ("refused", "filtered"):
+                self._hopeless[key] = exchange
             future.set_result(exchange)
             return exchange
         finally:
@@ -383,13 +389,16 @@ class Asker:
             finally:
                 for task in (*workers, watcher):
                     task.cancel()
-                await asyncio.gather(*workers, watcher, return_exceptions=True)
+                ended = await asyncio.gather(*workers, watcher, return_exceptions=True)
                 await self.backend.close()
         if self._interrupted_by is not None:
             return []
         if self._stop is not None:
             kept = "answers so far are kept, and the same command goes on from there"
             raise RunFailed(f"{self._stop.rstrip('.')} ({len(results)} of {len(jobs)} done; {kept}).")
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
         return [results[index] for index in range(len(jobs))]
 
     def _note(self) -> str:

@@ -82,11 +82,13 @@ class BatchApi:
                 attempts=1,
             )
         except Fault as fault:
-            if not fault.billed:
+            # A gateway that gave up may have passed the call on before.
+            uncertain = fault.billed or fault.reason.startswith("status 5")
+            if not uncertain:
                 raise
             found = await self.find(token)
             if found is None:
-                raise
+                raise Fault(fault.kind, fault.reason, str(fault), billed=True) from None
             return found
         return _id(created)
 

@@ -72,7 +72,13 @@ class Unsent(Asker):
 
     async def _obtain(self, key: str, request: Request) -> Exchange:
         if key in self._failures:
-            return Exchange(request, key, None, *self._failures[key])
+            reason, detail = self._failures[key]
+            said = self.store.rejected(key, reason) if self.store is not None else None
+            if said is None:
+                return Exchange(request, key, None, reason, detail)
+            if key not in self.keys:
+                self._count(key, said)
+            return self._exchange(key, request, said)
         self.missing[key] = request
         return Exchange(request, key, None, NOT_ASKED)
 
@@ -171,9 +177,10 @@ class Batches:
     async def _hand_in(self, keys: list[str], lines: list[bytes], most: float) -> None:
         batch = Batch(secrets.token_hex(8), keys, replace(self._backend.capabilities))
         file = self._folder / f"batch-{batch.token}.jsonl"
-        name = self._budget.begin(most, len(keys), _name(batch))
         self.batches.append(batch)
+        # Before its money is set aside: a kill in between must not leave a sum that belongs to no batch.
         self._save()
+        name = self._budget.begin(most, len(keys), _name(batch))
         try:
             atomic_write(file, b"".join(lines))
             file_id = await self._api.upload(file)
@@ -253,7 +260,7 @@ class Batches:
             async for raw in self._api.lines(str(said[name])):
                 line = _object(raw)
                 key = line.get("custom_id")
-                if key not in wanted:
+                if not isinstance(key, str) or key not in wanted:
                     outcome.foreign += 1
                     continue
                 if key in seen:
@@ -268,6 +275,8 @@ class Batches:
                 question = request_content(self._backend.identity, request) if request is not _NOBODY else ""
                 self._store.put(key, reply, question)
                 outcome.replies += 1
+                if reply.status in ("refused", "filtered"):
+                    self.failures[key] = (reply.status, "")
                 cost = 0.0 if self._price is None else self._price.of(reply)
                 if cost is None and self._price is not None:
                     doubtful += self._price.bound(request, "batch")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,12 +73,15 @@ class Memory:
         return recalled if sound and all(facts[flag] in (None, True, False) for flag in flags) else default
 
     def keep(self, name: str, capabilities: Capabilities) -> None:
-        """Remember; two processes that do so at once lose nothing that would not be learnt again."""
+        """Remember, if the folder lets us: the reply that taught it is not in the store yet and must not be lost. Two
+        processes that do so at once lose nothing that would not be learnt again.
+        """
         if self._file is None:
             return
         entries = {**self._entries(), name: dataclasses.asdict(capabilities)}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(self._file, to_json({"version": 1, "endpoints": dict(sorted(entries.items()))}))
+        with suppress(OSError, BkrlError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(self._file, to_json({"version": 1, "endpoints": dict(sorted(entries.items()))}))
 
     def _entries(self) -> dict[str, Any]:
         if self._file is None:

@@ -70,7 +70,8 @@ def error_inside(error: object, headers: Mapping[str, str], secret: str) -> Faul
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
 
 

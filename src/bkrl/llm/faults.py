@@ -38,7 +38,7 @@ _NO_MODEL = (
     "deploymentnotfound",
     "unknown model",
 )
-_SECRET = re.compile(r"(?:sk|key|pk|gsk|xai)-[\w*.-]{4,}|Bearer\s+\S+|(?<=//)[^/\s@]+@|\?[^\s\"']*", re.IGNORECASE)
+_SECRET = re.compile(r"(?:sk|key|pk|gsk|xai)-[\w*.-]{4,}|Bearer\s+\S+|(?<=//)[^/\s]+@|\?[^\s\"']*", re.IGNORECASE)
 _LONGEST_MESSAGE = 200
 
 
@@ -93,7 +93,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return max(0.0, seconds) if seconds == seconds and seconds != float("inf") else None
     try:
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return max(0.0, date.timestamp() - time.time())
 

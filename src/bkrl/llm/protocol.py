@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 MAX_REPLY_CHARS = 1_000_000
 """Longer replies are refused before anything parses them."""
+_LONGEST_NAME = 200
 
 ReplyStatus = Literal["ok", "truncated", "filtered", "refused"]
 ReplyFormat = Literal["json_schema", "json_object", "text"]
@@ -158,11 +159,15 @@ def request_key(identity: Mapping[str, str], request: Request) -> str:
 
 
 def cleaned(reply: Reply) -> Reply:
-    """The same reply with text that SQLite, Parquet and terminals can hold; an absurdly long one is a fault."""
+    """The same reply with words that SQLite, Parquet and terminals can hold; an absurdly long one is a fault."""
     if len(reply.text) > MAX_REPLY_CHARS:
         raise Fault("item", "reply too long", f"a reply of {len(reply.text):,} characters was refused", billed=True)
-    text = reply.text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return reply if text == reply.text else replace(reply, text=text)
+    model, finish_reason = _storable(reply.model)[:_LONGEST_NAME], _storable(reply.finish_reason)[:_LONGEST_NAME]
+    return replace(reply, text=_storable(reply.text), model=model, finish_reason=finish_reason)
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 @dataclass

@@ -116,11 +116,11 @@ class Store:
         kept = self.get(key)
         return reply if kept is None else kept
 
-    def truncated(self, key: str) -> Reply | None:
-        """An answer that was cut off by its token limit: asking the very same again would be waste."""
+    def rejected(self, key: str, status: str) -> Reply | None:
+        """The first answer that was recorded with this status and is no good one, or None."""
         with self._explained():
             row = self._db.execute(
-                f"select {_COLUMNS} from rejected where key = ? and status = 'truncated' order by id", (key,)
+                f"select {_COLUMNS} from rejected where key = ? and status = ? order by id", (key, status)
             ).fetchone()
         return None if row is None else Reply(*row)
 
