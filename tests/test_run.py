@@ -211,3 +211,70 @@ def test_any_changed_byte_is_noticed(tmp_path, name):
             Run.open(tmp_path / "r")
     path.write_bytes(raw)
     Run.open(tmp_path / "r")
+
+
+def test_killed_before_its_config_stood_it_begins(tmp_path):
+    (tmp_path / "r").mkdir()
+    for name in (".lock", ".config.json.x7.tmp"):
+        (tmp_path / "r" / name).write_text("")
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.json"]
+
+
+def test_fresh_works_through_a_link_and_is_known_for_a_run_when_killed(tmp_path, monkeypatch):
+    finished(tmp_path / "r")
+    (tmp_path / "r" / "deep").mkdir()
+    (tmp_path / "r" / "deep" / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "r")
+    remove, kill_at = Path.unlink, iter(range(100))
+
+    def killed(path, **options):
+        if path.name != ".lock" and next(kill_at) == 2:
+            raise ZeroDivisionError
+        remove(path, **options)
+
+    with monkeypatch.context() as during:
+        during.setattr(Path, "unlink", killed)
+        with pytest.raises(ZeroDivisionError):
+            Run.create(tmp_path / "link", stage="label", config=Config(seed=2), fresh=True)
+    assert not (tmp_path / "r" / "manifest.json").exists()
+    run = Run.create(tmp_path / "link", stage="label", config=Config(seed=2), fresh=True)
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.json"]
+
+
+def test_a_run_that_was_finished_while_one_looked_is_complete(tmp_path, monkeypatch):
+    """Between the look for a manifest and the lock, the process that was at work may write it and let go."""
+    from bkrl import run as module
+
+    first = Run.create(tmp_path / "r", stage="label", config=Config())
+    holds = module.hold
+
+    def late(path):
+        if not first.complete:
+            first.finish([])
+        return holds(path)
+
+    monkeypatch.setattr(module, "hold", late)
+    second = Run.create(tmp_path / "r", stage="label", config=Config())
+    assert second.complete
+    assert second.manifest == first.manifest
+    holds(tmp_path / "r").close()  # and the folder is not held
+
+
+def test_the_same_input_may_be_named_by_another_path(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Training:
+        labels: Path
+
+    finished(tmp_path / "first")
+    monkeypatch.chdir(tmp_path)
+    for labels in (Path("first"), tmp_path / "first"):
+        run = Run.create(tmp_path / "r", stage="train-rm", config=Training(labels), inputs={"labels": labels})
+        run.log(0, x=1.0)
+        run.close()
+        run.release()
+    finished(tmp_path / "second")
+    (tmp_path / "second" / "manifest.json").write_text('{"another": 1}')
+    other = Path("second")
+    with pytest.raises(UsageError, match="another labels"):
+        Run.create(tmp_path / "r", stage="train-rm", config=Training(other), inputs={"labels": other})

@@ -12,11 +12,13 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import metadata
 from io import FileIO
 from pathlib import Path
@@ -38,6 +40,7 @@ LOCK = ".lock"
 SAMPLE = "sample:"
 SAMPLES = Path(__file__).parent / "samples"
 CONTINUE = "what was written before is whole: make room and run the same command again."
+_HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
 _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
@@ -206,40 +209,44 @@ class Run:
         }
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file; name a folder with --out.")
-        config_file = path / "config.json"
+        config_file, manifest_file = path / "config.json", path / "manifest.json"
         if fresh and config_file.exists():
-            hold(path).close()
-            shutil.rmtree(path)
-        if config_file.exists():
-            found = read_json(config_file)
-            different = _differences(found, document)
-            if different and _not_begun(path):  # what a command that was refused left there: nothing is lost
-                lock = hold(path)
-                return cls._begin(path, document, lock)
-            if different:
-                raise UsageError(
-                    f"{path} holds a run with another {_some(different)}; choose another --out, or pass --fresh to "
-                    "remove it first."
-                )
-            manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
-            run = cls(path, found, manifest)
-            if manifest is None:
-                run._lock = hold(path)
-                for half in path.rglob(".*.tmp"):  # what a kill left; nobody else writes here while we hold the folder
-                    if half.is_file():
-                        half.unlink()
-            return run
-        if path.exists() and any(p.name != LOCK for p in path.iterdir()):
+            with hold(path):
+                _empty(path)
+        if not config_file.exists() and path.exists() and not _not_begun(path):
             raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
-        make_folder(path)
-        return cls._begin(path, document, hold(path))
+        if not manifest_file.exists():
+            make_folder(path)
+            with ExitStack() as stack:
+                lock = stack.enter_context(hold(path))
+                if not manifest_file.exists():  # whoever was at work here may have finished a moment ago
+                    run = cls._continue(path, document) or cls._begin(path, document)
+                    run._lock = lock
+                    stack.pop_all()
+                    return run
+        found = read_json(config_file)
+        _refuse(path, _differences(found, document))
+        return cls(path, found, read_json(manifest_file))
 
     @classmethod
-    def _begin(cls, path: Path, document: dict[str, Any], lock: IO[bytes]) -> Run:
+    def _continue(cls, path: Path, document: Mapping[str, Any]) -> Run | None:
+        """The unfinished run in a folder that we hold; None when nothing there is worth keeping."""
+        for half in path.rglob(".*.tmp"):  # what a kill left; nobody else writes here while we hold the folder
+            if half.is_file():
+                half.unlink()
+        if not (path / "config.json").exists():
+            return None
+        found = read_json(path / "config.json")
+        different = _differences(found, document)
+        if different and _not_begun(path):  # what a command that was refused left there: nothing is lost
+            return None
+        _refuse(path, different)
+        return cls(path, found, None)
+
+    @classmethod
+    def _begin(cls, path: Path, document: dict[str, Any]) -> Run:
         atomic_write(path / "config.json", to_json(document))
-        run = cls(path, _plain(document), None)
-        run._lock = lock
-        return run
+        return cls(path, _plain(document), None)
 
     @classmethod
     def open(cls, path: Path, stage: str | Sequence[str] | None = None, verify: bool = True) -> Run:
@@ -477,15 +484,36 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     if found.get("stage") != wanted["stage"]:
         return ["stage"]
     old, new = found.get("config", {}), _plain(wanted["config"])
-    keys = [k for k in {**old, **new} if k not in _NOT_IDENTITY and old.get(k) != new.get(k)]
     inputs_old = {k: v.get("manifest_sha256") for k, v in found.get("inputs", {}).items()}
     inputs_new = {k: v["manifest_sha256"] for k, v in wanted["inputs"].items()}
+    same = {k for k, found_there in inputs_old.items() if found_there == inputs_new.get(k)}  # wherever they lie
+    keys = [k for k in {**old, **new} if k not in (*_NOT_IDENTITY, *same) and old.get(k) != new.get(k)]
     keys += [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
     return keys
 
 
+def _refuse(path: Path, different: Sequence[str]) -> None:
+    """UsageError when the run there differs in something from the one that is wanted."""
+    if different:
+        raise UsageError(
+            f"{path} holds a run with another {_some(different)}; choose another --out, or pass --fresh to "
+            "remove it first."
+        )
+
+
 def _not_begun(path: Path) -> bool:
-    return all(file.name in ("config.json", LOCK) for file in path.iterdir())
+    """Whether nothing is there but what a command leaves that was refused, or killed at its very beginning."""
+    return all(file.name in ("config.json", LOCK) or _HALF_CONFIG.fullmatch(file.name) for file in path.iterdir())
+
+
+def _empty(path: Path) -> None:
+    """Remove a run but for its lock. The config goes last: killed on the way, it is still known for a run."""
+    order = {"manifest.json": 0, "config.json": 2}
+    for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        elif file.name != LOCK:
+            file.unlink()
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
