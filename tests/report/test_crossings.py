@@ -78,3 +78,22 @@ def test_ratio_with_few_seeds_is_wide_and_with_one_has_no_interval() -> None:
     assert two.method == "t"
     assert math.log(two.high / two.estimate) == pytest.approx(12.7062 * se, rel=1e-4)
     assert not steps_ratio(a[:1], b, 500, rng()).ratio.known
+
+
+def test_few_runs_that_took_equally_long_leave_their_spread_unknown() -> None:
+    """Evaluations are far apart, so that runs often cross at the same one; two such runs are no certainty."""
+    a, b = [Crossing(200.0, False)] * 3, [Crossing(400.0, False)] * 3
+    ratio = steps_ratio(a, b, 500, rng())
+    assert ratio.ratio.estimate == 0.5
+    assert not ratio.ratio.known
+    assert not ratio.faster
+    assert steps_ratio(a + a, b + b, 500, rng()).faster  # six against six that never meet are no accident
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("own", [0.0, 300.0])
+def test_a_baseline_that_is_mostly_there_before_its_first_step_leaves_the_ratio_open(own: float) -> None:
+    base = [Crossing(0.0, False)] * 5 + [Crossing(400.0, False)]
+    ratio = steps_ratio([Crossing(own, False)] * 5, base, 500, rng())
+    assert ratio.ratio.estimate == pytest.approx(own / (400 / 6))
+    assert not ratio.ratio.known

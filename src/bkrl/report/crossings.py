@@ -123,8 +123,9 @@ def steps_ratio(
     """Ratio of restricted mean steps-to-threshold, A over B, both followed for ``horizon`` steps.
 
     Interval: percentile bootstrap over runs, A and B resampled independently; below ``FEW_SEEDS`` runs on either side
-    the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). One run on
-    a side: no interval.
+    the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). No interval
+    with one run on a side, with few runs that do not differ on either side (the spread is not zero, it was not seen),
+    and where so many runs of B were there before their first step that the ratio has no upper end.
     """
     if not a or not b or horizon <= 0:
         raise ValueError("a ratio of steps needs runs on both sides and a positive horizon")
@@ -135,12 +136,16 @@ def steps_ratio(
     bound = "unknown" if ca.any() and cb.any() else "at least" if ca.any() else "at most" if cb.any() else ""
     n = min(len(ta), len(tb))
     estimate = float(ta.mean() / tb.mean())
+    interval = unknown = Interval(estimate, math.nan, math.nan, n, "none", level)
     if n >= FEW_SEEDS:
-        interval = stratified_bootstrap([ta, tb], rng, lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1), level=level)
+        with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step
+            interval = stratified_bootstrap(
+                [ta, tb], rng, lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1), level=level
+            )
+        interval = interval if math.isfinite(interval.high) else unknown
     elif n > 1 and estimate > 0:
         variance = sum(float(x.var(ddof=1)) / (len(x) * float(x.mean()) ** 2) for x in (ta, tb))
-        half = student_quantile(0.5 + level / 2, n - 1) * math.sqrt(variance)
-        interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t", level)
-    else:
-        interval = Interval(estimate, math.nan, math.nan, n, "none", level)
+        if variance > 0:
+            half = student_quantile(0.5 + level / 2, n - 1) * math.sqrt(variance)
+            interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t", level)
     return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())))
