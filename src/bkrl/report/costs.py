@@ -5,7 +5,7 @@ does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,18 @@ from bkrl.report.groups import Trained
 from bkrl.report.provenance import STAGES, Chain, Node
 
 
+def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:
+    """The stages that have runs, with them; reports cost nothing."""
+    for stage in STAGES:
+        nodes = [node for node in chain.of(stage) if node.run is not None]
+        if nodes and stage != "report":
+            yield stage, nodes
+
+
 def costs(chain: Chain) -> list[dict[str, Any]]:
     """One line a stage: runs, environment steps, requests, tokens and money."""
     rows = []
-    for stage in STAGES:
-        nodes = [node for node in chain.of(stage) if node.run is not None]
-        if not nodes or stage == "report":
-            continue
+    for stage, nodes in _at_work(chain):
         usage: Counter[str] = Counter()
         for node in nodes:
             found = node.facts.get("usage", {})
@@ -57,10 +62,7 @@ def timings(chain: Chain, trained: Sequence[Trained]) -> list[dict[str, Any]]:
     """
     by_key = {run.key: run for run in trained}
     rows = []
-    for stage in STAGES:
-        nodes = [node for node in chain.of(stage) if node.run is not None]
-        if not nodes or stage == "report":
-            continue
+    for stage, nodes in _at_work(chain):
         seconds = 0.0
         for node in nodes:
             if stage in ("collect", "train-rs") and node.sound and node.run is not None:
