@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +13,14 @@ import pytest
 from bkrl.dataset import Dataset
 from bkrl.labelers import code, quality, work
 from bkrl.labelers.asking import Responses, Sampling
+from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.protocol import Reply, Request
+from bkrl.llm.store import Store
 from bkrl.prompts import quote
+from bkrl.reporter import Reporter
 from bkrl.windows import Windows
 from tests.experience import write_dataset
-from tests.labelers.scripted import WORLD, asker
+from tests.labelers.scripted import WORLD, Scripted, asker
 
 BODY = "def potential(observations, actions, valid):\n    return {}\n"
 GOOD = f"```python\n{BODY}```"
@@ -193,3 +198,38 @@ def test_hostile_and_broken_programs_meet_the_real_sandbox(dataset: Dataset, tmp
 def test_ordering_is_the_share_of_successes_valued_above_others() -> None:
     assert code._ordering(np.array([3.0, 1.0, 3.0, 3.0, 3.0]), np.array([2.0, 2.0, 1.0])) == pytest.approx(12.5 / 15)
     assert code._ordering(np.array([1.0]), np.array([0.0])) is None
+
+
+class Paid(Scripted):
+    """Answers in a while, and is paid for each answer."""
+
+    identity = {"kind": "paid", "host": "", "model": "m"}
+
+    async def complete(self, request: Request) -> Reply:
+        self.requests.append(request)
+        await asyncio.sleep(0.1 + 0.1 * request.sample)
+        return Reply(GOOD.format(request.sample))
+
+
+def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_path: Path) -> None:
+    """The check takes longer than a reply may: what arrived in the meantime was thrown away as late and paid again."""
+
+    def check(program: str, windows: Windows) -> code.Checked:
+        time.sleep(1.0)
+        return code.Checked(np.arange(float(len(windows))))
+
+    backend = Paid(lambda request: "")
+    with Store(tmp_path / "cache") as store:
+        candidates = code.write_programs(
+            Asker(backend, store, AskPolicy(deadline=0.6, first_alone=False), Reporter()),
+            dataset,
+            WORLD,
+            "LAYOUT",
+            code.validation_set(dataset, 5, seed=0),
+            check,
+            rounds=1,
+            conversations=range(2),
+            sampling=Sampling(),
+        )
+    assert [candidate.status for candidate in candidates] == ["ok", "ok"]
+    assert len(backend.requests) == 2

@@ -7,6 +7,7 @@ episodes that no feedback speaks of; the best is chosen, not the last. `votes` c
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -144,6 +145,7 @@ def write_programs(
     horizon = validation.windows.horizon
     shown = _spread(np.flatnonzero(validation.shown))
     opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, i) for i in shown]))
+    checking = asyncio.Lock()
 
     async def converse(number: int) -> list[Candidate]:
         messages, failures = opening, 0
@@ -165,7 +167,10 @@ def write_programs(
                 if program in working:
                     candidates.append(Candidate(number, round_number, program, Checked(None), exchange, repeated=True))
                     break
-                checked = check(program, validation.windows)
+                # Beside the event loop, where replies of other conversations arrive, and one at a time, because a
+                # program's time is limited.
+                async with checking:
+                    checked = await asyncio.to_thread(check, program, validation.windows)
                 candidates.append(Candidate(number, round_number, program, checked, exchange))
                 said = f"```python\n{program.strip()}\n```"
             failures = failures + 1 if checked.error else 0
