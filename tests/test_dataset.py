@@ -8,7 +8,8 @@ import pytest
 import bkrl.dataset as dataset_module
 from bkrl.dataset import Dataset, DatasetWriter, Segment
 from bkrl.errors import InputError
-from bkrl.run import Run, to_json
+from bkrl.files import to_json
+from bkrl.run import Run
 from tests.experience import Config, write_dataset
 
 

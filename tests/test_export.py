@@ -13,7 +13,8 @@ from bkrl.cli import run_command
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, UsageError
 from bkrl.export import head, to_minari, validate
-from bkrl.run import Run, write_table
+from bkrl.files import write_table
+from bkrl.run import Run
 from tests.experience import write_dataset
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.run import Run, atomic_write, check_inputs, read_table, to_json, write_table
+from bkrl.files import atomic_write, read_table, to_json, write_table
+from bkrl.run import Run, check_inputs
 from bkrl.schema import GOALS
 
 
@@ -148,7 +149,7 @@ def test_an_atomic_write_killed_in_the_middle_leaves_the_old_bytes(tmp_path):
     path = tmp_path / "x"
     atomic_write(path, "old")
     code = (
-        "import os,signal,sys\nfrom pathlib import Path\nimport bkrl.run as r\n"
+        "import os,signal,sys\nfrom pathlib import Path\nimport bkrl.files as r\n"
         "def die(t):\n    t.write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)\n"
         "r._atomically(Path(sys.argv[1]), die)\n"
     )

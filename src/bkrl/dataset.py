@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bkrl.errors import InputError
-from bkrl.run import Run, atomic_write, read_json, read_table, sha256, to_json, write_table
+from bkrl.files import atomic_write, read_json, read_table, sha256, to_json, write_table
+from bkrl.run import Run
 from bkrl.schema import EPISODES, SCHEMA_VERSION, steps_schema
 from bkrl.windows import Windows, gather
 

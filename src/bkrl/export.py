@@ -13,7 +13,7 @@ import numpy as np
 
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, UsageError
-from bkrl.run import make_folder
+from bkrl.files import make_folder
 
 
 def validate(path: Path) -> dict[str, Any]:

@@ -1,34 +1,29 @@
 """Run directories: config first, metrics as they come, manifest last. Its presence means the run is complete.
 
-Writes are atomic (temporary file, fsync, rename). Nothing is inferred from a folder's name.
+Nothing is inferred from a folder's name.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import json
-import math
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import metadata
 from io import FileIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from bkrl import __version__
 from bkrl.errors import InputError, RunFailed, UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from bkrl.files import CONTINUE, atomic_write, make_folder, plain, read_json, sha256, to_json
 
 try:
     import fcntl
@@ -39,7 +34,6 @@ FORMAT = 1
 LOCK = ".lock"
 SAMPLE = "sample:"
 SAMPLES = Path(__file__).parent / "samples"
-CONTINUE = "what was written before is whole: make room and run the same command again."
 _HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
 _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
@@ -72,101 +66,6 @@ def located(path: Path) -> Path:
 def samples() -> list[str]:
     """The runs that ship with the package, as `sample:NAME`."""
     return sorted(SAMPLE + manifest.parent.name for manifest in SAMPLES.glob("*/manifest.json"))
-
-
-def sha256(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write a whole file or nothing: a reader sees the old bytes or the new ones, also after a crash.
-
-    Raises:
-        RunFailed: the disk is full or the folder cannot be written; what was there stays.
-    """
-    raw = data.encode() if isinstance(data, str) else data
-    _atomically(path, lambda temporary: temporary.write_bytes(raw))
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, as far as they are missing.
-
-    Raises:
-        UsageError: it cannot be made there.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write one Parquet file atomically, zstd-compressed, with page checksums."""
-    import pyarrow.parquet as pq
-
-    _atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", write_page_checksum=True))
-
-
-def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
-    """Read one Parquet file, verifying page checksums and, if given, that the columns are those of `schema`.
-
-    Raises:
-        InputError: the file is missing, damaged, or of another schema or schema version.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path, page_checksum_verification=True, memory_map=False)
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; make it again with the command in its folder's config.json.") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path} is damaged ({reason}); restore it or make it again.") from None
-    if schema is not None:
-        wanted = (schema.metadata or {}).get(b"bkrl.schema_version", b"?").decode()
-        found = (table.schema.metadata or {}).get(b"bkrl.schema_version", b"?").decode()
-        if wanted != found:
-            raise InputError(f"{path} has schema version {found}, this bkrl reads {wanted}; make it again.")
-        if table.schema.names != schema.names:
-            raise InputError(f"{path} has other columns than this bkrl writes; make it again.")
-    return table
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; InputError when it is missing or is not one."""
-    try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; restore it or make its run again.") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error}); restore it or make its run again.") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path} does not hold a JSON object; restore it or make its run again.")
-    return value
-
-
-def to_json(value: object) -> str:
-    """JSON as bkrl writes it: indented, stable, strict (no NaN), paths and dataclasses understood."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, Path):
-        return value.as_posix()
-    if hasattr(value, "tolist"):  # NumPy scalars and arrays
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 class Run:
@@ -204,7 +103,7 @@ class Run:
             "format": FORMAT,
             "stage": stage,
             "argv": ["bkrl", *sys.argv[1:]] if Path(sys.argv[0]).name == "bkrl" else list(sys.argv),
-            "config": _plain(config),
+            "config": plain(config),
             "inputs": {name: _input(Path(source)) for name, source in (inputs or {}).items()},
         }
         if path.exists() and not path.is_dir():
@@ -246,7 +145,7 @@ class Run:
     @classmethod
     def _begin(cls, path: Path, document: dict[str, Any]) -> Run:
         atomic_write(path / "config.json", to_json(document))
-        return cls(path, _plain(document), None)
+        return cls(path, plain(document), None)
 
     @classmethod
     def open(cls, path: Path, stage: str | Sequence[str] | None = None, verify: bool = True) -> Run:
@@ -309,7 +208,7 @@ class Run:
         Raises:
             RunFailed: the disk is full or the folder has vanished; the lines before this one stay whole.
         """
-        values = {key: _plain(value) for key, value in metrics.items()}
+        values = {key: plain(value) for key, value in metrics.items()}
         line = (json.dumps({"step": int(step), **values}, allow_nan=False) + "\n").encode()
         path = self.file("metrics.jsonl")
         try:
@@ -366,7 +265,7 @@ class Run:
             "python": platform.python_version(),
             "platform": platform.platform(),
         }
-        manifest = _plain(manifest) | {"seal": _seal(manifest)}
+        manifest = plain(manifest) | {"seal": _seal(manifest)}
         atomic_write(self.file("manifest.json"), to_json(manifest))
         self._manifest = manifest
         if self._lock is not None:
@@ -458,7 +357,7 @@ def busy(path: Path) -> bool:
 def changed(path: Path, stage: str, config: object) -> list[str]:
     """Names of the settings in which the run at `path` differs from `config`; what changes no result is left out."""
     found = read_json(path / "config.json")
-    return _differences({**found, "inputs": {}}, {"stage": stage, "config": _plain(config), "inputs": {}})
+    return _differences({**found, "inputs": {}}, {"stage": stage, "config": plain(config), "inputs": {}})
 
 
 def _input(path: Path) -> dict[str, str]:
@@ -483,7 +382,7 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     """What sets two configs apart, leaving out what changes no result."""
     if found.get("stage") != wanted["stage"]:
         return ["stage"]
-    old, new = found.get("config", {}), _plain(wanted["config"])
+    old, new = found.get("config", {}), plain(wanted["config"])
     inputs_old = {k: v.get("manifest_sha256") for k, v in found.get("inputs", {}).items()}
     inputs_new = {k: v["manifest_sha256"] for k, v in wanted["inputs"].items()}
     same = {k for k, found_there in inputs_old.items() if found_there == inputs_new.get(k)}  # wherever they lie
@@ -519,37 +418,6 @@ def _empty(path: Path) -> None:
 def _some(names: Sequence[str], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _atomically(path: Path, write: Any) -> None:
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise RunFailed(f"{path} cannot be written ({error.strerror}).") from None
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
-        raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free); {CONTINUE}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _version(package: str) -> str | None:

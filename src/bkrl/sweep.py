@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from bkrl.config import SweepConfig
 from bkrl.errors import UsageError
 from bkrl.executors import Executor, cores, open_executor
+from bkrl.files import atomic_write, read_json, to_json
 from bkrl.reporter import Line, Reporter, duration
-from bkrl.run import Run, atomic_write, changed, check_inputs, hold, read_json, to_json
+from bkrl.run import Run, changed, check_inputs, hold
 from bkrl.study import Cell, MergeConfig, Study, load_study
 
 _POLL = 1.0

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from bkrl.config import WatchConfig
 from bkrl.errors import BkrlError, InputError, UsageError
+from bkrl.files import read_json
 from bkrl.registry import did_you_mean
-from bkrl.run import busy, read_json
+from bkrl.run import busy
 
 Row = list[tuple[str, int | None]]
 _KEYS = {"success": ("eval/success_rate", "rollout/success_rate"), "return": ("eval/return", "rollout/return")}

@@ -11,10 +11,11 @@ import pyarrow as pa
 from bkrl import envs
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset, DatasetWriter
+from bkrl.files import write_table
 from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import world_card
-from bkrl.run import Run, write_table
+from bkrl.run import Run
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from tests.experience import Config
 from tests.labelers.scripted import Script, asker

@@ -25,7 +25,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bkrl.run import Run, read_table
+from bkrl.files import read_table
+from bkrl.run import Run
 from bkrl.schema import PREFERENCES, RESPONSES
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer, Plan, truth

@@ -12,9 +12,10 @@ import pytest
 
 from bkrl.config import LabelConfig
 from bkrl.errors import RunFailed, UsageError
+from bkrl.files import atomic_write, read_json, read_table
 from bkrl.llm import batches
 from bkrl.reporter import Reporter
-from bkrl.run import Run, atomic_write, read_json, read_table
+from bkrl.run import Run
 from bkrl.stages.label import run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer

@@ -13,8 +13,9 @@ from PIL import Image
 
 from bkrl.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig, TrainRsConfig
 from bkrl.dataset import DatasetWriter
+from bkrl.files import atomic_write, to_json, write_table
 from bkrl.reporter import Reporter
-from bkrl.run import Run, atomic_write, to_json, write_table
+from bkrl.run import Run
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
 RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"

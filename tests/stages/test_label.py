@@ -18,8 +18,9 @@ from bkrl.cli import run_command
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.files import read_table
 from bkrl.reporter import Reporter
-from bkrl.run import Run, read_table
+from bkrl.run import Run
 from bkrl.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.stages.label import Outlook, example_prompt, run
 from tests.experience import write_world

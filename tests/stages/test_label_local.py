@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli import run_command
+from bkrl.files import read_table
 from bkrl.labelers.quality import votes_of
-from bkrl.run import Run, read_table
+from bkrl.run import Run
 from bkrl.schema import PREFERENCES, RESPONSES
 from tests.experience import write_world
 from tests.llm.tiny_model import build

@@ -14,10 +14,11 @@ from bkrl.cli import run_command
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.files import read_table
 from bkrl.labelers import answers, preferences, work
 from bkrl.labelers.shards import Shard, summed
 from bkrl.reporter import Reporter
-from bkrl.run import Run, read_table
+from bkrl.run import Run
 from bkrl.schema import GOALS, PREFERENCES, RESPONSES
 from bkrl.stages.label import merge, run
 from tests.experience import write_world

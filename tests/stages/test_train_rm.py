@@ -14,9 +14,10 @@ from bkrl.config import CollectConfig, LabelConfig, TrainRmConfig
 from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.envs import captioner, make, world
 from bkrl.errors import BkrlError, InputError, RunFailed, UsageError
+from bkrl.files import read_table, write_table
 from bkrl.potentials import load_potential
 from bkrl.reporter import Reporter
-from bkrl.run import Run, read_table, write_table
+from bkrl.run import Run
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
 

@@ -47,8 +47,8 @@ def potential_report(
     as_json: Json = False,
 ) -> None:
     """What a potential is worth before any RL: against the exact optimal value, on the dataset, in pictures."""
+    from bkrl.files import read_json
     from bkrl.report.potentials import QUALITY, write
-    from bkrl.run import read_json
 
     result = write(potential, console.reporter(), out=out, against=against or (), dataset=dataset, layouts=layouts)
     if as_json:

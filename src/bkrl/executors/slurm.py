@@ -17,8 +17,8 @@ from typing import Any
 
 from bkrl.errors import RunFailed, UsageError
 from bkrl.executors.work import work
+from bkrl.files import atomic_write, read_json, to_json
 from bkrl.reporter import Reporter
-from bkrl.run import atomic_write, read_json, to_json
 from bkrl.study import Cell
 
 MANY = 1_000_000

@@ -17,6 +17,7 @@ from typing import Any
 
 from bkrl.config import LabelConfig
 from bkrl.errors import InputError, UsageError
+from bkrl.files import read_json, read_table, sha256
 from bkrl.labelers import baseline
 from bkrl.labelers.tables import responses_of
 from bkrl.llm import open_backend
@@ -24,7 +25,7 @@ from bkrl.llm.ask import NOT_ASKED, Asker, AskPolicy, Exchange
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
-from bkrl.run import Run, read_json, read_table, sha256
+from bkrl.run import Run
 from bkrl.schema import RESPONSES
 
 SETTINGS = (

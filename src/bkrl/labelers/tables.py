@@ -7,7 +7,8 @@ from typing import Any
 
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError
-from bkrl.run import Run, located, read_table
+from bkrl.files import read_table
+from bkrl.run import Run, located
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
 TABLES = {

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write
 from bkrl.llm.prices import find_price
 from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical
 from bkrl.llm.store import FILE, Store
-from bkrl.run import atomic_write
 
 STATUSES: tuple[str, ...] = get_args(ReplyStatus)
 _REPLY = tuple(field.name for field in fields(Reply))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bkrl.errors import InputError, RunFailed
+from bkrl.files import atomic_write, read_json, to_json
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
@@ -25,7 +26,6 @@ from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Fault, Request, cleaned, request_content
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
-from bkrl.run import atomic_write, read_json, to_json
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import BkrlError
+from bkrl.files import atomic_write, read_json, to_json
 from bkrl.llm.protocol import ReplyFormat
-from bkrl.run import atomic_write, read_json, to_json
 
 FILE = "endpoints.json"
 OPTIONAL = ("temperature", "reasoning_effort", "seed", "logprobs")

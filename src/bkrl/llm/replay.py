@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import InputError
+from bkrl.files import read_table, sha256
 from bkrl.llm.archive import as_responses
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
-from bkrl.run import Run, read_table, sha256
+from bkrl.run import Run
 from bkrl.schema import RESPONSES
 
 

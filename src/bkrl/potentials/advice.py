@@ -32,10 +32,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bkrl.errors import InputError
+from bkrl.files import atomic_write
 from bkrl.potentials.sandbox_check import ENTRY
 from bkrl.rl.networks import ActorCritic, rebuild_network
 from bkrl.rl.networks.advised import Advice
-from bkrl.run import atomic_write
 
 ADVICE = "advice.safetensors"
 FUNCTION = "advice"

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bkrl.errors import InputError
+from bkrl.files import atomic_write, read_json, read_table, to_json, write_table
 from bkrl.jit import kernel
 from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.encoders import TextEncoder, open_encoder
 from bkrl.potentials.protocol import Artefact
 from bkrl.repeats import distinct_rows
-from bkrl.run import atomic_write, read_json, read_table, to_json, write_table
 
 if TYPE_CHECKING:
     from bkrl.envs.world import ClauseReader

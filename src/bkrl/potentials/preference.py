@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from bkrl.errors import InputError
+from bkrl.files import atomic_write
 from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
 from bkrl.repeats import distinct_rows
-from bkrl.run import atomic_write
 
 WEIGHTS = "model.safetensors"
 _CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in

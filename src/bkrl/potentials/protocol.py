@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.errors import InputError
+from bkrl.files import atomic_write, read_json, sha256, to_json
 from bkrl.potentials.distinct import NumberedWindows, number, number_rollout
-from bkrl.run import atomic_write, read_json, sha256, to_json
 from bkrl.windows import Rollout, Windows
 
 FORMAT = 1

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, make_folder, write_table
 from bkrl.report.comparison import compare_all
 from bkrl.report.figures import METRICS, bands_of
 from bkrl.report.groups import Group, curves_of, group_runs
 from bkrl.report.provenance import follow, named
 from bkrl.report.runs import training_runs
-from bkrl.run import atomic_write, make_folder, write_table
 
 _RUN = ("world", "method", "alg", "form", "control", "seed", "run", "metric", "step", "value")
 _SUMMARY = (

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, make_folder, read_json
 from bkrl.report.curves import step_label
 from bkrl.report.html import figure
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.reporter import duration, percent
-from bkrl.run import Run, atomic_write, make_folder, read_json
+from bkrl.run import Run
 
 INTRODUCTION = """# Results
 

@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, InputError
+from bkrl.files import read_json, read_table
 from bkrl.report.provenance import Chain, Node
 from bkrl.reporter import percent, percents
-from bkrl.run import read_json, read_table
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
 PAIRS, QUERIES, CANDIDATES = 5, 8, 40

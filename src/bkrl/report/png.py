@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from bkrl.errors import InputError
+from bkrl.files import atomic_write
 from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, step_label
 from bkrl.report.svg import Style
-from bkrl.run import atomic_write
 
 IDENTITY = "bkrl:report"
 _HALF_A_PANEL = 34  # letters of a legend that fit into half of a panel's width

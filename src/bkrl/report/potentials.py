@@ -15,6 +15,7 @@ from markupsafe import Markup
 from bkrl.dataset import Dataset
 from bkrl.envs import world
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, read_json, to_json
 from bkrl.potentials import dataset_of, load_potential
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.quality import courses, describe, disagreement
@@ -22,7 +23,7 @@ from bkrl.potentials.worth import measure
 from bkrl.report import html
 from bkrl.report.strips import Strip, moments, pictures
 from bkrl.reporter import Reporter, percent, percents
-from bkrl.run import Run, atomic_write, read_json, to_json
+from bkrl.run import Run
 
 STAGE = "potential-report"
 HTML, QUALITY = "potential.html", "quality.json"

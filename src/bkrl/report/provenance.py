@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import BkrlError, InputError
-from bkrl.run import Run, located, read_json, samples, sha256
+from bkrl.files import read_json, sha256
+from bkrl.run import Run, located, samples
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 

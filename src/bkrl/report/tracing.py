@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.errors import InputError
+from bkrl.files import read_json, sha256
 from bkrl.report.png import identity_of
 from bkrl.report.provenance import Chain, Node, follow
-from bkrl.run import read_json, sha256
 
 _META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
 HEAD = 4096  # the identity stands in the first bytes of a page

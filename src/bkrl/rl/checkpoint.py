@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bkrl.errors import BkrlError, InputError, RunFailed
-from bkrl.run import CONTINUE, atomic_write, read_json, sha256, to_json
+from bkrl.files import CONTINUE, atomic_write, read_json, sha256, to_json
 
 _TENSORS, _STATE, _MANIFEST, _BEST = "state.safetensors", "state.json", "manifest.json", "best.json"
 

@@ -13,12 +13,13 @@ from PIL import Image
 from bkrl.config import EvaluateConfig
 from bkrl.envs import make_vec, world
 from bkrl.errors import InputError
+from bkrl.files import atomic_write, to_json
 from bkrl.jit import announced
 from bkrl.report.statistics import t_interval, wilson_interval
 from bkrl.reporter import Reporter
 from bkrl.rl.play import MOST_AT_ONCE, Episode, play
 from bkrl.rl.policy import Policy
-from bkrl.run import Run, atomic_write, to_json
+from bkrl.run import Run
 from bkrl.stages import to_do
 
 GIF_SIDE = 320

@@ -20,6 +20,7 @@ from bkrl import envs, prompts
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.files import write_table
 from bkrl.labelers import baseline, batching, code, goals, preferences, quality, recorded, work
 from bkrl.labelers import shards as parts
 from bkrl.labelers.asking import Responses
@@ -37,7 +38,7 @@ from bkrl.llm.protocol import Connection, Message, Request, Tier
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from bkrl.rng import generator
-from bkrl.run import Run, write_table
+from bkrl.run import Run
 from bkrl.schema import PREFERENCES, RESPONSES
 
 MOST_QUESTIONS = 1_000_000

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, read_json, to_json
 from bkrl.report import page
 from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.figures import bands_of, panels, styles_of
@@ -25,7 +26,7 @@ from bkrl.report.provenance import Node, follow, named
 from bkrl.report.runs import strangers, training_runs, world_facts
 from bkrl.report.tables import text_table
 from bkrl.reporter import Reporter
-from bkrl.run import Run, atomic_write, read_json, to_json
+from bkrl.run import Run
 
 REPORTED = ("train-rs", "evaluate", WORTH)
 HTML, RESULTS, TIMINGS = "report.html", "results.json", "timings.json"

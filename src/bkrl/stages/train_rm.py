@@ -17,6 +17,7 @@ from bkrl.config import TrainRmConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, read_table, to_json
 from bkrl.labelers.quality import agreement_of
 from bkrl.potentials import advice, dataset_of, load_potential, oracle_state, read_potential
 from bkrl.potentials.certificate import Certificate, certify
@@ -31,7 +32,7 @@ from bkrl.reporter import Reporter
 from bkrl.rl.networks.advised import Advice
 from bkrl.rl.policy import advice_network
 from bkrl.rng import derive_seed, generator
-from bkrl.run import Run, atomic_write, located, read_table, to_json
+from bkrl.run import Run, located
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 
 CODE_HORIZON = 5

@@ -1,0 +1,148 @@
+"""Files as bkrl writes them: whole or not at all (temporary file, fsync, rename), JSON and Parquet, with hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bkrl.errors import InputError, RunFailed, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CONTINUE = "what was written before is whole: make room and run the same command again."
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: a reader sees the old bytes or the new ones, also after a crash.
+
+    Raises:
+        RunFailed: the disk is full or the folder cannot be written; what was there stays.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    _atomically(path, lambda temporary: temporary.write_bytes(raw))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, as far as they are missing.
+
+    Raises:
+        UsageError: it cannot be made there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write one Parquet file atomically, zstd-compressed, with page checksums."""
+    import pyarrow.parquet as pq
+
+    _atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", write_page_checksum=True))
+
+
+def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """Read one Parquet file, verifying page checksums and, if given, that the columns are those of `schema`.
+
+    Raises:
+        InputError: the file is missing, damaged, or of another schema or schema version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, page_checksum_verification=True, memory_map=False)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; make it again with the command in its folder's config.json.") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is damaged ({reason}); restore it or make it again.") from None
+    if schema is not None:
+        wanted = (schema.metadata or {}).get(b"bkrl.schema_version", b"?").decode()
+        found = (table.schema.metadata or {}).get(b"bkrl.schema_version", b"?").decode()
+        if wanted != found:
+            raise InputError(f"{path} has schema version {found}, this bkrl reads {wanted}; make it again.")
+        if table.schema.names != schema.names:
+            raise InputError(f"{path} has other columns than this bkrl writes; make it again.")
+    return table
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; InputError when it is missing or is not one."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; restore it or make its run again.") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}); restore it or make its run again.") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} does not hold a JSON object; restore it or make its run again.")
+    return value
+
+
+def to_json(value: object) -> str:
+    """JSON as bkrl writes it: indented, stable, strict (no NaN), paths and dataclasses understood."""
+    return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: dataclasses and mappings as dicts, paths as text, NaN and infinities as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, Path):
+        return value.as_posix()
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _atomically(path: Path, write: Any) -> None:
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise RunFailed(f"{path} cannot be written ({error.strerror}).") from None
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
+        raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free); {CONTINUE}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
