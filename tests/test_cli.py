@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bkrl import __version__
 from bkrl.cli import run_command
 from bkrl.config import VERBS
 from bkrl.options import flags_of, option_name
@@ -160,6 +161,21 @@ def test_show_says_where_a_run_came_from(tmp_path, capsys):
     assert "1234" in text
     assert "command" in text
     assert "modes: a" not in text  # its table says it
+
+
+def test_the_version_needs_no_command(capsys):
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"bkrl {__version__}\n"
+
+
+def test_python_m_bkrl_is_bkrl(tmp_path):
+    command = [sys.executable, "-m", "bkrl"]
+    done = subprocess.run([*command, "colect"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bkrl: No such command 'colect'. Did you mean 'collect'?")
+    made = ["data", "subset", "sample:data-minigrid", "--episodes", "2", "--out", str(tmp_path / "few")]
+    assert subprocess.run([*command, *made], capture_output=True).returncode == 0
+    assert Run.open(tmp_path / "few").config["argv"] == ["bkrl", *made]
 
 
 def test_completion_is_offered():

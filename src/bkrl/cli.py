@@ -21,7 +21,7 @@ from typer.exceptions import TyperException
 
 from bkrl import __version__, console
 from bkrl.commands import cache, datasets, labels, potentials, reports, studies
-from bkrl.commands.shown import LOOK, Json, show_run
+from bkrl.commands.shown import LOOK, Json, show_result, show_run
 from bkrl.config import VERBS
 from bkrl.errors import BkrlError
 from bkrl.options import command, complaint
@@ -54,9 +54,7 @@ _PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, er
 
 def _stage(module: str) -> Callable[[Any, bool], None]:
     def run(settings: Any, as_json: bool) -> None:
-        result = import_module(f"bkrl.stages.{module}").run(settings, console.reporter())
-        if result is not None:
-            show_run(result, as_json)
+        show_result(import_module(f"bkrl.stages.{module}").run(settings, console.reporter()), as_json)
 
     return run
 
@@ -64,13 +62,11 @@ def _stage(module: str) -> Callable[[Any, bool], None]:
 def _reproduce(settings: Any, as_json: bool) -> None:
     from bkrl.reproduce import run
 
-    result = run(settings, console.reporter())
-    if result is not None:
-        show_run(result, as_json)
+    show_result(run(settings, console.reporter()), as_json)
 
 
 for _verb, _config in VERBS.items():
-    _run = {"label": labels.label, "reproduce": _reproduce}.get(_verb) or _stage(_verb.replace("-", "_"))
+    _run = _reproduce if _verb == "reproduce" else _stage(_verb.replace("-", "_"))
     app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
 
 
@@ -127,13 +123,19 @@ for _area in (datasets, labels, cache, potentials, studies, reports):
     _area.register(app)
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="print the version and stop", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(wanted: bool) -> None:
+    if wanted:
         console.print_text(f"bkrl {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and stop", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    del version
 
 
 class _Terminated(KeyboardInterrupt):

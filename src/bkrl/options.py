@@ -15,9 +15,11 @@ import typer
 from typer.exceptions import TyperException
 
 from bkrl.config import Flag
+from bkrl.effects import BELONGS, in_vain
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
 
+LENIENT = "--lenient"
 _PANELS = {"ppo": "PPO", "hardware": "Hardware", "slurm": "With --executor slurm"}
 
 
@@ -65,20 +67,42 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
                 *names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits
             )
         parameters.append(_parameter("__".join(path), Annotated[kind, info], default))
+    if config in BELONGS:
+        lenient = typer.Option(
+            LENIENT, help="leave alone what has no effect beside the other flags; else it is refused"
+        )
+        parameters.append(_parameter("lenient", Annotated[bool, lenient], False))
     as_json = typer.Option("--json", help="print the result as JSON on stdout")
     parameters.append(_parameter("as_json", Annotated[bool, as_json], False))
+    parameters.append(_parameter("context", typer.Context, inspect.Parameter.empty))
 
-    def call(**values: Any) -> None:
-        wants_json = values.pop("as_json")
+    def call(context: typer.Context, **values: Any) -> None:
+        wants_json, lenient = values.pop("as_json"), values.pop("lenient", False)
         for name, value in values.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"{option_name(tuple(name.split('__')))} must be a finite number, not {value}.")
-        run(_build(config, {tuple(name.split("__")): value for name, value in values.items()}), wants_json)
+        settings = _build(config, {tuple(name.split("__")): value for name, value in values.items()})
+        if not lenient:
+            sources = {name: context.get_parameter_source(name) for name in values}
+            _refuse_in_vain(settings, [name for name, one in sources.items() if one and one.name == "COMMANDLINE"])
+        run(settings, wants_json)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__doc__ = config.__doc__
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+def _refuse_in_vain(settings: Any, given: list[str]) -> None:
+    """UsageError for what was given and has no effect; all that belongs to the same is told at once."""
+    found = in_vain(settings, [name.split("__")[-1] for name in given])
+    if found:
+        belongs = found[0][1]
+        names = [option_name((name,)) for name, to in found if to == belongs]
+        verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
+        raise UsageError(
+            f"{' and '.join(names)} {verb} no effect here, only with {belongs}; leave {them} out, or pass {LENIENT}."
+        )
 
 
 _WORDS = (

@@ -1,4 +1,4 @@
-"""Commands about labels: label, view, audit, merge."""
+"""Commands about labels: view, audit, merge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 
 from bkrl import console
 from bkrl.commands.shown import LOOK, Json, show_run
-from bkrl.config import LabelConfig
 
 Labels = Annotated[Path, typer.Argument(help="a label run")]
 DatasetOption = Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one that was labelled]")]
@@ -21,20 +20,6 @@ def register(app: typer.Typer) -> None:
     app.command("label view", rich_help_panel=LOOK)(view)
     app.command("label audit", rich_help_panel=LOOK)(audit)
     app.command("label merge", rich_help_panel=LOOK)(merge)
-
-
-def label(settings: LabelConfig, as_json: bool) -> None:
-    """Label a dataset, or say what that would take."""
-    from bkrl.stages.label import Outlook, run
-
-    result = run(settings, console.reporter())
-    if isinstance(result, Outlook):
-        if as_json:
-            console.print_json(result.values())
-        else:
-            console.print_text(result.text())
-    elif result is not None:
-        show_run(result, as_json)
 
 
 def view(

@@ -15,6 +15,18 @@ MOST_LISTED = 8
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
 
 
+def show_result(result: Any, as_json: bool) -> None:
+    """What a verb gives back: a run; where it made none, something with `text()` and `values()`; or nothing."""
+    if result is None:
+        return
+    if hasattr(result, "manifest"):
+        show_run(result, as_json)
+    elif as_json:
+        console.print_json(result.values())
+    else:
+        console.print_text(result.text())
+
+
 def show_run(run: Any, as_json: bool, origin: bool = False) -> None:
     """What a run found, as JSON or as tables; with `origin` also its command, its seed and what it was made from."""
     if as_json:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.config import VERBS
-from bkrl.options import flags_of, option_name
+from bkrl.effects import in_vain
+from bkrl.options import LENIENT, flags_of, option_name
 from bkrl.study import Cell, MergeConfig
 
 
@@ -34,7 +35,7 @@ def command(cell: Cell) -> str:
     if isinstance(cell.config, MergeConfig):
         return shlex.join(["bkrl", "label", "merge", *map(str, cell.config.shards), "--out", str(cell.run_dir)])
     verb = cell.stage.replace("_", "-")
-    words, positional = ["bkrl", verb], []
+    words, positional, given = ["bkrl", verb], [], []
     for path, _, flag, default in flags_of(VERBS[verb]):
         value: Any = cell.config
         for name in path:
@@ -43,6 +44,9 @@ def command(cell: Cell) -> str:
             positional += [str(item) for item in (value if isinstance(value, tuple) else (value,))]
         elif value != default:
             words += _option(option_name(path), value)
+            given.append(path[-1])
+    if in_vain(cell.config, given, sure=False):  # a study shares settings between methods
+        words.append(LENIENT)
     return shlex.join([*words[:2], *positional, *words[2:]])
 
 
