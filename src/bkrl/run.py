@@ -225,6 +225,18 @@ class Run:
         if self.on_log is not None:
             self.on_log()
 
+    def sync(self) -> None:
+        """Have on the disk what was logged: a power cut must not take what a checkpoint or a manifest counts.
+
+        Raises:
+            RunFailed: the disk is full or broken.
+        """
+        if self._metrics is not None:
+            try:
+                os.fsync(self._metrics.fileno())
+            except OSError as error:
+                raise RunFailed(f"{self.file('metrics.jsonl')} cannot be written ({error.strerror}).") from None
+
     def close(self) -> None:
         """Release metrics.jsonl (a run that goes on after this opens it again)."""
         if self._metrics is not None:
@@ -250,6 +262,7 @@ class Run:
 
     def finish(self, outputs: Sequence[str], **facts: object) -> None:
         """Write the manifest: outputs with rows, bytes and hash; inputs; versions; `facts`. The run is complete."""
+        self.sync()
         self.close()
         names = [*outputs, *(["metrics.jsonl"] if self.file("metrics.jsonl").exists() else [])]
         manifest = {

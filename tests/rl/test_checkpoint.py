@@ -17,7 +17,7 @@ import torch
 
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec
-from bkrl.errors import RunFailed
+from bkrl.errors import InputError, RunFailed
 from bkrl.reporter import Reporter
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.networks import ActorCritic
@@ -244,6 +244,52 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> Non
     assert newest.name in said[0]
     assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+
+
+def test_damaged_checkpoints_of_later_steps_do_not_push_out_what_is_written_now(tmp_path: Path) -> None:
+    """All are damaged, so the run begins again, and is killed once more before it is as far as they were."""
+    whole, _ = go(tmp_path / "whole")
+    go(tmp_path / "stopped", 1024)
+    for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):
+        (path / "state.safetensors").write_bytes(b"half")
+    _, said = go(tmp_path / "stopped", 448)
+    assert sum("is damaged" in sentence for sentence in said) >= 2
+    assert "begins again" in said[-1]
+    ppo, said = go(tmp_path / "stopped")
+    assert len(said) == 1
+    assert "continuing at step 3" in said[0]
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+
+
+def test_metrics_that_a_checkpoint_counts_are_on_the_disk_and_missed_when_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync, save = [0], os.fsync, Checkpoints.save
+    counted: list[tuple[int, int]] = []
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).name == "metrics.jsonl":
+            synced[0] = os.fstat(descriptor).st_size
+
+    def counts(self: Checkpoints, step: int, tensors, facts, **options) -> Path:
+        counted.append((facts["metrics_bytes"], synced[0]))
+        return save(self, step, tensors, facts, **options)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Checkpoints, "save", counts)
+    go(tmp_path / "run", 448)
+    assert counted[-1][0] > 0
+    assert all(size == known for size, known in counted)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before = metrics.read_bytes()
+    metrics.write_bytes(before[:100])
+    with pytest.raises(InputError, match="has 100 bytes and had"):
+        go(tmp_path / "run")
+    assert metrics.read_bytes() == before[:100]
+    metrics.write_bytes(before)
+    assert "continuing" in go(tmp_path / "run")[1][0]
 
 
 def test_the_checkpoint_matters(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Checkpoints:
     def save(
         self, step: int, tensors: Mapping[str, Tensor | np.ndarray], facts: Mapping[str, Any], *, best: bool = False
     ) -> Path:
-        """Write a checkpoint, then remove those that are neither new nor best.
+        """Write a checkpoint, then remove those that are neither new nor best, and damaged ones of later steps.
 
         Raises:
             RunFailed: it could not be written; the older ones are untouched.
@@ -86,7 +86,7 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
         if best:
             atomic_write(self.folder / _BEST, to_json({"checkpoint": target.name}))
-        self._rotate()
+        self._rotate(target)
         return target
 
     def newest(self) -> Checkpoint | None:
@@ -96,7 +96,7 @@ class Checkpoints:
             try:
                 loaded = _load(path)
             except InputError as problem:
-                skipped.append(f"{problem} The one before it is used.")
+                skipped.append(f"{problem} It is left out.")
                 continue
             return Checkpoint(loaded.step, loaded.tensors, loaded.facts, skipped)
         return Checkpoint(0, {}, {}, skipped) if skipped else None
@@ -114,15 +114,16 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
 
-    def _rotate(self) -> None:
+    def _rotate(self, newest: Path) -> None:
         best = None
         if (self.folder / _BEST).exists():
             try:
                 best = read_json(self.folder / _BEST).get("checkpoint")
             except InputError:
                 best = None
-        for path in self._all()[: -self.keep]:
-            if path.name != best:
+        earlier = [path for path in self._all() if path.name <= newest.name]
+        for path in self._all():
+            if path not in earlier[-self.keep :] and path.name != best:
                 shutil.rmtree(path, ignore_errors=True)
 
 

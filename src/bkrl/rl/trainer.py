@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bkrl.errors import InputError
 from bkrl.reporter import Reporter
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.ppo import PPO
@@ -56,6 +57,7 @@ def train(
 
     Raises:
         Diverged: a loss or gradient is not finite; the last good checkpoint stays.
+        InputError: metrics.jsonl is shorter than it was at the checkpoint to go on from.
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
     checkpoints = Checkpoints(run.file("checkpoints"))
@@ -109,6 +111,7 @@ def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any]
     except NotImplementedError:
         worlds = {}
     tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
+    run.sync()
     metrics = run.file("metrics.jsonl")
     facts = {
         "counters": counters,
@@ -127,8 +130,11 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
     for sentence in found.skipped if found else []:
         reporter.warn(sentence)
     if found is None or not found.tensors:
+        if found is not None:
+            reporter.warn("no whole checkpoint is left, so this run begins again.")
         _truncate(run, 0)
         return {"milestones": 0, "best": None, "score": None, "warned": []}
+    _truncate(run, int(found.facts["metrics_bytes"]))
     tensors, exact = found.tensors, bool(found.facts["exact"])
     ppo.restore(tensors, found.facts["counters"], worlds=exact)
     for index, stream in enumerate(ppo.streams):
@@ -138,7 +144,6 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
         ppo.envs.restore(_under(tensors, "worlds."))
     else:
         ppo.restart_worlds()
-    _truncate(run, int(found.facts["metrics_bytes"]))
     began, now = found.facts["hardware"], _describe(ppo)
     if began != now:
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
@@ -159,8 +164,13 @@ def _truncate(run: Run, size: int) -> None:
     """Forget what was logged after the checkpoint: it is about to be logged again."""
     run.close()
     path = run.file("metrics.jsonl")
-    if path.exists():
-        os.truncate(path, min(size, path.stat().st_size))
+    there = path.stat().st_size if path.exists() else 0
+    if there < size:
+        raise InputError(
+            f"{path} has {there} bytes and had {size} at the newest checkpoint; restore it, or begin again with --fresh."
+        )
+    if there:
+        os.truncate(path, size)
 
 
 def _note(figures: dict[str, float], score: float | None) -> str:
