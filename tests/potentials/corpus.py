@@ -278,6 +278,12 @@ PURITY = [
     _program(
         "set of strings", "OK", "o = 0\nfor k in {'a', 'b', 'c'}:\n    o = o * 3 + len(k)\nreturn actions[:, 0] + o"
     ),
+    _file("list in a constant", "E", "C = [[0]]\n" + body("C[0].append(1)\nreturn actions[:, 0] + len(C[0])")),
+    _file("list in a tuple", "E", "C = ([0],)\n" + body("C[0].append(1)\nreturn actions[:, 0] + len(C[0])")),
+    _file("list in a table", "E", "C = {'a': [0]}\n" + body("C['a'].append(1)\nreturn actions[:, 0] + len(C['a'])")),
+    _file(
+        "table in a table", "E", "C = {'a': {}}\n" + body("x = C['a']\nx[len(x)] = 1\nreturn actions[:, 0] + len(x)")
+    ),
 ]
 
 PARSING = [
@@ -301,6 +307,7 @@ PARSING = [
     _file("encoding cookie", "OK", "# -*- coding: utf-7 -*-\n" + FINE),
     _file("typed and imported", "OK", "import numpy as np\nimport math\nfrom typing import Tuple\n" + FINE.replace(
         "observations, actions, valid)", "observations: np.ndarray, actions: np.ndarray, valid: np.ndarray) -> Tuple[int, ...]")),
+    _file("long names of 20 kinds", "S", body("\n".join(f"x{i} = np.{'é' * 250}{i}" for i in range(20)) + "\nreturn x0")),
 ]  # fmt: skip
 
 CORPUS = [

@@ -79,6 +79,36 @@ def test_the_kernel_layers_hold_without_the_static_check(name: str, code: str, e
     assert not Path("/tmp/bkrl-leak").exists()
 
 
+FORGED = [
+    (0, '{"components": 5}'),
+    (0, '{"components": [5]}'),
+    (0, '{"components": ["\\u001b[2J"]}'),
+    (0, "[" * 8000),
+    (1, '{"problems": 3}'),
+    (1, '{"problems": [["x", 1]]}'),
+    (2, '{"line": "x"}'),
+    (2, '{"reason": null}'),
+]
+
+
+@pytest.mark.parametrize(("status", "text"), FORGED, ids=range(len(FORGED)))
+def test_a_forged_reply_with_the_right_nonce_is_no_reply(status: int, text: str):
+    """Native code can find the nonce in its own process: what it says then is still looked at as an enemy's."""
+    source = body(
+        f"""
+        frame = __import__('sys')._getframe()
+        while 'nonce' not in frame.f_locals:
+            frame = frame.f_back
+        head = __import__('_struct').pack('<QII', frame.f_locals['nonce'], {status}, {len(text)})
+        __import__('posix').write(frame.f_locals['self'].reply_fd, head + {text.encode()!r})
+        return actions[:, 0]
+        """
+    )
+    got, error = outcome(source, static_check=False)
+    assert got == "K"
+    assert "damaged reply" in str(error)
+
+
 def test_native_code_cannot_change_the_observations():
     if self_test_level() != "strong":
         pytest.skip("the kernel layers are not all available here")

@@ -373,7 +373,7 @@ class _Checker:
 
     def module_attribute(self, node: ast.Attribute, module: str, path: list[str]) -> None:
         allowed = NUMPY if module == "np" else MATH
-        name = f"{module}.{'.'.join(path)}"
+        name = ascii(f"{module}.{'.'.join(path)}")[1:-1]
         if path[:1] == ["linalg"] and module == "np":
             if len(path) != 2 or path[1] not in NUMPY_LINALG:
                 self.refuse(node, f"{name} is not allowed: of np.linalg only np.linalg.norm is")

@@ -38,6 +38,7 @@ _REQUEST = struct.Struct("<QII")
 _LOAD, _EVALUATE = 1, 2
 _OK, _REFUSED = 0, 1
 _MAX_MESSAGE = 8192
+_SAID = {"reason": str, "line": int, "components": list, "problems": list, "layers": dict, "probe": dict}
 _F_ADD_SEALS, _SEALS = 1033, 0x02 | 0x04 | 0x10  # SHRINK, GROW, FUTURE_WRITE
 
 
@@ -176,7 +177,7 @@ class Worker:
         text = source.encode()
         status, message = self._ask(_LOAD, len(text), text, seconds)
         if status == _REFUSED:
-            raise ProgramRejected([(int(line), str(reason)) for line, reason in message["problems"]])
+            raise ProgramRejected([(int(line), str(reason)) for line, reason in message.get("problems", [])])
         self._check(status, message)
 
     def evaluate(
@@ -193,7 +194,7 @@ class Worker:
         self._valid[:count] = valid
         status, message = self._ask(_EVALUATE, count, b"", seconds)
         self._check(status, message)
-        names = [str(name) for name in message.get("components", [])][:MAX_COMPONENTS]
+        names = message.get("components", [])[:MAX_COMPONENTS]
         values = self._out[: 1 + len(names), :count].copy()
         if not np.isfinite(values[0]).all():  # the worker looked too; its word is not enough
             raise ProgramFailed("returned", "the potential holds values that are not finite")
@@ -202,7 +203,7 @@ class Worker:
     def _check(self, status: int, message: dict[str, Any]) -> None:
         if status != _OK:
             kind = "raised" if status == 2 else "returned"
-            raise ProgramFailed(kind, str(message.get("reason", "unknown reason")), int(message.get("line", 0)))
+            raise ProgramFailed(kind, message.get("reason", "unknown reason"), message.get("line", 0))
 
     def _ask(self, command: int, count: int, payload: bytes, seconds: float) -> tuple[int, dict[str, Any]]:
         nonce = secrets.randbits(64)
@@ -221,13 +222,10 @@ class Worker:
             raise ProgramFailed("killed", "the worker sent a forged or damaged reply")
         text = self._read(length, deadline, seconds)
         try:
-            message = json.loads(text)
-            if not isinstance(message, dict):
-                raise ValueError
-        except ValueError:
+            return status, _message(text)
+        except (ValueError, RecursionError):
             self.close()
             raise ProgramFailed("killed", "the worker sent a damaged reply") from None
-        return status, message
 
     def _read(self, size: int, deadline: float, seconds: float) -> bytes:
         parts = b""
@@ -262,6 +260,23 @@ class Worker:
             "SIGKILL": "it was killed from outside, perhaps for lack of memory",
         }.get(name, "its process died")
         return ProgramFailed("killed", f"{why} ({name})")
+
+
+def _message(text: bytes) -> dict[str, Any]:
+    """What a reply says; ValueError where our worker would never say it."""
+    message = json.loads(text)
+    if not isinstance(message, dict):
+        raise ValueError("no object")
+    for name, kind in _SAID.items():
+        if name in message and not isinstance(message[name], kind):
+            raise ValueError(name)
+    problems = message.get("problems", [])
+    if not all(isinstance(problem, list) and [type(one) for one in problem] == [int, str] for problem in problems):
+        raise ValueError("problems")
+    words = [message.get("reason", ""), *message.get("components", []), *(reason for _, reason in problems)]
+    if not all(isinstance(one, str) and one.isprintable() for one in words):
+        raise ValueError("words")
+    return message
 
 
 def _shared_memory(size: int) -> int:

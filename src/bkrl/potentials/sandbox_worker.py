@@ -80,6 +80,15 @@ def _clean(text: str, limit: int = 300) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:limit])
 
 
+def _frozen(value: Any) -> Any:
+    """A constant that cannot be changed, nor anything in it: no state survives a call."""
+    if isinstance(value, dict):
+        return types.MappingProxyType({key: _frozen(one) for key, one in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    return frozenset(value) if isinstance(value, set) else value
+
+
 class _Worker:
     def __init__(self, np: Any, checker: Any, config: dict[str, Any]) -> None:
         self.np, self.checker = np, checker
@@ -210,13 +219,9 @@ class _Worker:
         program = space.get(self.checker.ENTRY)
         if not callable(program):
             return BAD_RETURN, {"line": 0, "reason": f"no function named {self.checker.ENTRY} is defined"}
-        for name, value in list(space.items()):  # constants become read-only: no state survives a call
-            if isinstance(value, dict) and name != "__builtins__":
-                space[name] = types.MappingProxyType(value)
-            elif isinstance(value, list):
-                space[name] = tuple(value)
-            elif isinstance(value, set):
-                space[name] = frozenset(value)
+        for name, value in list(space.items()):
+            if name != "__builtins__":
+                space[name] = _frozen(value)
         self.program = program
         return OK, {}
 
@@ -250,7 +255,7 @@ class _Worker:
                 for row, (name, value) in enumerate(list(components.items())[: len(self.out) - 1], start=1):
                     problem = problem or self.store(row, f"component {_clean(str(name), 40)!r}", value, start, used)
             if problem is not None:
-                return BAD_RETURN, {"line": 0, "reason": problem}
+                return BAD_RETURN, {"line": 0, "reason": _clean(problem)}
         finite = np.isfinite(self.out[0, :count])
         if not finite.all():
             first = int(np.flatnonzero(~finite)[0])
