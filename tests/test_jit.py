@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,22 @@ def test_a_stage_announces_by_its_reporter(monkeypatch: pytest.MonkeyPatch) -> N
     listener = Listener()
     assert stage("done", listener) == "done"
     assert listener.said == [jit.COMPILING]
+
+
+@pytest.mark.parametrize("name", ["collect", "train_rs", "evaluate"])
+def test_the_stages_that_play_announce(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening: list[object] = []
+
+    @contextmanager
+    def listen(say: Callable[[str], None]) -> Iterator[None]:
+        listening.append(say)
+        yield
+
+    monkeypatch.setattr(jit, "announce_compilation", listen)
+    reporter = Reporter()
+    with pytest.raises(AttributeError):
+        import_module(f"bkrl.stages.{name}").run(None, reporter)
+    assert listening == [reporter.say]
 
 
 def test_caches_of_older_sources_go_when_nobody_used_them_for_long(cache: Path) -> None:
