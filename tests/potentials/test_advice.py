@@ -123,6 +123,28 @@ def test_a_programs_advice_runs_in_the_sandbox_one_action_at_a_time():
             raw.close()
 
 
+def test_a_programs_advice_may_ask_its_potential():
+    source = """
+def potential(observations, actions, valid):
+    return observations[:, -1, 0] * 1.0
+
+
+def twice(potential):
+    return 2 * potential
+
+
+def advice(observations, actions, valid):
+    potential_of_states = twice(potential=potential(observations, actions, valid))
+    return np.stack([potential_of_states, -potential_of_states], axis=1)
+"""
+    rows = record(40)
+    windows = gather(rows.observations, rows.actions, rows.ages, np.arange(40), HORIZON)
+    for action, sign in enumerate((2, -2)):
+        raw = CodeRaw(advice.program_of_action(source, action), (1,), HORIZON)
+        np.testing.assert_array_equal(raw(number(windows)), sign * rows.observations[:, 0].astype(float))
+        raw.close()
+
+
 def test_stored_advice_comes_back_as_it_was(tmp_path: Path):
     psi = Advice(advice.rounded(network(3)), 0.7)
     files, settings = advice.save(psi, tmp_path)

@@ -155,9 +155,20 @@ def advises(source: str) -> bool:
 
 
 def program_of_action(source: str, action: int) -> str:
-    """A program whose potential is the advice of `source` for one action, which the sandbox runs like any other."""
+    """A program whose potential is the advice of `source` for one action, which the sandbox runs like any other.
+
+    The potential it had goes by another name there, for its advice may ask it.
+    """
     module = ast.parse(source)
-    module.body = [n for n in module.body if not (isinstance(n, ast.FunctionDef) and n.name == ENTRY)]
+    fields = ("id", "name", "arg")  # of variables, functions, parameters and keywords
+    named = [(node, field) for node in ast.walk(module) for field in fields if hasattr(node, field)]
+    taken = {getattr(*one) for one in named}
+    other = f"{ENTRY}_of_states"
+    while other in taken:
+        other += "_"
+    for node, field in named:
+        if getattr(node, field) == ENTRY:
+            setattr(node, field, other)
     arguments = "observations, actions, valid"
     return f"{ast.unparse(module)}\n\n\ndef {ENTRY}({arguments}):\n    return {FUNCTION}({arguments})[:, {action}]\n"
 
