@@ -22,7 +22,7 @@ FLOORS = [
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
     {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "tables", "executors", "sweep",
-     "watching", "reproduce"},
+     "watching", "reproduce", "effects", "__main__"},
 ]  # fmt: skip
 # Siblings on floor 2 do not know each other.
 STRANGERS = [("envs", "llm"), ("llm", "envs"), ("llm", "prompts"), ("envs", "potentials"), ("envs", "rl")]
