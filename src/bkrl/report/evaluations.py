@@ -43,6 +43,7 @@ def evaluation(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[dict
         rows.append(
             whose
             | {
+                "policy": policy.key if policy else node.key,
                 "mode": str(mode),
                 "elsewhere": trained_in if trained_in and trained_in != whose["env"] else "",
                 "episodes": node.facts.get("episodes"),
@@ -57,17 +58,22 @@ def evaluation(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[dict
 
 
 def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Frozen policies by world and method, plain PPO first: success over seeds in each mode."""
-    groups: dict[tuple[str, bool, str, str], dict[str, list[float]]] = {}
+    """Frozen policies by world and method, plain PPO first: success over seeds in each mode.
+
+    A policy that was evaluated several times counts once, with its mean.
+    """
+    groups: dict[tuple[str, bool, str, str], dict[str, dict[str, list[float]]]] = {}
     for row in evaluations:
         if isinstance(row["success"], float | int):
             key = (row["env"], row["alg"] != BASELINE, row["alg"], row["elsewhere"])
-            groups.setdefault(key, {}).setdefault(row["mode"], []).append(float(row["success"]))
+            policies = groups.setdefault(key, {}).setdefault(row["mode"], {})
+            policies.setdefault(row["policy"], []).append(float(row["success"]))
     rows = []
     for (env, _, alg, elsewhere), modes in sorted(groups.items()):
-        shown = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(len(rates) for rates in modes.values())}
-        for mode, rates in modes.items():
+        shown = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(map(len, modes.values()))}
+        for mode, policies in modes.items():
             rng = generator(0, "report", "evaluated", env, alg, mode)
-            shown[mode] = interval_values(share(centre_interval(np.array(rates), rng)))
+            rates = np.array([np.mean(again) for again in policies.values()])
+            shown[mode] = interval_values(share(centre_interval(rates, rng)))
         rows.append(shown)
     return rows

@@ -106,7 +106,10 @@ def results(values: Mapping[str, Any], problems: Sequence[str]) -> dict[str, Any
         ],
         "forms": values["forms"],
         "evaluated": values["evaluated"],
-        "evaluations": [{key: value for key, value in row.items() if key != "anchor"} for row in values["evaluations"]],
+        "evaluations": [
+            {key: value for key, value in row.items() if key not in ("anchor", "policy")}
+            for row in values["evaluations"]
+        ],
         "costs": values["costs"],
     }
 
