@@ -173,6 +173,14 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\n[[world.task]]\nname = "ppo-s1"\n[[world.task]]\nname = "ppo-S1"', "stands twice"),
         ('algs = ["bk-pref"]\n[[world.task]]\nname = "data"', "would lie inside another run"),
         ('algs = ["ppo"]\n[[world.task]]\nname = "a"\nsteps = 3', "A task has no 'steps'"),
+        ('algs = ["ppo"]\nvariants = 3', "are a list"),
+        ('algs = ["ppo"]\ntrain_rs = { reward_scale = nan }', "must be a finite number, not nan"),
+        ('algs = ["ppo"]\ntrain_rs = { pref = { steps = 3 } }', "There is no setting 'pref'"),
+        ('algs = ["ppo"]\ntrain_rs = { fresh = true }', "'fresh' of train_rs is decided by the study"),
+        ('algs = ["bk-pref"]\nlabel = { dry_run = true }', "'dry_run' of label is decided by the study"),
+        ('algs = ["bk-pref"]\nlabel = { shard = "1/2" }', "'shard' of label is decided by the study"),
+        ('algs = [{ name = "a", alg = "bk-pref", label = { num = 1979-01-01 } }]', "must be of type int"),
+        ('algs = ["ppo"]\n[[world]]\nname = "sweep"\nalgs = ["ppo"]\nseeds = [1]', "would lie inside another run"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_before_anything_runs(tmp_path, text, sentence):
@@ -189,6 +197,11 @@ def test_study_files_that_are_not_there_or_not_toml(tmp_path):
     (tmp_path / "bad.toml").write_text("title = ")
     with pytest.raises(InputError, match="is not TOML"):
         load_study(str(tmp_path / "bad.toml"), tmp_path)
+    (tmp_path / "bad.toml").write_bytes('title = "Φ"'.encode("utf-16"))
+    with pytest.raises(InputError, match="is not text in UTF-8"):
+        load_study(str(tmp_path / "bad.toml"), tmp_path)
+    (tmp_path / "marked.toml").write_bytes((WORLD + 'algs = ["ppo"]').encode("utf-8-sig"))
+    assert load_study(str(tmp_path / "marked.toml"), tmp_path).cells
 
 
 def test_what_a_study_says_of_itself_is_checked_too(tmp_path):

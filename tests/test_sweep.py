@@ -18,7 +18,7 @@ import pytest
 from bkrl import cli, console, sweep
 from bkrl.cli import run_command
 from bkrl.config import SweepConfig
-from bkrl.errors import UsageError
+from bkrl.errors import RunFailed, UsageError
 from bkrl.executors import shell
 from bkrl.executors.local import Local
 from bkrl.executors.work import work
@@ -265,6 +265,57 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path, monkeypatch):
     (tmp_path / "out" / "sweep").mkdir(parents=True)
     with hold(tmp_path / "out" / "sweep"), pytest.raises(UsageError, match="Another process"):
         do(tmp_path, monkeypatch)
+
+
+def test_a_sweep_that_is_refused_writes_nothing_and_one_that_is_not_reads_what_the_other_wrote(tmp_path, monkeypatch):
+    state = tmp_path / "out" / "sweep" / "state.json"
+    state.parent.mkdir(parents=True)
+    known = '{"failed": {"chain/data": "no"}, "jobs": {"chain/ppo-s1": "7"}}'
+    state.write_text(known)
+    with hold(state.parent), pytest.raises(UsageError, match="Another process"):
+        do(tmp_path, monkeypatch, retry_failed=True)
+    assert state.read_text() == known
+    state.unlink()
+
+    def after_another(path):
+        state.write_text(known)
+        return hold(path)
+
+    monkeypatch.setattr(sweep, "hold", after_another)
+    outcome, order = do(tmp_path, monkeypatch, only="chain/data")
+    assert outcome.failed == {"chain/data": "no"}
+    assert order == []
+
+
+def test_only_the_failures_that_are_chosen_are_tried_again(tmp_path, monkeypatch):
+    do(tmp_path, monkeypatch, BROKEN)
+    outcome, order = do(tmp_path, monkeypatch, BROKEN, only="chain/ppo-s1", retry_failed=True)
+    assert outcome.done == ["chain/ppo-s1"]
+    assert do(tmp_path, monkeypatch, BROKEN)[1] == order == []
+
+
+def test_a_damaged_run_is_one_failure_and_does_not_end_the_others(tmp_path, monkeypatch):
+    do(tmp_path, monkeypatch, only="chain/data")
+    (tmp_path / "out" / "chain" / "data" / "manifest.json").write_text("{")
+    outcome, order = do(tmp_path, monkeypatch)
+    assert "cannot be read as JSON" in outcome.failed["chain/data"]
+    assert set(order) == set(outcome.done) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
+
+
+def test_jobs_of_an_earlier_start_are_not_forgotten_when_the_queue_does_not_answer(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    for name in ("srun", "squeue"):
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text("#!/bin/sh\nexit 1\n")
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    state = tmp_path / "out" / "sweep" / "state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"failed": {}, "jobs": {"chain/ppo-s1": "7"}}')
+    with pytest.raises(RunFailed, match="squeue does not answer"):
+        sweep.run(SweepConfig(study=str(toy(tmp_path)), out=tmp_path / "out", executor="slurm"), Reporter())
+    assert json.loads(state.read_text())["jobs"] == {"chain/ppo-s1": "7"}
 
 
 def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):

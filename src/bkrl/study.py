@@ -36,6 +36,7 @@ _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
 _WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "label_shards", "task", *_CONFIGS}
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
+_DECIDED = {"fresh", "dry_run", "shard"}
 _VARIANTS = ("code", "pref", "goal")
 _Draw = int | None
 
@@ -119,11 +120,13 @@ def load_study(study: str, out: Path) -> Study:
     """
     if study.endswith(".toml") or "/" in study:
         try:
-            text = Path(study).read_text()
+            text = Path(study).read_text(encoding="utf-8-sig")
         except OSError as error:
             raise InputError(f"The study file {study} cannot be read ({error.strerror}).") from None
+        except UnicodeDecodeError:
+            raise InputError(f"The study file {study} is not text in UTF-8; save it as that.") from None
     elif study in presets():
-        text = resources.files("bkrl").joinpath("studies", f"{study}.toml").read_text()
+        text = resources.files("bkrl").joinpath("studies", f"{study}.toml").read_text(encoding="utf-8")
     else:
         near, known = did_you_mean(study, presets()), ", ".join(presets())
         raise UsageError(f"There is no shipped study '{study}'.{near} Known: {known}; or name a .toml file.")
@@ -144,7 +147,7 @@ def plan(document: Mapping[str, Any], out: Path) -> Study:
     cells = [
         cell for part in ("preparation", "training", "evaluation") for world in planned for cell in vars(world)[part]
     ]
-    _apart([*(cell.run_dir for cell in cells), out / "report"])
+    _apart([*(cell.run_dir for cell in cells), out / "report", out / "sweep"])
     title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
     if not isinstance(title, str) or not isinstance(minutes, (int, float)) or not isinstance(slurm, Mapping):
         raise UsageError("A study's title is text in quotes, its minutes a number, its slurm a [slurm] table.")
@@ -186,6 +189,8 @@ class _World:
         variants = table.get("variants")
         if variants is None:
             variants = [v for v in _VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
+        if not isinstance(variants, list):
+            raise UsageError(f'The variants of {self.root.name} are a list, such as ["pref"], not {variants!r}.')
         for variant in variants:
             check_choice(variant, _VARIANTS, "variant")
         for entry in (entry for listed in entries for entry in listed):
@@ -231,7 +236,7 @@ class _World:
         if entry.variant is None:
             return None
         labels = self._labels(entry, draw)
-        key = json.dumps(["rm", labels.name, entry.control, entry.train_rm], sort_keys=True)
+        key = json.dumps(["rm", labels.name, entry.control, entry.train_rm], sort_keys=True, default=str)
         if key not in self._made:
             control = "" if entry.control == "none" else f"-{entry.control}"
             own = entry.label or entry.train_rm
@@ -243,7 +248,7 @@ class _World:
 
     def _labels(self, entry: _Entry, draw: _Draw) -> Path:
         """The labels that an entry's potential is made from."""
-        key = json.dumps(["label", entry.variant, draw, entry.label], sort_keys=True)
+        key = json.dumps(["label", entry.variant, draw, entry.label], sort_keys=True, default=str)
         if key not in self._made:
             out = self.root / f"label-{entry.name if entry.label else entry.variant}{_suffix(draw)}"
             self._made[key] = out
@@ -262,10 +267,13 @@ class _World:
     def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
         """The world's table for this stage, the variant's own table on it, then those `above`; what the plan fixes."""
         table = on_top({}, self.table.get(stage, {}))
-        own = {key: table.pop(key) for key in _VARIANTS if isinstance(table.get(key), dict)}
-        table = on_top(table, own.get(variant or "", {}))
+        if variant is not None:
+            own = {key: table.pop(key) for key in _VARIANTS if isinstance(table.get(key), dict)}
+            table = on_top(table, own.get(variant, {}))
         for upper in above:
             table = on_top(table, upper.get(stage, {}))
+        for key in _DECIDED.intersection(table):
+            raise UsageError(f"'{key}' of {stage} is decided by the study's plan; leave it out.")
         if stage == "label":
             fixed["variant"] = variant
         return Cell(stage, build(_CONFIGS[stage], table, **fixed))

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bkrl.config import SweepConfig
-from bkrl.errors import UsageError
+from bkrl.errors import InputError, UsageError
 from bkrl.executors import Executor, cores, open_executor
-from bkrl.files import atomic_write, read_json, to_json
+from bkrl.files import atomic_write, make_folder, read_json, to_json
 from bkrl.reporter import Line, Reporter, duration
 from bkrl.run import Run, changed, check_inputs, hold
 from bkrl.study import Cell, MergeConfig, Study, load_study
@@ -54,15 +54,15 @@ class State:
     failed: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def load(cls, path: Path) -> State:
-        """Read it, or begin anew."""
-        found = read_json(path) if path.exists() else {}
-        return cls(path, dict(found.get("failed", {})), dict(found.get("jobs", {})))
+    def load(self) -> State:
+        """Recall what an earlier start saved, if there was one."""
+        found = read_json(self.path) if self.path.exists() else {}
+        self.failed.update(found.get("failed", {}))
+        self.jobs.update(found.get("jobs", {}))
+        return self
 
     def save(self) -> None:
         """Write it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(self.path, to_json({"failed": self.failed, "jobs": self.jobs}))
 
 
@@ -76,10 +76,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
     out = config.folder
     study = load_study(config.study, out)
     cells = chosen(study, out, config.only)
-    state = State.load(out / "sweep" / "state.json")
-    if config.retry_failed:
-        state.failed.clear()
-    announce(study, cells, config.jobs or cores(), reporter)
+    state = State(out / "sweep" / "state.json")
     executor = open_executor(
         config.executor,
         jobs=config.jobs,
@@ -89,8 +86,13 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
         submitted=state.jobs,
         parameters=_parameters(config, study),
     )
-    state.save()  # makes the folder, too
+    make_folder(out / "sweep")
     with hold(out / "sweep"):
+        state.load()  # only now: until a moment ago another sweep may have written it
+        if config.retry_failed:
+            for cell in cells:
+                state.failed.pop(name_of(cell, out), None)
+        announce(study, cells, config.jobs or cores(), reporter)
         outcome = _Sweep(cells, out, state, executor, reporter).go()
     if config.report and not outcome.failed and not outcome.blocked:
         report = import_module("bkrl.stages.report").run(study.report.config, reporter)
@@ -146,16 +148,19 @@ def standing(cell: Cell) -> str:
         return ""
     merged = isinstance(cell.config, MergeConfig)
     stage, config = ("label", cell.config.whole) if merged else (cell.stage.replace("_", "-"), cell.config)
-    different = changed(cell.run_dir, stage, config)
+    try:
+        different = changed(cell.run_dir, stage, config)
+        stale = check_inputs(Run.open(cell.run_dir, verify=False))
+    except InputError as problem:
+        return str(problem)
     if different:
         return f"{cell.run_dir} holds a run with another {', '.join(different)}; remove it, or choose another --out."
-    stale = check_inputs(Run.open(cell.run_dir, verify=False))
     return f"{stale[0]} Remove {cell.run_dir} to make it again." if stale else "done"
 
 
 def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
     """Name, stage, steps and state of each cell, as of now."""
-    failed = State.load(out / "sweep" / "state.json").failed
+    failed = State(out / "sweep" / "state.json").load().failed
     rows = []
     for cell in cells:
         name = name_of(cell, out)

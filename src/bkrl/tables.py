@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,8 @@ def _value(hint: Any, value: Any, what: str) -> Any:
     if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
         raise UsageError(f"{what} must be of type {wanted.__name__}, not {value!r}.")
     result: Any = wanted(value)
+    if isinstance(result, float) and not math.isfinite(result):
+        raise UsageError(f"{what} must be a finite number, not {value!r}.")
     for flag in rest:
         if isinstance(flag, Flag) and flag.least is not None and result < flag.least:
             raise UsageError(f"{what} must be at least {flag.least:g}, not {value!r}.")

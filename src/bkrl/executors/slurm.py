@@ -82,12 +82,19 @@ class Slurm:
             raise UsageError(f"The slurm settings are not understood: {str(error).splitlines()[0]}.") from None
 
     def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
-        """Find the jobs of an earlier start that still wait or run."""
+        """Find the jobs of an earlier start that still wait or run.
+
+        Raises:
+            RunFailed: there were some, and the queue does not say what became of them.
+        """
         self._reporter = reporter
         for cell in cells:
             if self._name(cell) in self._jobs:
                 self._cells[self._name(cell)] = cell
-        self._ask()
+        if self._cells and not self._ask():
+            raise RunFailed(
+                "squeue does not answer, and jobs of an earlier start may be in the queue; try again later."
+            )
         found = [name for name in self._cells if self._jobs[name] in self._states]
         for name in set(self._cells) - set(found):
             del self._cells[name], self._jobs[name]

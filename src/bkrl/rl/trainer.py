@@ -167,7 +167,7 @@ def _truncate(run: Run, size: int) -> None:
     there = path.stat().st_size if path.exists() else 0
     if there < size:
         raise InputError(
-            f"{path} has {there} bytes and had {size} at the newest checkpoint; restore it, or begin again with --fresh."
+            f"{path} has {there} bytes and had {size} at the newest checkpoint; restore it, or pass --fresh."
         )
     if there:
         os.truncate(path, size)
