@@ -93,7 +93,7 @@ class Slurm:
                 self._cells[self._name(cell)] = cell
         if self._cells and not self._ask():
             raise RunFailed(
-                "squeue does not answer, and jobs of an earlier start may be in the queue; try again later."
+                "squeue does not answer, and jobs of an earlier start may be queued; try again later."
             )
         found = [name for name in self._cells if self._jobs[name] in self._states]
         for name in set(self._cells) - set(found):
