@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +174,42 @@ def test_a_refusal_is_paid_for_once_in_a_run_however_often_the_question_comes(
 
         assert asker.run([one_after_the_other], "ask") == [["refused"] * 3]
     assert max(server.billed.values()) == 1
+
+
+ASK = """
+import sys
+from pathlib import Path
+from tests.llm.test_openai import ask
+exchanges, asker = ask(Path(sys.argv[1]), 40)
+assert all(exchange.status == "ok" for exchange in exchanges)
+print(asker.usage.sent, asker.usage.cached)
+"""
+
+
+def test_processes_that_share_a_cache_pay_for_no_question_twice(server: FaultServer, tmp_path: Path) -> None:
+    server.latency = 0.2
+    server.plan = lambda prompt, attempt: "500" if attempt == 0 and prompt[0] in "0123" else "ok"
+    command = [sys.executable, "-c", ASK, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    askers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(3)]
+    told = [asker.communicate(timeout=60)[0].split() for asker in askers]
+    assert [asker.returncode for asker in askers] == [0, 0, 0]
+    assert max(server.billed.values()) == 1
+    assert sum(int(cached) for _, cached in told) == 80
+    assert list((tmp_path / "alive").iterdir()) == []
+
+
+def test_a_killed_process_is_not_waited_for(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "hang" if attempt == 0 else "ok"
+    asker = subprocess.Popen([sys.executable, "-c", ASK, str(tmp_path)], cwd=Path(__file__).parents[2])
+    while not server.requests:
+        time.sleep(0.05)
+    asker.kill()
+    asker.wait()
+    (exchange,), _ = ask(tmp_path)
+    assert exchange.status == "ok"
+    with Store(tmp_path) as store:
+        assert store.interrupted({exchange.key}) == 1
 
 
 def test_names_that_no_table_can_hold_do_not_lose_the_reply(server: FaultServer, tmp_path: Path) -> None:

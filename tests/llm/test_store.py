@@ -60,11 +60,31 @@ def test_the_first_good_reply_wins_and_bad_ones_are_never_read(tmp_path: Path) -
 def test_interrupted_sends_of_other_processes_are_counted(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.begin("mine")
-        store.end(store.begin("done"), "answered")
+        done = store.begin("done")
+        assert done is not None
+        store.end(done, "answered")
         assert store.interrupted({"mine", "done"}) == 0, "it is still at it"
     with Store(tmp_path) as store:
         assert store.interrupted({"mine", "done"}) == 1
         assert store.interrupted({"other"}) == 0
+
+
+def test_what_a_living_process_asks_is_not_asked_by_another(tmp_path: Path) -> None:
+    with Store(tmp_path) as mine, Store(tmp_path) as other:
+        attempt = mine.begin("k")
+        assert attempt is not None
+        assert other.elsewhere("k")
+        assert other.begin("k") is None
+        assert other.interrupted({"k"}) == 0
+        mine.end(attempt, "status 500")
+        assert not other.elsewhere("k")
+        assert other.begin("k") is not None
+        assert mine.begin("k") is None
+        other.put("k", Reply("cut", "truncated"))
+    with Store(tmp_path) as later:
+        assert not later.elsewhere("k"), "it has ended"
+        assert later.interrupted({"k"}) == 1
+        assert later.begin("k") is None, "an answer that was cut off would be again"
 
 
 WRITER = """

@@ -39,6 +39,8 @@ EARLY_FAILURES = 20
 MOST_ADAPTATIONS = 8
 NOT_ASKED = "not asked yet"
 """The reason of an exchange that nobody was asked for: askers that only read what is kept use it."""
+OTHERS_SECONDS = 0.2
+"""How often it is looked whether another process has got the answer that it waits for."""
 LONGER_REPLY = 4
 """A reply cut off by its token limit is asked for once more with this many times the limit."""
 
@@ -125,6 +127,7 @@ class Asker:
         self._first = asyncio.Lock()
         self._stop: str | None = None
         self._interrupted_by: signal.Signals | None = None
+        self._told_of_others = False
 
     def run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
         """Run every job and return their results in order.
@@ -197,12 +200,9 @@ class Asker:
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
         if self.store is not None:
-            kept = self.store.get(key) or self.store.rejected(key, "truncated")
+            kept = self.store.known(key)
             if kept is not None:
-                if key not in self.keys:
-                    self.usage.cached += 1
-                    self._count(key, kept)
-                return self._exchange(key, request, kept, cached=True)
+                return self._found(key, request, kept)
         if key in self._hopeless:
             return self._hopeless[key]
         flying = self._flying.get(key)
@@ -232,6 +232,9 @@ class Asker:
         while True:
             self._check()
             waited = time.monotonic()
+            theirs = await self._from_others(key)
+            if theirs is not None:
+                return self._found(key, request, theirs)
             await self._gate.enter(size)
             alone = False
             try:
@@ -245,6 +248,11 @@ class Asker:
                 if alone:
                     self._first.release()
                 self._gate.leave()
+            if outcome is None:
+                theirs = self.store.known(key) if self.store is not None else None
+                if theirs is None:
+                    continue
+                return self._found(key, request, theirs)
             if isinstance(outcome, Reply):
                 self._gate.succeeded()
                 self._count(key, outcome)
@@ -270,6 +278,24 @@ class Asker:
             await asyncio.sleep(max(pause, outcome.retry_after or 0.0))
             paused += outcome.retry_after or 0.0
 
+    async def _from_others(self, key: str) -> Reply | None:
+        """What another process gets that waits for the same answer; None at once if there is none."""
+        if self.store is None or not self.store.elsewhere(key):
+            return None
+        if not self._told_of_others:
+            self._told_of_others = True
+            self.reporter.say("Another process asks some of the same questions; its answers are waited for.")
+        while self.store.elsewhere(key):
+            await asyncio.sleep(OTHERS_SECONDS)
+            self._check()
+        return self.store.known(key)
+
+    def _found(self, key: str, request: Request, kept: Reply) -> Exchange:
+        if key not in self.keys:
+            self.usage.cached += 1
+            self._count(key, kept)
+        return self._exchange(key, request, kept, cached=True)
+
     async def _wait_for_first(self) -> bool:
         """Until the first answer there is one request at a time. Returns whether this one holds that place."""
         if self._answered or not self.policy.first_alone:
@@ -287,9 +313,13 @@ class Asker:
         except Exhausted as limit:
             raise self._halt(str(limit)) from None
 
-    async def _send_once(self, key: str, request: Request, reserved: str) -> Reply | Fault:
-        self.usage.sent += 1
+    async def _send_once(self, key: str, request: Request, reserved: str) -> Reply | Fault | None:
+        """A reply or a fault; None when another process has asked, or got the answer, a moment before."""
         attempt = self.store.begin(key) if self.store is not None else 0
+        if attempt is None:
+            self.budget.withdraw(reserved)
+            return None
+        self.usage.sent += 1
         try:
             async with asyncio.timeout(self.policy.deadline):
                 reply = cleaned(await self.backend.complete(request))

@@ -96,9 +96,14 @@ class Budget:
         self.paid += paid
         self.doubtful += doubtful
         self._note({"end": name, "paid": paid, "doubtful": doubtful} if doubtful else {"end": name, "paid": paid})
-        if self._settled is not None:
-            self._settled.set()
-            self._settled = None
+        self._wake()
+
+    def withdraw(self, name: str) -> None:
+        """It was not sent after all."""
+        if self._open.pop(name, None) is not None:
+            self.requests -= 1
+            self._note({"end": name, "paid": 0.0, "unsent": 1})
+            self._wake()
 
     def lose(self, name: str) -> None:
         """Nobody knows whether it was billed: its whole reservation is doubtful."""
@@ -108,6 +113,12 @@ class Budget:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _wake(self) -> None:
+        """Let those look again who wait for others to settle."""
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
 
     def _requests_left(self) -> float:
         return float("inf") if self._max_requests is None else self._max_requests - self.requests
@@ -144,6 +155,7 @@ class Budget:
                 elif self._open.pop(line["end"], None) is not None:
                     self.paid += float(line["paid"])
                     self.doubtful += float(line.get("doubtful", 0.0))
+                    self.requests -= int(line.get("unsent", 0))
             except (ValueError, KeyError, TypeError):
                 continue  # an empty or torn line
         for name in [name for name in self._open if not name.startswith("batch")]:

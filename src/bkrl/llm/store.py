@@ -1,9 +1,9 @@
 """The store: every reply ever paid for, found again by what was asked.
 
 One SQLite file (`replies.sqlite`) in the cache folder. A reply is committed before anyone sees it, so a process
-killed at any moment loses at most what was in flight. Several processes may use one store: the first reply to a
-question wins and all of them read that one. The write-ahead log keeps readers and writers apart; it needs a local
-disk, not a network folder.
+killed at any moment loses at most what was in flight. Several processes may use one store: while one of them waits for
+an answer the others do not ask the same, the first reply to a question wins and all of them read that one. The
+write-ahead log keeps readers and writers apart; it needs a local disk, not a network folder.
 
 Four tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers
 for the record and is never read back as an answer; `question` holds what each key stands for, so that replies can be
@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from bkrl.errors import InputError, RunFailed
+from bkrl.llm.alive import SignsOfLife
 from bkrl.llm.protocol import Reply
 
 FILE = "replies.sqlite"
@@ -62,6 +63,7 @@ class Store:
         self.path = folder / FILE
         # Not the process number: that comes again, in containers as a rule.
         self._process = secrets.token_hex(8)
+        self._signs = SignsOfLife(folder / "alive")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -116,6 +118,10 @@ class Store:
         kept = self.get(key)
         return reply if kept is None else kept
 
+    def known(self, key: str) -> Reply | None:
+        """What need not be asked for: the good reply, or one that was cut off by its token limit and would be again."""
+        return self.get(key) or self.rejected(key, "truncated")
+
     def rejected(self, key: str, status: str) -> Reply | None:
         """The first answer that was recorded with this status and is no good one, or None."""
         with self._explained():
@@ -124,13 +130,27 @@ class Store:
             ).fetchone()
         return None if row is None else Reply(*row)
 
-    def begin(self, key: str) -> int:
-        """Note that a request is about to be sent; returns the attempt's number."""
-        with self._explained():
+    def begin(self, key: str) -> int | None:
+        """Note that a request is about to be sent; returns the attempt's number. None when it must not be sent: it was
+        answered meanwhile, or another process waits for its answer.
+        """
+        self._signs.show(self._process)
+        with self.transaction():
+            if self.known(key) is not None or self.elsewhere(key):
+                return None
             cursor = self._db.execute(
                 "insert into attempt(key, process, outcome) values (?, ?, 'in flight')", (key, self._process)
             )
         return int(cursor.lastrowid or 0)
+
+    def elsewhere(self, key: str) -> bool:
+        """Whether another process, which is alive, waits for the answer."""
+        with self._explained():
+            rows = self._db.execute(
+                "select process from attempt where key = ? and outcome = 'in flight' and process <> ?",
+                (key, self._process),
+            ).fetchall()
+        return any(self._signs.alive(process) for (process,) in rows)
 
     def end(self, attempt: int, outcome: str) -> None:
         """Note how the attempt went (`answered`, or a fault's reason)."""
@@ -138,13 +158,14 @@ class Store:
             self._db.execute("update attempt set outcome = ? where id = ?", (outcome, attempt))
 
     def interrupted(self, keys: Iterable[str]) -> int:
-        """How many sends for these keys, by other processes, never came to an end: each may have been billed."""
+        """How many sends for these keys, by processes that are gone, never ended: each may have been billed."""
         wanted = set(keys)
         with self._explained():
             rows = self._db.execute(
-                "select key from attempt where outcome = 'in flight' and process <> ?", (self._process,)
+                "select key, process from attempt where outcome = 'in flight' and process <> ?", (self._process,)
             ).fetchall()
-        return sum(key in wanted for (key,) in rows)
+        alive = {process: self._signs.alive(process) for process in {process for _, process in rows}}
+        return sum(key in wanted and not alive[process] for key, process in rows)
 
     def question(self, key: str) -> str | None:
         """The content of the request behind a key; None for replies that were kept before contents were."""
@@ -182,6 +203,7 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+        self._signs.close()
 
     def _upgrade(self) -> None:
         """Make the tables, or bring those of an earlier version up to date; another process may do the same."""

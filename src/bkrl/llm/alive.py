@@ -1,0 +1,58 @@
+"""Which processes are alive, told by locks on files: the system lets go of a lock however its process ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_STALE_SECONDS = 3600.0
+
+
+class SignsOfLife:
+    """A folder with a locked file for each living process. Where files cannot be locked nobody is said to be alive."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: IO[bytes] | None = None
+
+    def show(self, name: str) -> None:
+        """Be alive under this name until `close`, or the end of the process."""
+        if self._own is not None or fcntl is None:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            self._sweep()
+            self._own = (self._folder / name).open("wb")
+            fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def alive(self, name: str) -> bool:
+        """Whether a process shows itself under this name."""
+        if fcntl is None:
+            return False
+        try:
+            with (self._folder / name).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def close(self) -> None:
+        if self._own is not None:
+            Path(self._own.name).unlink(missing_ok=True)
+            self._own.close()
+            self._own = None
+
+    def _sweep(self) -> None:
+        """Remove what killed processes have left; young files may be about to be locked."""
+        for file in self._folder.iterdir():
+            if time.time() - file.stat().st_mtime > _STALE_SECONDS and not self.alive(file.name):
+                file.unlink(missing_ok=True)
