@@ -51,7 +51,7 @@ def labels(path: Path, variant: str) -> Path:
         ("train-rs --alg bk-code --potential p --shaping pbim --shaping-until 9", "advice, pbrs+advice or decay;"),
         ("train-rs --alg bk-code --potential p --shaping advice --shaping-coef 2", "decay, pbim or additive"),
         ("train-rs --alg bk-code --potential p --compat b2 --shaping-shift 1", "only with training without --compat"),
-        ("collect --int-coef 0 --ext-coef 1 --int-gamma 0.9", "--int-gamma has no effect here, only with an --int-coef"),
+        ("collect --int-coef 0 --ext-coef 1 --int-gamma 0.9", "--int-gamma has no effect here, only with an"),
         ("label d --variant code --length 3", "--length has no effect here, only with --variant pref or goal"),
         ("label d --llm random --votes 3", "--votes has no effect here, only with an --llm that is asked"),
         ("sweep smoke --mem 3", "--mem has no effect here, only with --executor slurm"),

@@ -86,6 +86,34 @@ def test_two_processes_cannot_work_in_one_run(tmp_path):
     assert not run.file(".lock").exists()
 
 
+def test_fresh_removes_neither_a_run_of_another_stage_nor_an_input(tmp_path):
+    data = Run.create(tmp_path / "data", stage="collect", config=Config())
+    data.finish([])
+    inner = Run.create(tmp_path / "data" / "inner", stage="collect", config=Config())
+    inner.finish([])
+    (tmp_path / "link").symlink_to(data.path)
+
+    def made(path, stage, source):
+        Run.create(path, stage=stage, config=Config(seed=2), inputs={"dataset": source}, fresh=True)
+
+    with pytest.raises(UsageError, match="holds a run of another stage, collect, which stays; choose another --out"):
+        Run.create(data.path, stage="label", config=Config(), fresh=True)
+    with pytest.raises(UsageError, match="holds what this command reads"):
+        made(data.path, "label", data.path)
+    with pytest.raises(UsageError, match="holds what this command reads"):
+        made(tmp_path / "link", "collect", data.path)
+    with pytest.raises(UsageError, match="holds what this command reads"):
+        made(data.path, "collect", inner.path)
+    Run.open(data.path, "collect")
+    Run.open(inner.path, "collect")
+
+
+def test_a_file_is_no_run(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is a file, and a run is a folder"):
+        Run.open(tmp_path / "file")
+
+
 def test_fresh_does_not_remove_what_is_no_run(tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "thesis.tex").write_text("years of work")

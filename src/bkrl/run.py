@@ -92,11 +92,12 @@ class Run:
             stage: the verb, e.g. `"train-rs"`.
             config: the stage's frozen dataclass; everything in it is recorded.
             inputs: name → run directory of an earlier stage; their manifests' hashes are recorded.
-            fresh: remove what an earlier run left there.
+            fresh: remove what an earlier run of this stage left there.
 
         Raises:
-            UsageError: the folder holds a run of another config, or files that are no run, or another process is at
-                work in it, or it cannot be made. A run that wrote nothing but its config is replaced.
+            UsageError: the folder holds a run of another config or stage, an input, or files that are no run, or
+                another process is at work in it, or it cannot be made. A run that wrote nothing but its config is
+                replaced.
         """
         path = Path(path)
         document = {
@@ -109,6 +110,7 @@ class Run:
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file; name a folder with --out.")
         config_file, manifest_file = path / "config.json", path / "manifest.json"
+        _spare(path, stage, [located(Path(source)) for source in (inputs or {}).values()], fresh)
         if fresh and config_file.exists():
             with hold(path):
                 _empty(path)
@@ -155,6 +157,8 @@ class Run:
             InputError: no run is there, it is unfinished, of another stage, or a file was changed or truncated.
         """
         path = located(path)
+        if path.is_file():
+            raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
         if not path.is_dir():
             near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
             from bkrl.registry import did_you_mean
@@ -402,6 +406,20 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     keys = [k for k in {**old, **new} if k not in (*_NOT_IDENTITY, *same) and old.get(k) != new.get(k)]
     keys += [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
     return keys
+
+
+def _spare(path: Path, stage: str, inputs: Sequence[Path], fresh: bool) -> None:
+    """UsageError when the work would go into a run of another stage or, with `fresh`, remove one or an input."""
+    place = path.resolve()
+    for source in (source.resolve() for source in inputs):
+        if place == source or (fresh and place in source.parents):
+            raise UsageError(f"{path} holds what this command reads; choose another --out.")
+    try:
+        found = read_json(path / "config.json").get("stage")
+    except InputError:
+        return  # none, or a damaged one, which may be removed
+    if found not in (stage, None) and (fresh or not _not_begun(path)):
+        raise UsageError(f"{path} holds a run of another stage, {found}, which stays; choose another --out.")
 
 
 def _refuse(path: Path, different: Sequence[str]) -> None:

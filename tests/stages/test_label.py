@@ -252,6 +252,8 @@ def test_a_missing_key_is_told_before_anything_is_written(
 
 def test_answers_that_cannot_be_read_again_are_told_before_anything_is_written(babyai: Path, tmp_path: Path) -> None:
     first = label(babyai, tmp_path, "first", num=20)
+    with pytest.raises(UsageError, match="makes a run of its own"):
+        label(babyai, tmp_path, "first", reparse=first.path, fresh=True)
     first.file("responses.parquet").write_bytes(b"damaged")
     with pytest.raises(InputError, match=r"responses\.parquet has 7 bytes"):
         label(babyai, tmp_path, "again", reparse=first.path)

@@ -282,6 +282,8 @@ def _check(config: LabelConfig) -> None:
         raise UsageError("--tier is for --llm openai:MODEL.")
     if config.llm in baseline.NAMES and config.shard is not None:
         raise UsageError(f"--shard shares out questions, and --llm {config.llm} asks none.")
+    if config.reparse is not None and config.reparse.resolve() == config.run_dir.resolve():
+        raise UsageError(f"--reparse makes a run of its own; choose another --out than {config.reparse}.")
     shard = parts.Shard.parse(config.shard)
     if config.variant == "code":
         shard.conversations(config.votes)
