@@ -234,6 +234,17 @@ def test_disputed_pairs_can_be_left_out_and_are_counted(data, labelled, tmp_path
         run(TrainRmConfig(labels=split, out=tmp_path / "none", min_agreement=0.7), Reporter())
 
 
+def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
+    table = read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()
+    ties = [row | {"label": 0.5} for row in table]
+    path = labels(tmp_path / "ties", data, "pref", ties, "preferences.parquet", PREFERENCES)
+    said = Said()
+    result = run(TrainRmConfig(labels=path, out=tmp_path / "rm", epochs=1), said)
+    assert json.loads(result.file(REPORT).read_text())["training"]["accuracy"] is None
+    assert any("Test accuracy – (95 % interval 0.0 to 100.0 %," in line for line in said.lines)
+    assert not any("nan" in line for line in said.lines)
+
+
 def test_labels_without_a_single_answer_are_refused(data, tmp_path):
     row = dict.fromkeys(PREFERENCES.names) | {"pair_id": 0, "length": 3, "status": "invalid", "request_ids": []}
     path = labels(tmp_path / "labels", data, "pref", [row], "preferences.parquet", PREFERENCES)

@@ -28,7 +28,7 @@ from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
 from bkrl.potentials.quality import describe, outline
 from bkrl.potentials.sandbox import probation
-from bkrl.reporter import Reporter
+from bkrl.reporter import Reporter, percent, percents
 from bkrl.rl.networks.advised import Advice
 from bkrl.rl.policy import advice_network
 from bkrl.rng import derive_seed, generator
@@ -277,7 +277,7 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
             seed=config.seed,
             ensemble=config.ensemble,
             epochs=config.epochs,
-            on_epoch=lambda done, accuracy: update(done, f"validation accuracy {accuracy:.1%}"),
+            on_epoch=lambda done, accuracy: update(done, f"validation accuracy {percent(accuracy, 1)}"),
         )
     return _Built("preference", raw, lambda folder: ([WEIGHTS], save_net(raw, folder)), asdict(found) | disputed)
 
@@ -350,8 +350,8 @@ def _advice(config: TrainRmConfig, built: _Built, dataset: Dataset, reporter: Re
         reporter.warn("This potential says next to nothing about actions, so --shaping advice will change nothing.")
     else:
         reporter.say(
-            f"Advice on actions from the {fit.source}: {fit.actions_share:.1%} of its variance on unseen rows is what "
-            f"was done, {fit.explained:.1%} is explained in all."
+            f"Advice on actions from the {fit.source}: {percent(fit.actions_share, 1)} of its variance on unseen rows "
+            f"is what was done, {percent(fit.explained, 1)} is explained in all."
         )
     return psi, fit
 
@@ -481,26 +481,26 @@ def _summary(report: dict[str, Any]) -> list[str]:
     sentences = []
     if "accuracy" in training:
         sentences.append(
-            f"Test accuracy {training['accuracy']:.1%} (95 % interval {training['accuracy_low']:.1%} to "
-            f"{training['accuracy_high']:.1%}, {training['pairs_test']} pairs of unseen episodes), calibration error "
+            f"Test accuracy {percent(training['accuracy'], 1)} (95 % interval "
+            f"{percents(training['accuracy_low'], training['accuracy_high'], 1)}, {training['pairs_test']} pairs of "
+            "unseen episodes), calibration error "
             f"{training['calibration_error']:.3f} ({training['calibration_error_before']:.3f} without its temperature "
             f"of {training['temperature']:.2f}); trained on {training['pairs_train']} pairs for "
             f"{training['epochs']} epochs."
         )
     if training.get("disagreement") is not None:
         sentences.append(
-            f"The {training['ensemble']} networks order {training['disagreement']:.1%} of the test pairs differently; "
-            f"their scores of a window spread by {training['spread']:.2f}."
+            f"The {training['ensemble']} networks order {percent(training['disagreement'], 1)} of the test pairs "
+            f"differently; their scores of a window spread by {training['spread']:.2f}."
         )
     if "threshold" in training:
         sentences.append(
             f"{training['goals']} goals for {training['moments']} moments; threshold {training['threshold']:.3f} with "
-            f"encoder {training['encoder']}, and {training['above']:.1%} of the windows above it."
+            f"encoder {training['encoder']}, and {percent(training['above'], 1)} of the windows above it."
         )
-    ordering = report["ordering"]
+    above = "" if report["ordering"] is None else percent(report["ordering"], 1)
     sentences.append(
-        f"Φ differs from its most frequent value in {report['coverage']:.1%} of the windows"
-        + ("" if ordering is None else f", and puts ends in success above other windows {ordering:.1%} of the time")
-        + "."
+        f"Φ differs from its most frequent value in {percent(report['coverage'], 1)} of the windows"
+        + (f", and puts ends in success above other windows {above} of the time." if above else ".")
     )
     return sentences
