@@ -1,8 +1,12 @@
 """Run directories: complete means a manifest, and nothing damaged or foreign is used."""
 
+import fcntl
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import pytest
 
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.files import atomic_write, read_table, to_json, write_table
-from bkrl.run import Run, check_inputs
+from bkrl.run import Run, busy, check_inputs, hold
 from bkrl.schema import GOALS
 
 
@@ -307,3 +311,43 @@ def test_the_same_input_may_be_named_by_another_path(tmp_path, monkeypatch):
     other = Path("second")
     with pytest.raises(UsageError, match="another labels"):
         Run.create(tmp_path / "r", stage="train-rm", config=Training(other), inputs={"labels": other})
+
+
+def test_who_may_only_read_may_ask_whether_a_run_is_busy(tmp_path):
+    folder = Path(tempfile.mkdtemp())  # below tmp_path nobody else may look
+    try:
+        folder.chmod(0o755)
+        lock = hold(folder)
+        (folder / ".lock").chmod(0o444)
+        identity = os.geteuid()
+        for at_work in (True, False):
+            if identity == 0:
+                os.seteuid(65534)
+            try:
+                assert busy(folder) is at_work
+            finally:
+                os.seteuid(identity)
+            lock.close()
+        with (folder / ".lock").open("rb") as another:  # one who asks at the same moment is not at work
+            fcntl.flock(another, fcntl.LOCK_SH)
+            assert not busy(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_run_reads_the_same_where_the_language_is_not_utf8(tmp_path):
+    finished(tmp_path / "r", cache=Path("Φ"))
+    code = "import sys; from pathlib import Path; from bkrl.run import Run; Run.open(Path(sys.argv[1]))"
+    language = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, str(tmp_path / "r")]
+    assert subprocess.run(command, env=os.environ | language, capture_output=True).returncode == 0
+
+
+def test_metrics_that_are_no_text_are_damaged_in_a_sentence(tmp_path):
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    run.log(0, x=1.0)
+    run.log(1, x=1.0)
+    raw = run.file("metrics.jsonl").read_bytes()
+    run.file("metrics.jsonl").write_bytes(b"\xff" + raw[1:])
+    with pytest.raises(InputError, match="damaged at line 1"):
+        run.metrics()

@@ -72,7 +72,9 @@ class PPOConfig:
     anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
 
     def __post_init__(self) -> None:
-        """UsageError when a rollout does not divide into minibatches, before anything is written."""
+        """UsageError when a rollout cannot be learnt from, before anything is written."""
+        if self.num_envs * self.num_steps < 2:
+            raise UsageError("One world × one step is nothing to compare with; raise --num-envs or --num-steps.")
         if (self.num_envs * self.num_steps) % self.num_minibatches:
             raise UsageError(
                 f"{self.num_envs} worlds × {self.num_steps} steps do not divide into {self.num_minibatches} "

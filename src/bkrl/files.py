@@ -85,7 +85,7 @@ def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; InputError when it is missing or is not one."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} is missing; restore it or make its run again.") from None
     except (ValueError, OSError) as error:

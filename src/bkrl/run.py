@@ -252,7 +252,7 @@ class Run:
         path = self.file("metrics.jsonl")
         if not path.exists():
             return []
-        lines = path.read_text().split("\n")
+        lines = path.read_bytes().split(b"\n")
         rows = []
         for number, line in enumerate(lines):
             if not line:
@@ -321,10 +321,10 @@ class Run:
         if set(self.manifest) == _UNSEALED_KEYS:
             return  # written before manifests were sealed
         path = self.file("manifest.json")
-        if sealed != _seal(record) or path.read_text() != to_json(record | {"seal": sealed}):
+        if sealed != _seal(record) or path.read_text(encoding="utf-8") != to_json(record | {"seal": sealed}):
             raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
         path = self.file("config.json")
-        if path.read_text() != to_json({key: record.get(key) for key in _CONFIG_KEYS}):
+        if path.read_text(encoding="utf-8") != to_json({key: record.get(key) for key in _CONFIG_KEYS}):
             raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -361,13 +361,15 @@ def hold(path: Path) -> IO[bytes]:
 
 
 def busy(path: Path) -> bool:
-    """Whether another process is at work in a run directory."""
-    if not (path / LOCK).exists():
-        return False
+    """Whether another process is at work in a run directory; who may only read there may ask, too."""
     try:
-        hold(path).close()
-    except UsageError:
+        with (path / LOCK).open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    except OSError:
+        pass  # nobody was ever at work there, or a file system without locks
     return False
 
 

@@ -123,6 +123,8 @@ def test_options() -> None:
     assert np.isfinite(clipped.iterate()["ppo/value_loss"])
     with pytest.raises(UsageError, match="do not divide into 7"):
         PPOConfig(num_minibatches=7)
+    with pytest.raises(UsageError, match="nothing to compare with"):
+        PPOConfig(num_envs=1, num_steps=1, num_minibatches=1)
     envs = make_vec("Toy-Chain", 8)  # else the minibatches that the settings promise would not come out even
     with pytest.raises(ValueError, match="8 worlds for a configuration of 16"):
         PPO(envs, network_for("compact", envs, "symbolic", 1, 0), [EnvReward()], SMALL, total_steps=1)

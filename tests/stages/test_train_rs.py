@@ -17,9 +17,11 @@ from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.reporter import Reporter
+from bkrl.rl.hardware import Hardware
 from bkrl.rl.networks.advised import Advice
 from bkrl.rl.policy import Policy, advice_network
 from bkrl.run import Run
+from bkrl.stages import train_rs
 from bkrl.stages.train_rs import run, whole_rollouts
 from tests.stages.interrupted import the_same_when_killed
 
@@ -205,3 +207,24 @@ def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
 def test_whole_rollouts() -> None:
     assert whole_rollouts(range(0, 150, 50), 100, 64) == [0, 64, 128]
     assert whole_rollouts(range(0, 20, 10), 10, 64) == [0, 64]
+
+
+def test_novelty_is_learnt_on_the_device_of_the_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def network_is_made(*arguments: object) -> None:
+        raise Enough
+
+    made: list[torch.device] = []
+    novelty = train_rs.RND
+    monkeypatch.setattr(
+        train_rs,
+        "RND",
+        lambda *args, **options: made.append(torch.device(options["device"])) or novelty(*args, **options),
+    )
+    monkeypatch.setattr(train_rs, "choose", lambda *args: Hardware(torch.device("meta")))
+    monkeypatch.setattr(train_rs, "network_for", network_is_made)
+    with pytest.raises(Enough):
+        run(TrainRsConfig(alg="rnd", env="Toy-Grid", out=tmp_path / "run"), Reporter())
+    assert made == [torch.device("meta")]

@@ -97,7 +97,7 @@ def _learner(
     options, view = observation_options(facts, config.network)
     knows = {"distances": True} if isinstance(potential, StateOracle) else {}
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
-    streams = _streams(config, facts, potential, defects)
+    streams = _streams(config, facts, potential, defects, hardware.device)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:
         take_weights(network, config.init_from)
@@ -209,7 +209,7 @@ def whole_rollouts(steps: Sequence[int] | range, last: int, rollout_size: int) -
 
 
 def _streams(
-    config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str]
+    config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str], device: torch.device
 ) -> list[RewardStream]:
     gamma, scale, form = config.ppo.gamma, config.reward_scale, config.shaping
     coef = FORMS[form].coef if config.shaping_coef is None else config.shaping_coef
@@ -226,7 +226,7 @@ def _streams(
     streams: list[RewardStream] = [EnvReward(gamma=gamma, scale=config.reward_scale)]
     if config.alg == "rnd":
         seed = derive_seed(config.seed, "rnd")
-        streams.append(RND(facts.obs_shape, config.ppo.num_envs, coef=config.int_coef, seed=seed))
+        streams.append(RND(facts.obs_shape, config.ppo.num_envs, coef=config.int_coef, seed=seed, device=device))
     return streams
 
 
