@@ -127,6 +127,7 @@ def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
     a = {s: 1.0 + 0.1 * s for s in range(20)}
     p = st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).p
     assert 0 < p < 1e-3
+    assert st.paired_test(a, dict.fromkeys(range(20), 0.0), rng(), samples=999).smallest_p == 1 / 1000
     with pytest.raises(ValueError, match="at least one seed"):
         st.paired_test({1: 0.0}, {2: 0.0}, rng())
 

@@ -277,7 +277,7 @@ def paired_test(
     observed = abs(d.mean())
     # The tolerance keeps sign patterns that equal the observed one up to rounding from being missed.
     p = float((np.abs(signs @ d) / n >= observed - 1e-12 * max(1.0, observed)).mean())
-    return PairedTest(t_interval(d), p, min(1.0, 2.0 ** (1 - n)), n)
+    return PairedTest(t_interval(d), p, max(2.0 ** (1 - n), 1.0 / len(signs)), n)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
