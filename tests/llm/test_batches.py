@@ -116,6 +116,16 @@ def test_nothing_is_submitted_twice_and_a_live_run_waits_for_the_batch(desk: Des
     assert desk.label("collect") is not None
 
 
+def test_a_fresh_start_does_not_forget_what_is_out(desk: Desk) -> None:
+    desk.label("submit", num=10)
+    for batch in ("submit", "off"):
+        with pytest.raises(UsageError, match="paid twice"):
+            desk.label(batch, num=10, fresh=True)
+    done = desk.label("collect", num=10)
+    assert done is not None
+    assert max(desk.server.billed.values()) == 1
+
+
 MOMENTS: list[tuple[str, str]] = [
     ("before", "upload"),
     ("after", "upload"),

@@ -277,6 +277,13 @@ def test_a_hanging_server_is_given_up(server: FaultServer, tmp_path: Path) -> No
     assert exchange.status == "ok"
 
 
+def test_a_server_that_asks_for_pauses_for_ever_is_given_up(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "429:0"
+    with pytest.raises(RunFailed, match="No reply for"):
+        ask(tmp_path, policy=replace(QUICK, stall=0.0, refusals=4))
+    assert len(server.requests) == 4
+
+
 def test_too_many_requests_slow_the_whole_pool_and_lose_nothing(server: FaultServer, tmp_path: Path) -> None:
     server.latency = 0.01
     server.plan = lambda prompt, attempt: "429:0" if server.in_flight > 8 else "ok"

@@ -48,8 +48,9 @@ LONGER_REPLY = 4
 @dataclass(frozen=True)
 class AskPolicy:
     """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one
-    request. `first_alone`: nothing else is sent before the first reply has come, so that a wrong key or address costs
-    one request.
+    request. `stall`: so long without any reply, and the run ends; where the server itself names the pauses, only after
+    `refusals` of them. `first_alone`: nothing else is sent before the first reply has come, so that a wrong key or
+    address costs one request.
     """
 
     concurrency: int = 20
@@ -60,6 +61,7 @@ class AskPolicy:
     first_pause: float = 0.5
     longest_pause: float = 30.0
     stall: float = 600.0
+    refusals: int = 100
     grace: float = 5.0
     rpm: float | None = None
     tpm: float | None = None
@@ -353,7 +355,8 @@ class Asker:
 
     def _pause_pool(self, entered: float, fault: Fault) -> None:
         pause = self._gate.refused(entered, fault.retry_after)
-        if fault.retry_after is None and time.monotonic() - self._gate.last_success > self.policy.stall:
+        stalled = time.monotonic() - self._gate.last_success > self.policy.stall
+        if stalled and (fault.retry_after is None or self._gate.refusals >= self.policy.refusals):
             raise self._halt(f"No reply for {self.policy.stall:.0f} s: {fault}")
         if pause >= 30.0:
             self.reporter.warn(f"The server asks for a pause of {pause:.0f} s ({fault.reason}); waiting.")

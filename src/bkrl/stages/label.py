@@ -101,7 +101,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
         return result
     with _asker(config, result, reporter) as asker:
         if config.batch == "off":
-            _check_nothing_is_out(result)
+            _check_nothing_is_out(result.path, "pass --batch collect first")
             done = work.label(config, dataset, asker)
             _finish(config, dataset, result, asker, done, _usage(asker), reporter)
             return result
@@ -115,6 +115,8 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
 
 
 def _open(config: LabelConfig, reporter: Reporter) -> Run:
+    if config.fresh:
+        _check_nothing_is_out(config.run_dir, "pass --batch collect before --fresh")
     result = Run.create(
         config.run_dir, stage="label", config=config, inputs={"dataset": config.dataset}, fresh=config.fresh
     )
@@ -209,12 +211,10 @@ def _batches(result: Run, asker: Asker, reporter: Reporter) -> Batches:
     return Batches(result.path, asker.backend, asker.store, asker.budget, asker.price, reporter)
 
 
-def _check_nothing_is_out(result: Run) -> None:
-    out = out_in(result.path)
+def _check_nothing_is_out(folder: Path, way_out: str) -> None:
+    out = out_in(folder)
     if out:
-        raise UsageError(
-            f"{out:,} requests of this run are out in batches and would be paid twice; pass --batch collect first."
-        )
+        raise UsageError(f"{out:,} requests of this run are out in batches and would be paid twice; {way_out}.")
 
 
 def _outlook(config: LabelConfig, dataset: Dataset) -> Outlook:
