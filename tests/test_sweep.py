@@ -61,7 +61,7 @@ class Here:
 def do(tmp_path, monkeypatch, text=TOY, **settings):
     """A sweep in this process; the outcome and the order in which cells were done."""
     monkeypatch.chdir(tmp_path)
-    config = SweepConfig(study=str(toy(tmp_path, text)), out=OUT, **settings)
+    config = SweepConfig(study=str(toy(tmp_path, text)), **{"out": OUT, **settings})
     here = Here(config.folder)
     monkeypatch.setattr(sweep, "open_executor", lambda *args, **kwargs: here)
     return sweep.run(config, Reporter()), here.order
@@ -229,6 +229,23 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, 
     assert order == []
     assert "another steps" in outcome.failed[only]
     assert not do(tmp_path, monkeypatch, only=only)[0].failed
+
+
+def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
+    only = "chain/bk-pref-s1,chain/eval-ppo-s1"
+    assert not do(tmp_path, monkeypatch, only=only)[0].failed
+    (tmp_path / "link").symlink_to("out")
+    for out in (tmp_path / "out", Path("link")):
+        outcome, order = do(tmp_path, monkeypatch, only=only, out=out)
+        assert order == []
+        assert not outcome.failed
+    # What lies there is another run now: that is still noticed.
+    shutil.rmtree(tmp_path / "out" / "chain" / "ppo-s1")
+    do(tmp_path, monkeypatch, TOY.replace("eval_episodes = 4", "eval_episodes = 5"), only="chain/ppo-s1")
+    outcome, _ = do(
+        tmp_path, monkeypatch, TOY.replace("eval_episodes = 4", "eval_episodes = 5"), only=only, out=Path("link")
+    )
+    assert "chain/eval-ppo-s1" in outcome.failed
 
 
 def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeypatch):

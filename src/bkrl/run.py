@@ -374,9 +374,19 @@ def busy(path: Path) -> bool:
 
 
 def changed(path: Path, stage: str, config: object) -> list[str]:
-    """Names of the settings in which the run at `path` differs from `config`; what changes no result is left out."""
-    found = read_json(path / "config.json")
-    return _differences({**found, "inputs": {}}, {"stage": stage, "config": plain(config), "inputs": {}})
+    """Names of the settings in which the run at `path` differs from `config`; what changes no result is left out.
+
+    An input that lies elsewhere by now, or is named by another path, is the same one.
+    """
+    found, wanted = read_json(path / "config.json"), plain(config)
+    same = {name: known for name, known in found.get("inputs", {}).items() if _is(known, wanted.get(name))}
+    return _differences({**found, "inputs": same}, {"stage": stage, "config": wanted, "inputs": same})
+
+
+def _is(recorded: Mapping[str, str], path: object) -> bool:
+    """Whether the run at a path is the one that was recorded as an input."""
+    manifest = located(Path(path)) / "manifest.json" if isinstance(path, str) else None
+    return manifest is not None and manifest.is_file() and sha256(manifest) == recorded["manifest_sha256"]
 
 
 def _input(path: Path) -> dict[str, str]:
