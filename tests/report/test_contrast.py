@@ -89,6 +89,23 @@ def test_other_settings_are_said(folder: Path, tmp_path: Path):
     assert one.a.group.label == "ppo (reward_scale=10.0)" or one.b.group.label == "ppo (reward_scale=1.0)"
 
 
+def test_one_method_in_two_places_is_compared_seed_by_seed(folder: Path, tmp_path: Path):
+    """The same command run twice, with two versions of the code: what repeats a seed does so on its own side alone."""
+    for seed in (1, 2, 3, 7):
+        train_rs(tmp_path, "ppo", seed, 300_000)
+    ((one,), problems) = contrast(str(tmp_path), str(folder / "ppo"), 0.8)
+    assert problems == []
+    assert (one.a.n, one.b.n) == (4, 6)
+    assert one.difference.paired is not None
+    assert one.difference.paired.n == 3
+    assert one.average.estimate > 0.2
+    assert any("missing: ppo (seeds 4, 5, 6); ppo (seed 7)" in note for note in one.notes)
+    train_rs(tmp_path / "again", "ppo", 1, 300_000)
+    ((one,), problems) = contrast(str(tmp_path), str(folder / "ppo"), 0.8)
+    assert (one.a.n, one.b.n) == (4, 6)
+    assert [problem.partition(" repeats ")[1] for problem in problems] == [" repeats "]
+
+
 def test_what_cannot_be_used_is_said(folder: Path, tmp_path: Path):
     with pytest.raises(InputError, match="no run or folder of runs"):
         contrast(str(folder / "nothing"), str(folder / "ppo"), 0.8)

@@ -135,11 +135,11 @@ def compare(env: str, groups: Sequence[Group], threshold: float) -> Comparison:
 
 def _seed_notes(groups: Sequence[Group]) -> list[str]:
     """Methods that lack seeds others have: a run was deleted, failed, or was never made."""
-    seeds = {group.label: {run.seed for run in group.runs} for group in groups}
-    every = set().union(*seeds.values())
+    seeds = [(group.label, {run.seed for run in group.runs}) for group in groups]
+    every = set().union(*(own for _, own in seeds))
     lacking = [
         f"{label} (seed{'s' if len(every - own) > 1 else ''} {', '.join(map(str, sorted(every - own)))})"
-        for label, own in seeds.items()
+        for label, own in seeds
         if every - own
     ]
     return [f"Not all methods have the same seeds; missing: {'; '.join(lacking)}."] if lacking else []

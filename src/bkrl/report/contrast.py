@@ -14,7 +14,7 @@ from bkrl.registry import did_you_mean
 from bkrl.report import findings as words
 from bkrl.report import statistics as st
 from bkrl.report.comparison import Difference, Row, compare, difference
-from bkrl.report.groups import Group, finals_of, group_runs, scores_of
+from bkrl.report.groups import Group, finals_of, grouped, scores_of, without_repeats
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
@@ -64,12 +64,17 @@ def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str
     chain = follow(list(dict.fromkeys(paths[0][0] + paths[1][0])))
     trained, problems = training_runs(chain, list(chain.nodes.values()))
     problems = [*chain.problems, *problems]
-    groups, repeated = group_runs(trained)
+    groups = grouped(trained)
     keys = [{path.as_posix() for path in found} for found, _ in paths]
     sides = [
         _chosen(side, [_only(group, mine) for group in groups], method)
         for side, mine, (_, method) in zip((a, b), keys, paths, strict=True)
     ]
+    repeated: list[str] = []
+    for found in sides:  # what stands on both sides repeats nothing: it may be the same command with another bkrl
+        for env, group in found.items():
+            found[env], notes = without_repeats(group)
+            repeated += notes
     for side, found in zip((a, b), sides, strict=True):
         if not found:
             raise InputError(problems[0] if problems else f"{side} holds no train-rs run with an evaluation.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,7 +91,12 @@ class Group:
 
 def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
     """Groups in table order (baseline, methods, controls; worlds by name), and sentences about what was left out."""
-    notes: list[str] = []
+    found = [without_repeats(group) for group in grouped(runs)]
+    return [group for group, _ in found], [note for _, notes in found for note in notes]
+
+
+def grouped(runs: Sequence[Trained]) -> list[Group]:
+    """Groups in table order, of all runs."""
     groups: list[Group] = []
     for env in sorted({run.env for run in runs}):
         here = [run for run in runs if run.env == env]
@@ -100,15 +105,23 @@ def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
             by_label: dict[str, list[Trained]] = {}
             for run, label in zip(same, _labels(same), strict=True):
                 by_label.setdefault(label, []).append(run)
-            for label, members in by_label.items():
-                kept, dropped = _distinct(members)
-                notes += [
-                    f"{one.key} repeats {env}, {label}, seed {one.seed} with the same potential; it is counted once."
-                    for one in dropped
-                ]
-                groups.append(Group(env, alg, label, kept[0].control, tuple(kept)))
-    groups.sort(key=lambda g: (g.env, not g.is_baseline, g.is_control, g.label))
-    return groups, notes
+            groups += [Group(env, alg, label, own[0].control, tuple(own)) for label, own in by_label.items()]
+    return sorted(groups, key=lambda g: (g.env, not g.is_baseline, g.is_control, g.label))
+
+
+def without_repeats(group: Group) -> tuple[Group, list[str]]:
+    """The group without runs that repeat a seed with the same potential, which would add no information to n, and a
+    sentence for each of them.
+    """
+    kept: dict[tuple[int, str], Trained] = {}
+    notes = []
+    for run in sorted(group.runs, key=lambda run: (run.seed, run.potential, run.key)):
+        if kept.setdefault((run.seed, run.potential), run) is not run:
+            notes.append(
+                f"{run.key} repeats {group.env}, {group.label}, seed {run.seed} with the same potential; it is counted "
+                "once."
+            )
+    return replace(group, runs=tuple(kept.values())), notes
 
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
@@ -131,18 +144,6 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         ]
         labels.append(run.alg + (f" ({', '.join(parts)})" if parts else ""))
     return labels
-
-
-def _distinct(runs: Sequence[Trained]) -> tuple[list[Trained], list[Trained]]:
-    """Runs without those that repeat a seed with the same potential: they would add no information to n."""
-    kept: dict[tuple[int, str], Trained] = {}
-    dropped = []
-    for run in sorted(runs, key=lambda run: (run.seed, run.potential, run.key)):
-        if (run.seed, run.potential) in kept:
-            dropped.append(run)
-        else:
-            kept[run.seed, run.potential] = run
-    return list(kept.values()), dropped
 
 
 def curves_of(group: Group, metric: str) -> list[Curve]:
