@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,36 @@ def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
     assert json.loads(result.file(REPORT).read_text())["training"]["accuracy"] is None
     assert any("Test accuracy – (95 % interval 0.0 to 100.0 %," in line for line in said.lines)
     assert not any("nan" in line for line in said.lines)
+
+
+def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, labelled, tmp_path):
+    pairs = read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()
+    goals = read_table(labelled["goal"] / "goals.parquet", GOALS).to_pylist()
+    few = labels(tmp_path / "few", data, "pref", pairs[1:15], "preferences.parquet", PREFERENCES)
+    mixed = [{**row, "length": 1 + row["pair_id"] % 2} for row in pairs]
+    mixed = labels(tmp_path / "mixed", data, "pref", mixed, "preferences.parquet", PREFERENCES)
+    split = [{**row, "votes_a": 1, "votes_b": 1, "votes_tie": 0} for row in pairs]
+    split = labels(tmp_path / "split", data, "pref", split, "preferences.parquet", PREFERENCES)
+    none = labels(tmp_path / "none", data, "goal", [{**row, "goal": None} for row in goals], "goals.parquet", GOALS)
+    unchosen = labels(tmp_path / "unchosen", data, "code", [], "programs.parquet", PROGRAMS)
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    found = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps({key: value for key, value in found.items() if key != "seal"}))
+    before = sorted(tmp_path.iterdir())
+    for settings, match in (
+        ({"labels": few}, "label more pairs, or collect more episodes"),
+        ({"labels": mixed}, "segments of several lengths"),
+        ({"labels": none}, "has no goals"),
+        ({"labels": unchosen}, "has no chosen program"),
+        ({"labels": split, "min_agreement": 0.7}, "lower --min-agreement"),
+        ({"labels": labelled["pref"], "dataset": other}, "from another dataset"),
+        ({"labels": labelled["goal"], "encoder": f"hf:{tmp_path / 'nowhere'}"}, "cannot be loaded"),
+        ({"labels": labelled["code"], "control": "oracle", "task": "BabyAI-Text-GoToLocal-RedBal-S20"}, "Did you mean"),
+    ):
+        with pytest.raises(BkrlError, match=match):
+            run(TrainRmConfig(out=tmp_path / "rm", **settings), Reporter())
+        assert sorted(tmp_path.iterdir()) == before, match
 
 
 def test_labels_without_a_single_answer_are_refused(data, tmp_path):

@@ -99,6 +99,17 @@ def split_pairs(pairs: Pairs, seed: int = 0) -> tuple[NDArray[np.int64], NDArray
     return train, validation, test
 
 
+def enough(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The same; InputError when there are too few pairs to train, stop and test on."""
+    train, validation, test = split_pairs(pairs)
+    if len(train) < 10 or len(validation) < 2 or len(test) < 2:
+        raise InputError(
+            f"{len(pairs)} labelled pairs leave {len(train)} to train on, {len(validation)} to stop early and "
+            f"{len(test)} to test on after the split by episode; label more pairs, or collect more episodes."
+        )
+    return train, validation, test
+
+
 def fit(
     pairs: Pairs,
     config: NetConfig,
@@ -128,12 +139,7 @@ def fit(
     Raises:
         InputError: too few pairs to train, stop and test on.
     """
-    train, validation, test = parts = split_pairs(pairs)
-    if len(train) < 10 or len(validation) < 2 or len(test) < 2:
-        raise InputError(
-            f"{len(pairs)} labelled pairs leave {len(train)} to train on, {len(validation)} to stop early and "
-            f"{len(test)} to test on after the split by episode; label more pairs, or collect more episodes."
-        )
+    train, validation, _ = parts = enough(pairs)
     trainer = _Trainer(pairs, batch, learning_rate, weight_decay, shorten)
     nets, members, longest = [], [], 0
     for member in range(ensemble):

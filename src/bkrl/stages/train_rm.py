@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from bkrl.potentials import advice, dataset_of, load_potential, oracle_state, re
 from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.distinct import number
-from bkrl.potentials.encoders import check_encoder, fit_encoder
+from bkrl.potentials.encoders import TextEncoder, check_encoder, fit_encoder
 from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
 from bkrl.potentials.quality import describe, outline
@@ -34,6 +34,10 @@ from bkrl.rl.policy import advice_network
 from bkrl.rng import derive_seed, generator
 from bkrl.run import Run, located
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
+from bkrl.stages import to_do
+
+if TYPE_CHECKING:
+    from bkrl.potentials.preference_fit import Pairs
 
 CODE_HORIZON = 5
 SCALE_WINDOWS = 40_000
@@ -75,6 +79,12 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     dataset_path = _dataset_path(config, labels)
     variant = str(labels.facts.get("variant", labels.config["config"].get("variant")))
     _check_flags(config, variant)
+    make = None
+    if to_do(config):
+        _set_threads(config.threads)
+        dataset = Dataset.open(dataset_path)
+        _check_belongs(labels, dataset)
+        make = _maker(config, variant, labels, dataset, reporter)
     result = Run.create(
         config.run_dir,
         stage="train-rm",
@@ -82,19 +92,16 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         inputs={"labels": config.labels, "dataset": dataset_path},
         fresh=config.fresh,
     )
-    if result.complete:
+    if make is None or result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
-    _set_threads(config.threads)
-    dataset = Dataset.open(dataset_path)
-    _check_belongs(labels, dataset)
     provenance = _provenance(config, variant, labels, dataset)
     potential: Scaled
     if config.control == "oracle-state":
         oracle, report = _store_state_oracle(config, provenance, result)
         potential, certificate = oracle, oracle_state.certify(oracle, config.seed)
     else:
-        built = _build(config, variant, labels, dataset, reporter)
+        built = make()
         built.advise(*_advice(config, built, dataset, reporter))
         potential, values = _store(config, provenance, dataset, built, result, reporter)
         report = describe(potential, dataset, values, built.facts)
@@ -160,10 +167,10 @@ def _check_flags(config: TrainRmConfig, variant: str) -> None:
         raise UsageError(
             "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
         )
-    if config.control == "oracle":
-        oracle_program(config.task)
-    elif config.control == "oracle-state":
-        oracle_state.check_task(config.task)
+    if config.control in ("oracle", "oracle-state"):
+        if config.task:
+            world(config.task)  # says what a misspelt name was meant to be
+        (oracle_program if config.control == "oracle" else oracle_state.check_task)(config.task)
     elif config.task:
         raise UsageError("--task is what an oracle knows: use it with --control oracle or oracle-state.")
     if config.epochs < 1:
@@ -185,15 +192,19 @@ def _set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _build(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+def _maker(
+    config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset, reporter: Reporter
+) -> Callable[[], _Built]:
+    """What makes the raw potential, once the labels have been read and found fit for it."""
     if config.control == "oracle":
-        return _program(oracle_program(config.task), dataset, config.seed, reporter, {"task": config.task})
-    if config.control in ("zero", "random"):
-        return _build_control(config, variant, labels, dataset)
-    builders = {"code": _build_code, "pref": _build_preference, "goal": _build_goal}
-    if variant not in builders:
+        source = oracle_program(config.task)
+        return lambda: _program(source, dataset, config.seed, reporter, {"task": config.task})
+    if config.control in ("zero", "random", "oracle-state"):
+        return lambda: _build_control(config, variant, labels, dataset)
+    makers = {"code": _read_code, "pref": _read_preferences, "goal": _read_goals}
+    if variant not in makers:
         raise InputError(f"{labels.path} holds labels of unknown variant '{variant}'; it was made by a newer bkrl.")
-    return builders[variant](config, labels, dataset, reporter)
+    return makers[variant](config, labels, dataset, reporter)
 
 
 def _build_control(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset) -> _Built:
@@ -211,12 +222,12 @@ def _build_control(config: TrainRmConfig, variant: str, labels: Run, dataset: Da
     return _Built("random", network, lambda folder: ([WEIGHTS], save_net(network, folder)), {})
 
 
-def _build_code(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+def _read_code(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> Callable[[], _Built]:
     rows = [row for row in read_table(labels.file("programs.parquet"), PROGRAMS).to_pylist() if row["chosen"]]
     if len(rows) != 1:
         raise InputError(f"{labels.path} has no chosen program; label again.")
     facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
-    return _program(str(rows[0]["program"]), dataset, config.seed, reporter, facts)
+    return lambda: _program(str(rows[0]["program"]), dataset, config.seed, reporter, facts)
 
 
 def _program(source: str, dataset: Dataset, seed: int, reporter: Reporter, facts: dict[str, Any]) -> _Built:
@@ -232,12 +243,9 @@ def _program(source: str, dataset: Dataset, seed: int, reporter: Reporter, facts
     return _Built("code", raw, save, {**facts, "sandbox": raw.sandbox.level})
 
 
-def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
-    from dataclasses import asdict
-
+def _read_preferences(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> Callable[[], _Built]:
     from bkrl.potentials.controls import permuted
-    from bkrl.potentials.preference import WEIGHTS, save_net
-    from bkrl.potentials.preference_fit import Pairs, fit
+    from bkrl.potentials.preference_fit import Pairs, enough
 
     preferences = read_table(labels.file("preferences.parquet"), PREFERENCES)
     table = preferences.to_pydict()
@@ -270,6 +278,23 @@ def _build_preference(config: TrainRmConfig, labels: Run, dataset: Dataset, repo
         values,
         np.array([(table["a_episode_id"][i], table["b_episode_id"][i]) for i in keep], np.int64),
     )
+    enough(pairs)
+    return lambda: _build_preference(config, pairs, length, disputed, dataset, reporter)
+
+
+def _build_preference(
+    config: TrainRmConfig,
+    pairs: Pairs,
+    length: int,
+    disputed: dict[str, Any],
+    dataset: Dataset,
+    reporter: Reporter,
+) -> _Built:
+    from dataclasses import asdict
+
+    from bkrl.potentials.preference import WEIGHTS, save_net
+    from bkrl.potentials.preference_fit import fit
+
     with reporter.progress("train preference network", config.epochs * config.ensemble, "epochs") as update:
         raw, found = fit(
             pairs,
@@ -290,7 +315,7 @@ def _segment_length(labels: Run, lengths: Collection[int]) -> int:
     return int(found[0])
 
 
-def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> _Built:
+def _read_goals(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> Callable[[], _Built]:
     from bkrl.potentials import goal
 
     table = read_table(labels.file("goals.parquet"), GOALS).to_pylist()
@@ -313,8 +338,23 @@ def _build_goal(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: 
     rows = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
     said = {clause for caption in dataset.caption_texts for clause in goal.clauses(caption)}
     encoder = fit_encoder(config.encoder, said, goals)
+    return lambda: _build_goal(config, encoder, goals, suggested, rows, len(said), dataset, reporter)
+
+
+def _build_goal(
+    config: TrainRmConfig,
+    encoder: TextEncoder,
+    goals: list[str],
+    suggested: list[list[int]],
+    rows: NDArray[np.int64],
+    said: int,
+    dataset: Dataset,
+    reporter: Reporter,
+) -> _Built:
+    from bkrl.potentials import goal
+
     describe_views = captioner(dataset.env_id, _language(dataset))
-    reporter.say(f"Embedding {len(said):,} distinct clauses and {len(goals):,} goals with {encoder.name}.")
+    reporter.say(f"Embedding {said:,} distinct clauses and {len(goals):,} goals with {encoder.name}.")
     index = goal.build_index(
         goal.Texts(encoder, describe_views, dataset.action_names),
         number(dataset.windows(rows, goal.HORIZON)),
