@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from bkrl.cli import run_command
 from bkrl.errors import InputError, UsageError
 from bkrl.llm import archive, open_backend
 from bkrl.llm.ask import Asker, AskPolicy
-from bkrl.llm.protocol import Message, Reply, Request, request_content, request_key
+from bkrl.llm.protocol import Message, Reply, Request, canonical, request_content, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from tests.llm.fault_server import FaultServer
@@ -155,6 +156,44 @@ def test_a_torn_last_line_is_left_out_and_any_other_damage_stops_everything(stor
             with pytest.raises(InputError, match=match):
                 archive.load(other, file)
             assert archive.summary(other)["replies"] == 0, "nothing was taken"
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "match"),
+    [
+        ("", "created", 10**30, "the date"),
+        ("", "created", -(10**18), "the date"),
+        ("", "created", True, "the date"),
+        ("reply", "prompt_tokens", 10**30, "prompt_tokens"),
+        ("reply", "completion_tokens", -5, "completion_tokens"),
+        ("reply", "text", "\ud800", "cannot be kept"),
+        ("reply", "model", "\ud800", "cannot be kept"),
+        ("question", "endpoint", {"kind": "openai", "host": "\ud800", "model": "m"}, "endpoint is none"),
+        ("question", "endpoint", {"kind": "openai", "host": "h", "model": ["m"]}, "endpoint is none"),
+        ("question", "messages", None, "no messages"),
+        ("question", "messages", [["user"]], "no messages"),
+        ("question", "sample", "0", "sample"),
+    ],
+    ids=range(12),
+)
+def test_a_file_made_to_break_the_store_is_refused_whole(
+    tmp_path: Path, where: str, name: str, value: Any, match: str
+) -> None:
+    question = json.loads(
+        request_content({"kind": "openai", "host": "h", "model": "m"}, Request((Message("user", "x"),)))
+    )
+    record = {"question": question, "reply": {"text": "A", "status": "ok"}, "created": 1}
+    odd = json.loads(json.dumps(record))
+    (odd[where] if where else odd)[name] = value
+    file = tmp_path / "odd.jsonl"
+    with file.open("w") as lines:
+        for one in (record, odd):
+            key = hashlib.sha256(canonical(one["question"]).encode("ascii")).hexdigest()
+            lines.write(json.dumps({"key": key, **one}) + "\n")
+    with Store(tmp_path / "store") as other:
+        with pytest.raises(InputError, match=f"line 2: .*{match}"):
+            archive.load(other, file)
+        assert archive.summary(other)["replies"] == 0
 
 
 def test_an_exported_file_can_be_replayed(store: Store, tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def test_a_status_is_sorted(status: int, error: Any, kind: str, reason: str) -> 
     assert (fault.kind, fault.reason) == (kind, reason)
 
 
+def test_a_gateway_that_gave_up_may_have_cost_an_answer() -> None:
+    assert [from_status(status, {}, {}).billed for status in (500, 502, 504, 522, 524)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
 def test_the_wish_to_wait_is_read_in_every_form() -> None:
     assert retry_after({"retry-after": "7"}) == 7.0
     assert retry_after({"retry-after": "0.5"}) == 0.5

@@ -17,13 +17,15 @@ from typing import Any, get_args
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write
 from bkrl.llm.prices import find_price
-from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical
+from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical, cleaned
 from bkrl.llm.store import FILE, Store
 
 STATUSES: tuple[str, ...] = get_args(ReplyStatus)
 _REPLY = tuple(field.name for field in fields(Reply))
 _TEXTS = {"status": STATUSES, "format": get_args(ReplyFormat), "tier": get_args(Tier)}
 _DAY = 86_400
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -236,12 +238,11 @@ def _record(line: bytes) -> Record:
         raise _Torn("this is not JSON") from None
     if not isinstance(content, dict) or set(content) != {"key", "question", "reply", "created"}:
         raise ValueError("this is not a reply as `bkrl cache export` writes it")
-    if not isinstance(content["question"], dict) or not isinstance(content["question"].get("endpoint"), dict):
-        raise ValueError("the question names no endpoint")
+    _check_question(content["question"])
     question = canonical(content["question"])
     if hashlib.sha256(question.encode("ascii")).hexdigest() != content["key"]:
         raise ValueError("the key does not belong to the question")
-    if not isinstance(content["created"], int):
+    if not _is_count(content["created"]) or content["created"] > _LAST_SECOND:
         raise ValueError("the date is none")
     return Record(content["key"], question, _reply(content["reply"]), content["created"])
 
@@ -251,13 +252,32 @@ def _reply(values: Any) -> Reply:
         raise ValueError("the reply has other fields than this bkrl knows")
     for name, value in values.items():
         tokens = name.endswith("_tokens")
-        if not (isinstance(value, int) or value is None if tokens else isinstance(value, str)):
+        if not (_is_count(value) or value is None if tokens else isinstance(value, str)):
             raise ValueError(f"the reply's {name} is of another type")
         if name in _TEXTS and value not in _TEXTS[name]:
             raise ValueError(f"the reply's {name} is unknown")
-    if len(values["text"]) > MAX_REPLY_CHARS or "\0" in values["text"]:
+    reply = Reply(**values)
+    if len(reply.text) > MAX_REPLY_CHARS or cleaned(reply) != reply:
         raise ValueError("the reply's text cannot be kept")
-    return Reply(**values)
+    return reply
+
+
+def _check_question(question: Any) -> None:
+    if not isinstance(question, dict) or not isinstance(question.get("endpoint"), dict):
+        raise ValueError("the question names no endpoint")
+    if not all(isinstance(name, str) and name.isprintable() for name in question["endpoint"].values()):
+        raise ValueError("the question's endpoint is none")
+    turns = question.get("messages")
+    if not isinstance(turns, list) or not all(
+        isinstance(turn, list) and [type(part) for part in turn] == [str, str] for turn in turns
+    ):
+        raise ValueError("the question holds no messages")
+    if not _is_count(question.get("sample")):
+        raise ValueError("the question's sample is none")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def _records(store: Store, model: str | None) -> Iterator[Record]:

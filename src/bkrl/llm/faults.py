@@ -40,6 +40,8 @@ _NO_MODEL = (
 )
 _SECRET = re.compile(r"(?:sk|key|pk|gsk|xai)-[\w*.-]{4,}|Bearer\s+\S+|(?<=//)[^/\s]+@|\?[^\s\"']*", re.IGNORECASE)
 _LONGEST_MESSAGE = 200
+_GATEWAY_TIMEOUTS = (504, 522, 524)
+"""A gateway has given up on a model that may go on writing, and be paid for it."""
 
 
 def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[str, str], secret: str = "") -> Fault:
@@ -80,7 +82,8 @@ def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[st
         return Fault("stop", "no such model", f"There is no such model here{said}")
     if status in (400, 405, 415, 422):
         return Fault("item", "bad request", f"the server does not accept the request (status {status}){said}")
-    return Fault("retry", f"status {status}" if status else "error", f"the server failed{said}", retry_after=wait)
+    reason = f"status {status}" if status else "error"
+    return Fault("retry", reason, f"the server failed{said}", retry_after=wait, billed=status in _GATEWAY_TIMEOUTS)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
