@@ -199,6 +199,9 @@ PROGRAMS = {
     "usage example": f"```python\n{GOOD}```\nUse it so:\n```python\nprint(potential(o, a, v))\n```",
     "json": json.dumps({"program": GOOD}),
     "smart quotes": f"```python\n{GOOD}```".replace("(actions)", "（actions）"),
+    "four backticks": f"````python\n{GOOD}````",
+    "words after the tag": f'```python title="potential.py" {{.numbered}}\n{GOOD}```',
+    "a fence in a fence": f"````markdown\nHere it is:\n```python\n{GOOD}```\n````",
     "zero width": f"```python\n{GOOD}```".replace("return", "\u200breturn"),
 }
 

@@ -68,9 +68,7 @@ _TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL 
 _QUOTATION = re.compile(r'"(?:[^"\\\n]|\\.)*+"?')
 _LONGEST_QUOTED_ANSWER = 11
 """Longer quotations are words of the world that are repeated, which may say anything."""
-_FENCE = re.compile(
-    r"^[ \t]*+(```|~~~)[ \t]*+([\w+-]*+)[ \t]*+\r?\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
-)
+_FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[^`\n]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 
 
@@ -146,7 +144,9 @@ def parse_program(text: str) -> str | Unparsed:
     answer = _answer_part(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     if isinstance(answer, Unparsed):
         return answer
-    blocks = [textwrap.dedent(body) for _, _, body in _FENCE.findall(answer)]
+    blocks = _blocks(answer)
+    inner = [block for outer in blocks for block in _blocks(outer) if _DEFINES.search(block)]
+    blocks = inner or blocks  # a whole reply may stand in a fence of its own
     programs = [block for block in blocks if _DEFINES.search(block)]
     if not programs:
         for value in _json_values(answer):
@@ -163,6 +163,11 @@ def parse_program(text: str) -> str | Unparsed:
     if any(program not in longest for program in distinct):
         return Unparsed("several different programs were given; give exactly one")
     return longest
+
+
+def _blocks(text: str) -> list[str]:
+    """What stands in fences, those inside other fences left out."""
+    return [textwrap.dedent(body) for _, body in _FENCE.findall(text)]
 
 
 def _tidy(program: str) -> str:
