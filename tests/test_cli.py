@@ -53,6 +53,7 @@ def test_every_flag_is_explained_with_its_default(verb, capsys, monkeypatch):
         (["train-rs", "--env", "BabyAI-Text-GoToLocal-RedBal-S20"], 2, "mean 'BabyAI-Text-GoToLocal-RedBall-S20'"),
         (["collect", "--env", "Crafter-Text-Rewards"], 2, "Did you mean 'Crafter-Text-Reward'"),
         (["prompt", "code", "Crafter"], 2, "no world 'Crafter'"),
+        (["cache", "import", "nowhere"], 3, "nowhere cannot be read"),
     ],
 )  # fmt: skip
 def test_wrong_input_gets_one_sentence_and_its_exit_code(arguments, code, sentence, capsys, tmp_path, monkeypatch):

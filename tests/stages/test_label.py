@@ -250,6 +250,16 @@ def test_a_missing_key_is_told_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_store_that_cannot_be_made_is_told_before_anything_is_written(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputError, match="choose another with --cache"):
+        label(babyai, tmp_path, llm="openai:m")
+    assert not (tmp_path / "out").exists()
+
+
 def test_answers_that_cannot_be_read_again_are_told_before_anything_is_written(babyai: Path, tmp_path: Path) -> None:
     first = label(babyai, tmp_path, "first", num=20)
     with pytest.raises(UsageError, match="makes a run of its own"):

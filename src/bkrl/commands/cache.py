@@ -111,6 +111,7 @@ def cache_import(
     from bkrl.llm import archive
     from bkrl.llm.store import Store
 
+    archive.read(file)  # a file that is refused makes no store
     with Store(folder) as store:
         done = archive.load(store, file)
     console.print_text(f"{done.added:,} replies added, {done.known:,} were known.")

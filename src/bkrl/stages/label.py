@@ -40,6 +40,7 @@ from bkrl.reporter import Reporter
 from bkrl.rng import generator
 from bkrl.run import Run
 from bkrl.schema import PREFERENCES, RESPONSES
+from bkrl.stages import to_do
 
 MOST_QUESTIONS = 1_000_000
 """Of one run: their segments, prompts and answers are all in memory."""
@@ -93,6 +94,8 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
                 facts = {"run": config.reparse, "answers": answers, "not_asked": reader.absent}
                 _finish(config, dataset, result, reader, done, _usage(reader), reporter, reparsed=facts)
         return result
+    if to_do(config) and config.llm not in baseline.NAMES:
+        _check_store(config)
     result = _open(config, reporter)
     if result.complete:
         return result
@@ -233,6 +236,13 @@ def _outlook(config: LabelConfig, dataset: Dataset) -> Outlook:
     price = find_price(identity, config.prices)
     reckoned = forecast(requests, _TYPICAL_TOKENS[config.variant], config.cache, identity, price, tier)
     return Outlook(tuple(shown), reckoned, note)
+
+
+def _check_store(config: LabelConfig) -> None:
+    """InputError when replies are to be kept and cannot be."""
+    if open_backend(config.llm, _connection(config)).identity is not None:
+        with Store(config.cache):
+            pass
 
 
 def _check_dataset(config: LabelConfig, dataset: Dataset) -> None:
