@@ -14,6 +14,7 @@ from bkrl.config import LabelConfig
 from bkrl.errors import RunFailed, UsageError
 from bkrl.files import atomic_write, read_json, read_table
 from bkrl.llm import batches
+from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 from bkrl.stages.label import run
@@ -259,6 +260,29 @@ def test_refusals_are_recorded_as_a_live_run_records_them_and_not_paid_for_again
     statuses = {row["status"] for row in read_table(done.file("responses.parquet")).to_pylist()}
     assert statuses == {"ok", "refused", "filtered"}
     desk.same_as_live(done, num=60)
+
+
+def test_a_kill_after_the_replies_came_records_no_refusal_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def write(path: Path, data: Any) -> None:
+        if path.name == batches.FILE and '"collected": true' in data:
+            raise Killed
+        atomic_write(path, data)
+
+    desk.server.plan = lambda prompt, attempt: ("refusal", "length", "ok", "ok")[int(prompt[4], 16) % 4]
+    desk.label("submit", num=40)
+    with monkeypatch.context() as patch:
+        patch.setattr("bkrl.llm.batches.atomic_write", write)
+        with pytest.raises(Killed):
+            desk.label("collect", num=40)
+    done = desk.finished(num=40)
+    with Store(desk.folder / "batch" / "cache") as store:
+        rejected = store.execute("select key, status, count(*) from rejected group by key, status")
+    assert {status for _, status, _ in rejected} == {"refused", "truncated"}
+    assert {count for *_, count in rejected} == {1}
+    assert done is not None
 
 
 @pytest.mark.parametrize("status", ["500_after", "502_after"])

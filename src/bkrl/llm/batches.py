@@ -273,7 +273,9 @@ class Batches:
                     self._note(key, fault, outcome)
                     continue
                 question = request_content(self._backend.identity, request) if request is not _NOBODY else ""
-                self._store.put(key, reply, question)
+                kept = None if reply.status == "ok" else self._store.rejected(key, reply.status)
+                if kept is None or replace(kept, format=reply.format) != reply:  # else it was fetched before
+                    self._store.put(key, reply, question)
                 outcome.replies += 1
                 if reply.status in ("refused", "filtered"):
                     self.failures[key] = (reply.status, "")
