@@ -36,6 +36,22 @@ def test_every_flag_is_explained_with_its_default(verb, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("words", "default"),
+    [
+        ("check-potential", "the one it was built on"),
+        ("potential report", "logs/potential-report-NAME"),
+        ("export results", "images/ beside the page"),
+        ("label view", "LABELS/labels.html"),
+        ("train-rs", "logs/ALG-ENV-sSEED"),
+    ],
+)
+def test_a_default_in_words_is_not_lost_as_markup(words, default, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run_command([*words.split(), "--help"]) == 0
+    assert f"[default: {default}]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
         (["colect"], 2, "Did you mean 'collect'"),

@@ -13,7 +13,13 @@ from bkrl.study import load_study
 
 def test_a_dry_run_does_nothing(tmp_path, capsys):
     assert run_command(["reproduce", "--preset", "smoke", "--out", str(tmp_path / "r"), "--dry-run"]) == 0
-    assert "about" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "about" in told.err
+    assert "babyai/bk-code-s1" in told.out
+    assert run_command(["reproduce", "--preset", "smoke", "--out", str(tmp_path / "r"), "--dry-run", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert len(cells) == len(load_study("smoke", tmp_path / "r").cells)
+    assert {cell["state"] for cell in cells} == {"to do"}
     assert not (tmp_path / "r").exists()
 
 

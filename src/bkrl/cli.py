@@ -22,7 +22,7 @@ from typer.exceptions import TyperException
 from bkrl import __version__, console
 from bkrl.commands import cache, datasets, labels, potentials, reports, studies
 from bkrl.commands.shown import LOOK, Json, show_result, show_run
-from bkrl.config import VERBS
+from bkrl.config import VERBS, SweepConfig
 from bkrl.errors import BkrlError
 from bkrl.options import command, complaint
 
@@ -63,6 +63,8 @@ def _reproduce(settings: Any, as_json: bool) -> None:
     from bkrl.reproduce import run
 
     show_result(run(settings, console.reporter()), as_json)
+    if settings.dry_run:
+        studies.sweep(SweepConfig(settings.preset, settings.out, dry_run=True), as_json)
 
 
 for _verb, _config in VERBS.items():

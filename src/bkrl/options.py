@@ -54,14 +54,14 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
         if kind == tuple[Path, ...]:
             kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
         info: Any
+        help_text = flag.help.replace("[", r"\[")
         if flag.positional:
-            info = typer.Argument(help=flag.help, show_default=False, metavar=path[-1].upper())
+            info = typer.Argument(help=help_text, show_default=False, metavar=path[-1].upper())
         else:
             panel = _PANELS.get(path[0]) if len(path) > 1 else None
             names = [option_name(path)]
             if kind is bool and default is True:
                 names = [f"{names[0]}/--no-{names[0][2:]}"]
-            help_text = flag.help.replace("[", r"\[")
             limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
             info = typer.Option(
                 *names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits

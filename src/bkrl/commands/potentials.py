@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def check_potential(
     potential: Annotated[Path, typer.Argument(help="a train-rm run, or sample:NAME")],
-    dataset: Annotated[Path | None, typer.Option(help="a collect run  [default: the one it was built on]")] = None,
+    dataset: Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one it was built on]")] = None,
     as_json: Json = False,
 ) -> None:
     """Run the certificate: does this potential keep optimal policies, and is it one fixed, finite function?"""
@@ -38,11 +38,11 @@ def check_potential(
 
 def potential_report(
     potential: Annotated[Path, typer.Argument(help="a train-rm run, or sample:NAME")],
-    out: Annotated[Path | None, typer.Option(help="run directory  [default: logs/potential-report-NAME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="run directory  \\[default: logs/potential-report-NAME]")] = None,
     against: Annotated[
         list[Path] | None, typer.Option(help="another potential of the same worlds to compare with; can be repeated")
     ] = None,
-    dataset: Annotated[Path | None, typer.Option(help="a collect run  [default: the one it was built on]")] = None,
+    dataset: Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one it was built on]")] = None,
     layouts: Annotated[int, typer.Option(min=1, help="layouts of each level to solve exactly")] = 6,
     as_json: Json = False,
 ) -> None:

@@ -84,7 +84,7 @@ def export_results(
     reports: Annotated[list[Path], typer.Argument(help="report runs, one for each section, in order")],
     out: Annotated[Path, typer.Option("--out", help="Markdown page to write")] = Path("docs/results.md"),
     images: Annotated[
-        Path | None, typer.Option("--images", help="folder for its pictures  [default: images/ beside the page]")
+        Path | None, typer.Option("--images", help="folder for its pictures  \\[default: images/ beside the page]")
     ] = None,
 ) -> None:
     """A page of results in Markdown, with its pictures, from report runs alone: commands, tables, intervals, n."""
