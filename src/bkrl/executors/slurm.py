@@ -92,9 +92,7 @@ class Slurm:
             if self._name(cell) in self._jobs:
                 self._cells[self._name(cell)] = cell
         if self._cells and not self._ask():
-            raise RunFailed(
-                "squeue does not answer, and jobs of an earlier start may be queued; try again later."
-            )
+            raise RunFailed("squeue does not answer, and jobs of an earlier start may be queued; try again later.")
         found = [name for name in self._cells if self._jobs[name] in self._states]
         for name in set(self._cells) - set(found):
             del self._cells[name], self._jobs[name]

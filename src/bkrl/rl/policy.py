@@ -15,9 +15,10 @@ from bkrl.envs.crafter import layout
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.envs.world import World
 from bkrl.errors import InputError
+from bkrl.files import atomic_write, read_json, sha256, to_json
 from bkrl.rl.networks import ActorCritic, build_network, is_image, rebuild_network, symbols_for
 from bkrl.rl.networks.symbols import Symbols
-from bkrl.run import Run, atomic_write, read_json, sha256, to_json
+from bkrl.run import Run
 
 FORMAT = 1
 
