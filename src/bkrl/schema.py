@@ -59,7 +59,6 @@ EPISODES = _table(
     ("row_start", pa.int64()),
 )
 
-# Every request and the whole answer, or the reason why there is none. `key` is its address in the store.
 RESPONSES = _table(
     ("request_id", pa.int64()),
     ("key", pa.string()),
@@ -77,7 +76,6 @@ RESPONSES = _table(
     ("answered_as", pa.string()),
 )
 
-# Which of two segments is better. `label` is the probability that A is: 1, 0, or 0.5 for a tie; null if unparsed.
 PREFERENCES = _table(
     ("pair_id", pa.int64()),
     ("a_episode_id", pa.int64()),
@@ -94,8 +92,6 @@ PREFERENCES = _table(
     ("request_ids", pa.list_(pa.int64())),
 )
 
-# One row for each goal suggested for a segment, with the replies that did (`request_ids`) and the words each used
-# (`said`); `goal` is null where a reply held none. Goals that say the same share a `goal_id` and are written alike.
 GOALS = _table(
     ("query_id", pa.int64()),
     *_SEGMENT,
@@ -108,8 +104,6 @@ GOALS = _table(
     ("request_ids", pa.list_(pa.int64())),
 )
 
-# The distinct goals, in the order they first came up: every wording with how often it was used, the moments it was
-# suggested for, and the replies that did.
 LIBRARY = _table(
     ("goal_id", pa.int32()),
     ("goal", pa.string()),
@@ -119,7 +113,6 @@ LIBRARY = _table(
     ("request_ids", pa.list_(pa.int64())),
 )
 
-# Every candidate program with its check; exactly one is chosen.
 PROGRAMS = _table(
     ("candidate_id", pa.int32()),
     ("conversation", pa.int32()),
@@ -132,3 +125,36 @@ PROGRAMS = _table(
     ("chosen", pa.bool_()),
     ("request_id", pa.int64()),
 )
+
+# What a row of each table is, and what its columns do not say themselves; docs/data.md shows it.
+ABOUT = {
+    "steps": (
+        "One row a moment: many episodes stand in a file, and an episode of T actions has T + 1 rows, whose last "
+        "has no action and no reward (null). `observation` is the raw uint8 array, row-major; its shape stands in "
+        "the field's metadata and in `info.json`."
+    ),
+    "episodes": (
+        "`checkpoint_step`: environment steps the explorer had trained for. `part` and `row_start`: the file of "
+        "`steps/` and the row in it where the episode begins."
+    ),
+    "responses": (
+        "Every request with the whole answer, or the `reason` why there is none. `status`: ok, truncated, filtered, "
+        "refused or failed. `key`: its address in the store of replies. `sample`: the number of the vote. "
+        "`answered_as`: json_schema, json_object or text. `cost_usd`: null where the price is not known."
+    ),
+    "preferences": (
+        "One row a pair. `label` is the probability that A is better: 1, 0, ½ for a tie, or the share of the votes; "
+        "null without a usable answer. `status`: labelled, identical (a tie without asking), or why there is no "
+        "label."
+    ),
+    "goals": (
+        "One row for each goal suggested for a segment, with the replies that did (`request_ids`) and the words "
+        "each used (`said`); `goal` is null where a reply held none. Goals that say the same share a `goal_id` and "
+        "are written alike."
+    ),
+    "library": (
+        "The distinct goals, in the order they first came up: every wording with how often it was used, the moments "
+        "it was suggested for, and the replies that did."
+    ),
+    "programs": "Every candidate with its check; the one with the best score is chosen.",
+}
