@@ -12,7 +12,13 @@ help:
 	@echo "make reproduce   set up, run the whole method (preset laptop), write logs/reproduce/report/report.html"
 	@echo "make test        set up, lint, check types, run the tests"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
-	@echo "make lint | format | bench | docs | clean"
+	@echo "make lint        ruff and mypy; make format mends what can be mended"
+	@echo "make bench       every benchmark, one JSON object each"
+	@echo "make docs        docs/cli.md and docs/data.md from the code"
+	@echo "make results     docs/results.md and its pictures from the report runs in logs/ (REPORTS=...)"
+	@echo "make samples     the shipped samples anew"
+	@echo "make clean       remove .venv and what was built; runs stay"
+	@echo "Another Python: make PYTHON=python3.12 ..."
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bkrl needs Python 3.11 or newer: make PYTHON=python3.11 ..." >&2; exit 2; }

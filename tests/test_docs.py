@@ -1,11 +1,73 @@
-"""Generated pages say what the code says, and the README's commands exist."""
+"""Documents say what the code says: generated pages, commands, flags, defaults, files, names."""
 
 import re
+import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.main import get_command
+
+from bkrl.cli import app, run_command
+from bkrl.config import VERBS
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+SAMPLES = ROOT / "src" / "bkrl" / "samples" / "README.md"
+# Files that a reader is told to write, and flags of other programs.
+OWN_FILES = {"my.toml", "prices.toml"}
+OF_OTHERS = {"--logdir", "--project", "--install-completion", "--version", "--help"}
+
+
+def named(pages):
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+
+
+def spans(page):
+    """The inline code of a page, each span on one line."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+
+
+def command_lines(page):
+    """The command lines of a page that stand in blocks: fenced as shell, or indented."""
+    text = page.read_text()
+    blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.S) + re.findall(
+        r"^    (?:\$ )?bkrl .*", text, re.M
+    )
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+        for part in line.split("&&"):
+            words = shlex.split(part.split(" # ")[0].split(" > ")[0], comments=True)
+            if words[:1] == ["bkrl"] and len(words) > 1:
+                yield words[1:]
+
+
+@cache
+def commands():
+    return get_command(app).commands
+
+
+def resolve(words):
+    """The command that some words begin with, its name, and the words left; None for `export curves|results`."""
+    two = " ".join(words[:2])
+    if two in commands():
+        return commands()[two], two, words[2:]
+    command = commands().get(words[0])
+    if hasattr(command, "commands"):
+        return command.commands.get(words[1]) if len(words) > 1 else None, two, words[2:]
+    return command, words[0], words[1:]
+
+
+def flags_of(command):
+    return {flag for p in command.params if p.param_type_name == "option" for flag in (*p.opts, *p.secondary_opts)}
+
+
+def all_commands():
+    for command in commands().values():
+        yield from command.commands.values() if hasattr(command, "commands") else [command]
 
 
 def test_generated_pages_are_up_to_date():
@@ -13,33 +75,100 @@ def test_generated_pages_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_bkrl_command_in_the_documents_parses(monkeypatch, capsys):
-    from typer.main import get_command
+@named([*PAGES, SAMPLES])
+def test_every_command_line_parses(page, monkeypatch, capsys):
+    """The pipeline's verbs also refuse flags without effect, so they are run, with stages that do nothing."""
+    monkeypatch.setattr("bkrl.cli.import_module", lambda name: SimpleNamespace(run=lambda config, reporter: None))
+    for words in command_lines(page):
+        command, name, left = resolve(words)
+        assert command is not None, words
+        if name in VERBS and name != "reproduce":
+            assert run_command(words) == 0, f"{words}: {capsys.readouterr().err}"
+        else:
+            command.make_context(name, [word for word in left if word != "..."])
 
-    from bkrl.cli import app, run_command
 
-    known = get_command(app).commands
-    verbs = set()
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.S):
-            for line in block.replace("\\\n", " ").splitlines():
-                words = line.split("#")[0].split()
-                if words[:1] == ["$"]:
-                    words = words[1:]
-                if words[:1] == ["bkrl"] and len(words) > 1 and not words[1].startswith("-"):
-                    verbs.add(words[1])
-                    flags = [w.split("=")[0] for w in words if w.startswith("--")]
-                    monkeypatch.setenv("COLUMNS", "250")
-                    two = " ".join(words[1:3]) in known or hasattr(known.get(words[1]), "commands")
-                    sub = [words[2]] if two else []
-                    assert run_command([words[1], *sub, "--help"]) == 0, line
-                    text = capsys.readouterr().out
-                    assert not [f for f in flags if f not in text], line
-    assert {"collect", "label", "train-rm", "train-rs", "evaluate", "report"} <= verbs
+def test_the_readme_shows_the_whole_pipeline():
+    assert {words[0] for words in command_lines(PAGES[0])} >= set(VERBS) - {"reproduce"}
+
+
+@named([*PAGES, SAMPLES])
+def test_commands_and_flags_in_the_text_exist(page):
+    scripts = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "src").rglob("verify.py")]
+    known = OF_OTHERS.union(*map(flags_of, all_commands()))
+    known |= {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
+    for span in spans(page):
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known, span
+        words = span.split()
+        if words[0] == "bkrl" and len(words) > 1 and not words[1].startswith("-"):
+            if "|" in span:
+                continue
+            command, _, left = resolve(words[1:])
+            assert command is not None or words[1:] in (["data", "…"], ["cache"], ["data"], ["cache", "…"]), span
+            if command is not None:
+                assert {word.split("=")[0] for word in left if word.startswith("--")} <= flags_of(command), span
+
+
+@named(PAGES)
+def test_defaults_in_tables_are_the_defaults(page):
+    """A table whose first column is a flag marks its default."""
+    for flag, body in re.findall(r"^\| `(--[a-z-]+)` \|.*\n\|[-|]+\n((?:\|.*\n)+)", page.read_text(), re.M):
+        marked = re.findall(r"^\| `([^`]+)` \(default\)", body, re.M)
+        [default] = {
+            p.default for command in all_commands() for p in command.params if flag in p.opts and p.default is not None
+        }
+        assert marked == [default], flag
+
+
+@named([*PAGES, SAMPLES])
+def test_every_file_that_is_named_exists(page):
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+    tracked = listed.split()
+    for span in spans(page):
+        for word in span.split():
+            if re.fullmatch(r"[a-z_0-9][a-z_0-9./-]*\.(py|toml|sh|md)", word) and word not in OWN_FILES:
+                there = any(path == word or path.endswith(f"/{word}") for path in tracked)
+                assert there or (ROOT / word).exists(), f"{page.name}: {word}"
 
 
 def test_links_between_documents_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-            if not target.startswith(("http:", "https:")):
-                assert (page.parent / target).exists(), f"{page.name} → {target}"
+    for page in [*PAGES, SAMPLES]:
+        for target, part in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", page.read_text()):
+            if target.startswith(("http:", "https:")):
+                continue
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name} → {target}"
+            if part:
+                titles = re.findall(r"^#+ (.*)", there.read_text(), re.M)
+                anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+                assert part[1:] in anchors, f"{page.name} → {target}{part}"
+
+
+def test_the_readme_has_a_place_for_every_module():
+    text = (ROOT / "README.md").read_text()
+    shown = text[text.index("```\nsrc/bkrl/") :].split("```")[1]
+    package = ROOT / "src" / "bkrl"
+    for path in package.iterdir():
+        if path.name.startswith("__") or path.name == "py.typed":
+            continue
+        name = path.name + "/" * path.is_dir()
+        assert re.search(rf"(?<!\S){re.escape(name)}(?!\S)", shown), f"{name} is not in README's What is where"
+
+
+def test_every_page_is_linked_from_the_readme():
+    text = (ROOT / "README.md").read_text()
+    for page in PAGES[1:]:
+        assert f"({page.relative_to(ROOT).as_posix()})" in text, page.name
+
+
+def test_names_in_the_page_for_developers_exist():
+    source = "\n".join(path.read_text() for path in [*(ROOT / "src").rglob("*.py"), ROOT / "tests" / "test_floors.py"])
+    for span in spans(ROOT / "docs" / "extending.md"):
+        if re.fullmatch(r"_?[A-Za-z]\w*", span):
+            assert re.search(rf"\b{span}\b", source), span
+
+
+def test_make_help_knows_every_target():
+    text = (ROOT / "Makefile").read_text()
+    targets = set(re.search(r"\.PHONY: (.*)", text)[1].split()) - {"help"}
+    assert targets <= set(re.findall(r"make ([a-z-]+)", text))

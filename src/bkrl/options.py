@@ -1,4 +1,4 @@
-"""Frozen dataclasses as command-line flags: parse → config → stage. The only other file that knows Typer is cli.py."""
+"""Frozen dataclasses as command-line flags: parse → config → stage. Beside it only cli.py and commands/ know Typer."""
 
 from __future__ import annotations
 
