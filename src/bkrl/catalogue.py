@@ -16,13 +16,14 @@ _LLMS = (
     ("rules", "nothing", "embedded hand-written heuristics: no language model, no key, no network"),
     ("openai:MODEL", "OPENAI_API_KEY", "any OpenAI-compatible endpoint (OPENAI_BASE_URL: vLLM, Ollama, llama.cpp, …)"),
     ("hf:NAME_OR_PATH", "the weights", "a local transformers model"),
-    ("replay:RUN", "a label run", "answers that were given before; a question never asked is an error"),
+    ("replay:RUN_OR_FILE", "a label run or a file", "answers that were given before; a question never asked is an error"),
+    ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward"),
 )
 _POTENTIALS = (
     ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
-    ("pref", "--variant pref", "a preference transformer over the last 5 steps; horizon 5"),
+    ("pref", "--variant pref", "a preference transformer; horizon as long as a segment, 5 by default"),
     ("goal", "--variant goal", "similarity of the latest caption to retrieved goals; horizon 4"),
-    ("control", "train-rm --control", "zero, a random network, or the same labels shuffled"),
+    ("control", "train-rm --control", "zero, a random network, the same labels shuffled, or an oracle of one task"),
 )
 
 

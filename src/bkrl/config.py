@@ -120,8 +120,8 @@ class LabelConfig:
     llm: Annotated[
         str,
         Flag(
-            "who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, replay:RUN; "
-            "controls for pref: random, return"
+            "who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, "
+            "replay:RUN_OR_FILE; controls for pref: random, return"
         ),
     ] = "rules"
     num: Annotated[
