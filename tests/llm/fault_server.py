@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
@@ -150,6 +151,12 @@ class FaultServer:
             return True
         if does in ("flood", "zipped"):
             return await _flood(writer, does == "zipped")
+        if does in PACKED:
+            packing, pack = PACKED[does]
+            body = pack(raw)
+            writer.write(head(200, len(body), {"Content-Encoding": packing}) + body)
+            await writer.drain()
+            return True
         special = _broken(does, raw)
         if special is not None:
             kind = "text/html" if does == "html" else "application/json"
@@ -158,6 +165,15 @@ class FaultServer:
             return True
         return await send(writer, 200, answered)
 
+
+PACKED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "gzip": ("gzip", gzip.compress),
+    "deflate": ("deflate", zlib.compress),
+    "torn_gzip": ("gzip", lambda raw: gzip.compress(raw)[:-20]),
+    "no_gzip": ("gzip", lambda raw: raw),
+    "odd_packing": ("br", lambda raw: raw),
+}
+"""Answers that are packed although nobody asked for it: what they claim to be, and what is done to them."""
 
 STATUS: dict[str, tuple[int, dict[str, Any]]] = {
     "400": (400, {"message": "messages[0] is odd", "code": "odd"}),

@@ -52,6 +52,27 @@ def test_a_hostile_body_is_refused_and_the_others_go_on(
         assert peak < 120 * 2**20
 
 
+@pytest.mark.parametrize("packing", ["gzip", "deflate"])
+def test_an_answer_that_is_packed_unasked_is_unpacked(server: FaultServer, tmp_path: Path, packing: str) -> None:
+    server.plan = lambda prompt, attempt: packing
+    exchanges = ask(tmp_path)
+    assert {exchange.status for exchange in exchanges} == {"ok"}
+    assert all("so it is" in (exchange.answer or "") for exchange in exchanges)
+    assert max(server.billed.values()) == 1
+    assert all(headers["accept-encoding"] == "identity" for headers in server.headers)
+
+
+@pytest.mark.parametrize("packing", ["torn_gzip", "no_gzip", "odd_packing"])
+def test_an_answer_that_cannot_be_unpacked_has_a_reason(server: FaultServer, tmp_path: Path, packing: str) -> None:
+    ask(tmp_path / "warm", 1)
+    server.plan = lambda prompt, attempt: packing if attempt < 2 else "ok"
+    (exchange,) = ask(tmp_path, 1)
+    if packing == "odd_packing":
+        assert (exchange.status, exchange.reason) == ("failed", "unreadable")
+    else:
+        assert exchange.status == "ok", "what is damaged on the way is asked for again"
+
+
 def test_a_deeply_nested_answer_is_text_that_nobody_can_read(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "deep_text"
     (exchange,) = ask(tmp_path, 1)

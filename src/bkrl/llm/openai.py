@@ -12,8 +12,10 @@ and validated by whoever asked.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +36,8 @@ T = TypeVar("T")
 MAX_BODY = 4 * 2**20
 """Larger answers are dropped while they arrive; so are larger lines of a batch's output."""
 CONNECT_SECONDS = 15.0
+_ZLIB = ("gzip", "x-gzip", "deflate")
+_PIECE = 2**16
 _OFFICIAL = "https://api.openai.com/v1"
 _REFUSAL = (
     "unsupported",
@@ -206,8 +210,8 @@ class OpenAIBackend:
             raise self._status_fault(error) from None
         except openai.APIConnectionError as error:
             raise _connection_fault(error) from None
-        except TooLarge as error:
-            raise Fault("item", "reply too long", str(error), billed=True) from None
+        except Fault:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the SDK lets through must not end a run of thousands
             told = f"{type(error).__name__}: {redacted(str(error), self.secret)}"
             raise Fault("retry", "client", told, billed=True) from None
@@ -244,10 +248,6 @@ class Refused(Exception):
         self.words = words
 
 
-class TooLarge(Exception):
-    """An answer is larger than MAX_BODY, or would be once unpacked."""
-
-
 def _connection() -> tuple[str, str, bool]:
     """Address, key ("" if none) and whether it is Azure, from the environment."""
     url, key = os.environ.get("OPENAI_BASE_URL", ""), os.environ.get("OPENAI_API_KEY", "")
@@ -269,28 +269,31 @@ def _client(url: str, key: str, azure: bool) -> openai.AsyncOpenAI:
     # The SDK moved from httpx to httpx2 with version 3; both have the same interface.
     http = import_module("httpx2" if find_spec("httpx2") else "httpx")
 
-    class Capped(http.AsyncByteStream):  # type: ignore[name-defined, misc]
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
+    class Unpacked(http.AsyncByteStream):  # type: ignore[name-defined, misc]
+        def __init__(self, inner: Any, packed: bool, most: float) -> None:
+            self._inner, self._packed, self._most = inner, packed, most
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
-            async for chunk in self._inner:
-                size += len(chunk)
-                if size > MAX_BODY:
-                    raise TooLarge(f"an answer of more than {MAX_BODY // 2**20} MB was refused")
-                yield chunk
+            async for piece in _unpacked(self._inner) if self._packed else self._inner:
+                size += len(piece)
+                if size > self._most:
+                    told = f"an answer of more than {MAX_BODY // 2**20} MB was refused"
+                    raise Fault("item", "reply too long", told, billed=True)
+                yield piece
 
         async def aclose(self) -> None:
             await self._inner.aclose()
 
     async def cap(response: Any) -> None:
-        # Plain bytes are asked for, so that compression cannot pass MAX_BODY.
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise TooLarge("an answer came compressed although it was asked for as it is")
+        # Plain bytes are asked for; who packs them all the same is unpacked here, where the size is watched on the way.
+        encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "", *_ZLIB):
+            told = f"an answer came packed as {encoding[:40]} although it was asked for as it is"
+            raise Fault("item", "unreadable", told, billed=True)
         # Files of batches are read line by line, each line bounded.
-        if not response.request.url.path.endswith("/content"):
-            response.stream = Capped(response.stream)
+        most = math.inf if response.request.url.path.endswith("/content") else MAX_BODY
+        response.stream = Unpacked(response.stream, encoding in _ZLIB, most)
 
     # No redirect carries the key elsewhere.
     client = http.AsyncClient(
@@ -309,9 +312,34 @@ def _client(url: str, key: str, azure: bool) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=url, **common)
 
 
+async def _unpacked(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Chunks of a gzip or zlib stream as pieces of what it holds, none larger than `_PIECE`, however well it is packed.
+
+    Raises:
+        Fault: it is damaged or ends too early.
+    """
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: told from its first bytes which of the two it is
+    empty = True
+    try:
+        async for chunk in chunks:
+            empty = empty and not chunk
+            while chunk and not unpack.eof:
+                piece = unpack.decompress(chunk, _PIECE)
+                chunk = unpack.unconsumed_tail
+                yield piece
+        while piece := unpack.decompress(b"", _PIECE):
+            yield piece
+    except zlib.error:
+        raise Fault("retry", "unreadable", "the answer came packed, and damaged", billed=True) from None
+    if not unpack.eof and not empty:
+        raise Fault("retry", "unreadable", "the answer came packed, and ends too early", billed=True)
+
+
 def _connection_fault(error: BaseException) -> Fault:
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, Fault):
+            return cause
         kind = type(cause).__name__
         if kind in ("ConnectError", "ConnectTimeout", "UnsupportedProtocol", "gaierror"):
             return Fault("retry", "unreachable", "The server cannot be reached; check OPENAI_BASE_URL and the network")
