@@ -11,7 +11,8 @@ from bkrl.errors import InputError, RunFailed
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy, Exchange
-from bkrl.llm.protocol import Message, Request
+from bkrl.llm.local import LocalBackend
+from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from tests.llm.tiny_model import build
@@ -73,8 +74,32 @@ def test_another_model_in_the_same_folder_is_another_key(model: Path, tmp_path: 
 
 
 def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    for name in ("nobody/nothing", "no name/of a/model"):
+        with pytest.raises(InputError, match="fetch it first with `hf download"):
+            open_backend(f"hf:{name}")
+        assert open_backend(f"hf:{name}", Connection(asking=False)).identity is not None, "a dry run needs none"
     with pytest.raises(InputError, match="no model folder"):
         open_backend("hf:./nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunFailed, match="cannot be loaded"):
         ask(tmp_path / "empty", tmp_path / "cache", [request("x")])
+
+
+def replies(backend: LocalBackend, requests: list[Request]) -> list[Reply]:
+    """What comes of one batch."""
+    answers = backend._answer(requests)
+    assert all(isinstance(answer, Reply) for answer in answers)
+    return answers  # type: ignore[return-value]
+
+
+def test_neighbours_change_neither_room_nor_draw(model: Path) -> None:
+    backend = open_backend(f"hf:{model}")
+    assert isinstance(backend, LocalBackend)
+    backend._prompt = lambda messages: [5] * int(messages[0].text)  # type: ignore[method-assign]
+    endless = [replace(request(length), max_tokens=20) for length in ("4", "60", "10", "62")]
+    assert [reply.completion_tokens for reply in replies(backend, endless)] == [20, 4, 20, 2]
+    drawn = [Request((Message("user", "4"),), temperature=50.0, max_tokens=12, sample=sample) for sample in range(4)]
+    together = replies(backend, drawn)
+    assert [replies(backend, [one])[0] for one in drawn] == together
+    assert replies(backend, drawn[::-1]) == together[::-1]
+    assert len({reply.text for reply in together}) > 1

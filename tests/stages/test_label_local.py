@@ -45,3 +45,13 @@ def test_a_tiny_local_model_labels_end_to_end_without_a_hub(
     assert json.loads(capsys.readouterr().out)["facts"]["usage"]["sent"] == 0
     for name in ("preferences.parquet", "responses.parquet"):
         assert (tmp_path / "second" / name).read_bytes() == run.file(name).read_bytes()
+
+
+def test_a_model_that_is_nowhere_is_refused_before_there_is_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    command = ["label", str(data), "--llm", "hf:nobody/nothing", "--cache", str(tmp_path / "cache")]
+    assert run_command([*command, "--out", str(tmp_path / "out")]) == 3
+    assert "hf download nobody/nothing" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()

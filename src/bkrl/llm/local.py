@@ -1,7 +1,12 @@
 """`hf:NAME_OR_PATH`: a transformers model on this machine, CPU or CUDA. Requests are gathered into batches.
 
-The model is loaded when the first request comes. Its chat template shapes the prompt; a model without one gets the
-turns as plain text. Answers are stored under the model's name, and for a folder also under its content.
+A name is a model in the local cache of Hugging Face; nothing is fetched here. The model is loaded when the first
+request comes. Its chat template shapes the prompt; a model without one gets the turns as plain text. Answers are stored
+under the model's name, and for a folder also under its content.
+
+Who a request shares a batch with changes neither its room for an answer nor what is drawn: requests with less room than
+others, and those with a temperature (transformers draws a whole batch from one generator), are answered apart. What is
+left is rounding: a batch is padded, so where two words are almost equally likely an answer may turn out otherwise.
 """
 
 from __future__ import annotations
@@ -22,10 +27,9 @@ _HEAD_BYTES = 1 << 16
 
 
 class LocalBackend:
-    """One causal language model. InputError when it cannot be loaded."""
+    """One causal language model. InputError when it is not on this machine."""
 
     def __init__(self, spec: str, connection: Connection) -> None:
-        del connection
         self.name = f"hf:{spec}"
         self._spec = spec
         self.identity: Mapping[str, str] = {"kind": "hf", "model": spec, "host": "local"}
@@ -34,6 +38,11 @@ class LocalBackend:
             self.identity = {"kind": "hf", "model": folder.name, "host": "local", "content": _content(folder)}
         elif spec.startswith((".", "/", "~")):
             raise InputError(f"There is no model folder {spec}.")
+        elif connection.asking and not _cached(spec):
+            raise InputError(
+                f"There is no model folder {spec} and no model of that name on this machine; fetch it first with "
+                f"`hf download {spec}`, or name a folder."
+            )
         self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._model: Any = None
@@ -92,45 +101,53 @@ class LocalBackend:
                     future.set_exception(outcome)
 
     def _answer(self, requests: Sequence[Request]) -> list[Reply | Exception]:
-        """Answer a batch that shares temperature and length; runs in a thread."""
-        import torch
-
+        """Answer requests that share temperature and length, in their order; runs in a thread."""
         if self._model is None:
             self._load()
-        tokenizer, model = self._tokenizer, self._model
         prompts = [self._prompt(request.messages) for request in requests]
-        limit = getattr(model.config, "max_position_embeddings", None) or 10**9
-        outcomes: list[Reply | Exception | None] = [None] * len(requests)
-        for number, tokens in enumerate(prompts):
-            if len(tokens) + 1 > limit:
-                text = f"the prompt has {len(tokens)} tokens, the model reads {limit}"
+        limit = getattr(self._model.config, "max_position_embeddings", None) or 10**9
+        outcomes: dict[int, Reply | Exception] = {}
+        groups: dict[tuple[int, int], list[int]] = {}
+        for number, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+            room = min(request.max_tokens, limit - len(prompt))
+            if room < 1:
+                text = f"the prompt has {len(prompt)} tokens, the model reads {limit}"
                 outcomes[number] = Fault("item", "context length", text)
-        open_ = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        if open_:
-            longest = max(len(prompts[number]) for number in open_)
-            pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (tokenizer.eos_token_id or 0)
-            ids = torch.full((len(open_), longest), pad, dtype=torch.long)
-            mask = torch.zeros((len(open_), longest), dtype=torch.long)
-            for row, number in enumerate(open_):
-                ids[row, longest - len(prompts[number]) :] = torch.tensor(prompts[number])
-                mask[row, longest - len(prompts[number]) :] = 1
-            first = requests[open_[0]]
-            drawing: dict[str, Any] = {"do_sample": False}
-            if first.temperature > 0:
-                drawing = {"do_sample": True, "temperature": first.temperature}
-            seed = int(request_key(self.identity, first)[:15], 16)
-            with torch.random.fork_rng(), torch.inference_mode():
-                torch.manual_seed(seed)
-                written = model.generate(
-                    input_ids=ids.to(model.device),
-                    attention_mask=mask.to(model.device),
-                    max_new_tokens=min(first.max_tokens, limit - longest),
-                    pad_token_id=pad,
-                    **drawing,
-                )
-            for row, number in enumerate(open_):
-                outcomes[number] = self._reply(written[row, longest:].tolist(), len(prompts[number]))
-        return [outcome for outcome in outcomes if outcome is not None]
+            else:
+                groups.setdefault((room, number if request.temperature > 0 else -1), []).append(number)
+        for (room, _), numbers in groups.items():
+            written = self._write([prompts[number] for number in numbers], room, requests[numbers[0]])
+            for number, tokens in zip(numbers, written, strict=True):
+                outcomes[number] = self._reply(tokens, len(prompts[number]))
+        return [outcomes[number] for number in range(len(requests))]
+
+    def _write(self, prompts: Sequence[list[int]], room: int, first: Request) -> list[list[int]]:
+        """What the model writes after each prompt, at most `room` tokens, drawn as the first of the requests wants."""
+        import torch
+
+        tokenizer, model = self._tokenizer, self._model
+        longest = max(map(len, prompts))
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (tokenizer.eos_token_id or 0)
+        ids = torch.full((len(prompts), longest), pad, dtype=torch.long)
+        mask = torch.zeros((len(prompts), longest), dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        drawing: dict[str, Any] = {"do_sample": False}
+        if first.temperature > 0:
+            drawing = {"do_sample": True, "temperature": first.temperature}
+        seed = int(request_key(self.identity, first)[:15], 16)
+        with torch.random.fork_rng(), torch.inference_mode():
+            torch.manual_seed(seed)
+            written = model.generate(
+                input_ids=ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                max_new_tokens=room,
+                pad_token_id=pad,
+                **drawing,
+            )
+        rows: list[list[int]] = written[:, longest:].tolist()
+        return rows
 
     def _reply(self, tokens: list[int], prompt_tokens: int) -> Reply:
         ends = self._model.generation_config.eos_token_id
@@ -161,8 +178,8 @@ class LocalBackend:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._spec)
-            model = AutoModelForCausalLM.from_pretrained(self._spec, dtype="auto")
+            self._tokenizer = AutoTokenizer.from_pretrained(self._spec, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(self._spec, dtype="auto", local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise Fault("stop", "model", f"The model {self._spec} cannot be loaded ({reason[:200]})") from None
@@ -171,6 +188,17 @@ class LocalBackend:
 
 def _drawing(request: Request) -> tuple[float, int]:
     return request.temperature, request.max_tokens
+
+
+def _cached(name: str) -> bool:
+    """Whether a model of that name lies in the cache of Hugging Face."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:  # no name that a model can have
+        return False
 
 
 def _content(folder: Path) -> str:
