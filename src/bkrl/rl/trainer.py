@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bkrl.errors import InputError
-from bkrl.reporter import Reporter
+from bkrl.reporter import Reporter, percent
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.ppo import PPO
 from bkrl.rl.streams import StatefulStream
@@ -197,8 +197,8 @@ class _Watch:
             self._say(
                 "entropy",
                 ppo.step,
-                f"the policy's entropy has collapsed ({entropy:.4f}) while it succeeds in {success:.0%} of episodes; "
-                "a larger --ent-coef keeps it exploring",
+                f"the policy's entropy has collapsed ({entropy:.4f}) while it succeeds in {percent(success)} of "
+                "episodes; a larger --ent-coef keeps it exploring",
             )
         if kl > 0.5:
             self._say(

@@ -16,7 +16,7 @@ from bkrl.errors import InputError
 from bkrl.files import atomic_write, to_json
 from bkrl.jit import announced
 from bkrl.report.statistics import t_interval, wilson_interval
-from bkrl.reporter import Reporter
+from bkrl.reporter import Reporter, percent, percents
 from bkrl.rl.play import MOST_AT_ONCE, Episode, play
 from bkrl.rl.policy import Policy
 from bkrl.run import Run
@@ -180,8 +180,8 @@ def _row(mode: str, scores: dict[str, Any]) -> list[str]:
     rate = scores["success_rate"]
     return [
         mode,
-        f"{rate['mean']:.1%}",
-        f"{rate['low']:.1%} to {rate['high']:.1%}",
+        percent(rate["mean"], 1),
+        percents(rate["low"], rate["high"], 1),
         f"{scores['return']['mean']:.3f}",
         f"{scores['length']['mean']:.1f}",
     ]

@@ -36,7 +36,7 @@ from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import find_price, unknown_price
 from bkrl.llm.protocol import Connection, Message, Request, Tier
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
+from bkrl.reporter import Reporter, percent
 from bkrl.rng import generator
 from bkrl.run import Run
 from bkrl.schema import PREFERENCES, RESPONSES
@@ -376,7 +376,7 @@ def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Rep
         tie = facts["tie"]["rate"]
         reporter.say(
             f"{facts['labelled']:,} pairs labelled, {facts['identical']:,} identical"
-            + ("" if tie is None else f", ties {tie:.1%}, invalid {facts['invalid']['rate']:.1%}")
+            + ("" if tie is None else f", ties {percent(tie, 1)}, invalid {percent(facts['invalid']['rate'], 1)}")
             + "."
         )
     elif config.variant == "goal":
