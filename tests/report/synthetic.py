@@ -162,7 +162,8 @@ def train_rs(
     out = root / settings.pop("name", f"{alg}-{env[-12:]}-s{seed}")
     last = settings.pop("last", len(STEPS))
     config = TrainRsConfig(alg=alg, env=env, seed=seed, potential=potential, out=out, **settings)
-    inputs = {"potential": potential} if potential is not None else {}
+    given = {"potential": potential, "init_from": config.init_from}
+    inputs = {name: path for name, path in given.items() if path is not None}
     run = Run.create(out, stage="train-rs", config=config, inputs=inputs)
     for step, value in curve(half, seed, last):
         run.log(step, **{"eval/success_rate": value, "eval/return": 0.9 * value, "eval/length": 400 - 300 * value})

@@ -16,9 +16,10 @@ from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
 from bkrl.report.export import _safe, export_curves
 from bkrl.report.markdown import write_results
+from bkrl.report.provenance import follow
 from bkrl.reporter import Reporter
 from bkrl.stages import report
-from tests.report.synthetic import KEY, RED, STEPS, study, train_rs
+from tests.report.synthetic import KEY, RED, STEPS, evaluate, study, train_rs
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,17 @@ def test_a_folder_stands_for_its_training_runs(runs: list[Path], tmp_path: Path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="there is no train-rs run in it"):
         export_curves([tmp_path / "empty"], tmp_path / "x.csv", "csv", False)
+
+
+def test_what_others_began_from_is_not_exported(tmp_path: Path):
+    first = train_rs(tmp_path, "ppo", 1)
+    second = train_rs(tmp_path, "ppo", 2, name="second", init_from=first)
+    judged = evaluate(tmp_path, second)
+    assert len(follow([judged]).of("train-rs")) == 2
+    for named, wanted in (([second], {second}), ([judged], {second}), ([second, first], {first, second})):
+        out = tmp_path / f"{len(list(tmp_path.glob('*.csv')))}.csv"
+        export_curves(named, out, "csv", False)
+        assert {row["run"] for row in csv.DictReader(out.open())} == {path.as_posix() for path in wanted}
 
 
 def test_methods_with_their_intervals(runs: list[Path], tmp_path: Path):

@@ -64,7 +64,9 @@ def trace(
 
 
 def export_curves(
-    runs: Annotated[list[Path], typer.Argument(help="train-rs runs, runs that rest on them, or folders of runs")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="train-rs runs, evaluations or reports of them, or folders of runs")
+    ],
     out: Annotated[Path, typer.Option("--out", help="file to write; must not exist")],
     to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="format")] = "csv",
     summary: Annotated[

@@ -16,7 +16,7 @@ from bkrl.files import atomic_write, make_folder, write_table
 from bkrl.report.comparison import compare_all
 from bkrl.report.figures import METRICS, bands_of
 from bkrl.report.groups import Group, curves_of, group_runs
-from bkrl.report.provenance import follow, named
+from bkrl.report.provenance import Chain, Node, follow, named
 from bkrl.report.runs import training_runs
 
 _RUN = ("world", "method", "alg", "form", "control", "seed", "run", "metric", "step", "value")
@@ -46,8 +46,9 @@ def export_curves(
         raise UsageError("Name the runs, for example: bkrl export curves logs/ppo-* --to csv --out curves.csv")
     if out.exists():
         raise UsageError(f"{out} is there already; choose another --out.")
-    chain = follow(named(runs, ("train-rs",)))
-    trained, problems = training_runs(chain, list(chain.nodes.values()))
+    paths = named(runs, ("train-rs",))
+    chain = follow(paths)
+    trained, problems = training_runs(chain, _meant(chain, paths))
     if not trained:
         raise InputError((chain.problems + problems + ["There is no train-rs run among these."])[0])
     groups, repeated = group_runs(trained)
@@ -61,6 +62,18 @@ def export_curves(
         write_table(out, pa.Table.from_pylist([dict(zip(header, row, strict=True)) for row in rows], schema=schema))
     facts = {"out": out.as_posix(), "rows": len(rows), "runs": len(trained), "methods": len(groups)}
     return facts, [*chain.problems, *problems, *repeated]
+
+
+def _meant(chain: Chain, paths: Sequence[Path]) -> list[Node]:
+    """The train-rs runs among those named, and the nearest ones that the others rest on: not what those began from."""
+    found: dict[str, Node] = {}
+    queue = [chain.nodes[path.as_posix()] for path in paths if path.as_posix() in chain.nodes]
+    for node in queue:  # grows
+        if node.stage == "train-rs":
+            found[node.key] = node
+        else:
+            queue += [chain.nodes[link.found] for link in node.links if link.found is not None]
+    return [node for node in chain.nodes.values() if node.key in found]
 
 
 def _head(group: Group) -> tuple[str, ...]:
