@@ -80,8 +80,11 @@ def test_a_malformed_price_list_is_refused(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(InputError, match="price list"):
         find_price(openai_at("h", "m"), file)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"none.toml cannot be read \(No such file or directory\); name another"):
         find_price(openai_at("h", "m"), tmp_path / "none.toml")
+    file.write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"cannot be read \(it is not UTF-8 text\); name another"):
+        find_price(openai_at("h", "m"), file)
 
 
 def test_a_reply_costs_what_its_tokens_and_its_tier_say() -> None:

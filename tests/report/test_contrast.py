@@ -109,6 +109,9 @@ def test_one_method_in_two_places_is_compared_seed_by_seed(folder: Path, tmp_pat
 def test_what_cannot_be_used_is_said(folder: Path, tmp_path: Path):
     with pytest.raises(InputError, match="no run or folder of runs"):
         contrast(str(folder / "nothing"), str(folder / "ppo"), 0.8)
+    (tmp_path / "afile").write_text("x")
+    with pytest.raises(InputError, match="afile is a file, and a run is a folder; name the folder"):
+        contrast(str(tmp_path / "afile"), str(tmp_path / "afile"), 0.8)
     with pytest.raises(UsageError, match="same runs"):
         contrast(str(folder / "ppo"), str(folder / "ppo"), 0.8)
     for seed in (1, 2):

@@ -109,7 +109,8 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The price list {file} cannot be read ({error}).") from None
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise InputError(f"The price list {file} cannot be read ({reason}); name another with --prices.") from None
 
 
 def _first(entries: list[tuple[str, str, Price]], model: str, host: str) -> Price | None:

@@ -171,6 +171,8 @@ def _paths(side: str) -> tuple[list[Path], str]:
         if matches and any(letter in text for letter in "*?["):
             return [run for match in matches for run in runs_below(match, TRAINED)], method
     path = Path(side)
+    if path.is_file():
+        raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
     near = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
     raise InputError(f"There is no run or folder of runs at {side}.{did_you_mean(path.name, near)}")
 
