@@ -16,7 +16,7 @@ _LLMS = (
     ("rules", "nothing", "embedded hand-written heuristics: no language model, no key, no network"),
     ("openai:MODEL", "OPENAI_API_KEY", "any OpenAI-compatible endpoint (OPENAI_BASE_URL: vLLM, Ollama, llama.cpp, …)"),
     ("hf:NAME_OR_PATH", "the weights", "a local transformers model"),
-    ("replay:RUN_OR_FILE", "a label run or a file", "answers that were given before; a question never asked is an error"),
+    ("replay:RUN_OR_FILE", "a label run or a file", "answers given before; a question never asked is an error"),
     ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward"),
 )
 _POTENTIALS = (
