@@ -207,3 +207,13 @@ def test_settings_that_cannot_work_leave_nothing_behind(tmp_path, capsys):
     assert run_command(["train-rs", "--num-envs", "3", "--num-steps", "5", "--out", str(out)]) == 2
     assert "--num-minibatches" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_name_that_no_file_can_have_gets_a_sentence(capsys):
+    assert run_command(["show", "a" * 300]) == 1
+    assert "File name too long" in capsys.readouterr().err
+
+
+def test_a_closed_stdout_is_no_error():
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m bkrl.cli list algs >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -75,3 +75,31 @@ def test_no_terminal_breaks_a_word_of_a_table(screen, width):
 def test_a_pipe_gets_one_line_for_a_row(capsys):
     console.print_table("", ("run", "what"), [("a", "b " * 400)])
     assert any(line.count("b") == 400 for line in capsys.readouterr().out.splitlines())
+
+
+def test_what_others_wrote_does_not_reach_the_terminal_as_commands(screen):
+    terminal = screen(100)
+    console.print_table("logs/[b]\x1b[31m[/x]", ("run", "what"), [("a\x1b]0;owned\x07", "\x1b[2J wiped")])
+    console.print_picture([[("\x1b[2J", 0)]])
+    text = terminal.file.getvalue()
+    assert "\x1b" not in text.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert "logs/[b]" in text
+    assert "[/x]" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.00042, "0.00042"), (0.0, "0.000"), (0.5, "0.500"), (float("nan"), "–"), (-3e-9, "-3e-09")]
+)
+def test_a_small_number_is_not_nothing(value, text):
+    assert console.cell(value) == text
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not console.is_live()
+    assert isinstance(console.reporter(), console.PlainReporter)
+    monkeypatch.setenv("TERM", "xterm")
+    assert console.is_live()
+    assert isinstance(console.reporter(), console.LiveReporter)

@@ -139,3 +139,37 @@ def test_the_live_picture_ends_with_the_last_frame(capsys):
     frames = iter([([[("one", 0)]], False), ([[("two", 1)]], True)])
     console.show_pictures(lambda width, height: next(frames), 0.0)
     assert next(frames, None) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 700, "eval/success_rate": NaN}',
+        '{"step": 700, "eval/success_rate": -Infinity, "time/sps": 1e999}',
+        '{"step": 700, "eval/success_rate": 1' + "0" * 400 + "}",
+        '{"step": 1' + "0" * 400 + ', "eval/success_rate": 1}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_number_is_no_point(tmp_path, line, capsys):
+    run = write(tmp_path / "a", ROWS, torn=line + "\n")
+    assert run_command(["watch", "--once", str(run)]) == 0
+    assert "1.000, best 1.000" in capsys.readouterr().out
+    assert run_command(["watch", "--json", str(run)]) == 0
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "config", ['{"config": [1]}', '{"config": {"steps": 1e999}}', '{"config": {"steps": "x"}}', "[]"]
+)
+def test_a_config_of_another_kind_only_hides_the_end(tmp_path, config):
+    run = write(tmp_path / "a", ROWS)
+    (run / "config.json").write_text(config)
+    assert watching.read_curves(WatchConfig(runs=(run,)))[0].total == 0
+
+
+@pytest.mark.parametrize("width", [1, 5, 9, 10, 40])
+def test_a_terminal_may_be_narrow(tmp_path, width):
+    write(tmp_path / "a", ROWS)
+    curves = watching.read_curves(WatchConfig(runs=(tmp_path,)))
+    assert watching.frame(curves, "success", width, 10)

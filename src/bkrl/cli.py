@@ -49,7 +49,10 @@ app = typer.Typer(
 
 _PIPELINE = "The pipeline, in order"
 # What is wrong with a place rather than with bkrl.
-_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR)
+_PLACE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+    errno.ELOOP,
+)  # fmt: skip
 
 
 def _stage(module: str) -> Callable[[Any, bool], None]:
@@ -153,7 +156,9 @@ def _on_sigterm(number: int, frame: Any) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _on_sigterm)
-    for stream in (sys.stdout, sys.stderr):  # a terminal that has no Φ shows a question mark
+    if sys.stdout is None:  # closed, as by >&-: nobody wants to know
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+    for stream in (sys.stdin, sys.stdout, sys.stderr):  # a terminal that has no Φ shows a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     sys.exit(run_command())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 from bkrl.reporter import Board, Line, Reporter, Update
 
@@ -126,8 +128,8 @@ class PlainReporter(Reporter):
 
 
 def reporter() -> Reporter:
-    """Live bars when stderr is a terminal, plain lines otherwise."""
-    return LiveReporter() if sys.stderr.isatty() else PlainReporter()
+    """Live bars when stderr is a terminal that can be drawn on, plain lines otherwise."""
+    return LiveReporter() if _can_draw(sys.stderr) else PlainReporter()
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -143,15 +145,14 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
     widths = _widths([header, *texts], screen.width) if any(header) else [None] * len(header)
     if not widths:
         if title:
-            screen.print(Text(title, style="bold"))
+            screen.print(Text(_visible(title), style="bold"))
         for row in rows:
             print_table("", ("", ""), list(zip(header, row, strict=True)))
         return
     table = Table(
-        title=title or None,
+        title=Text(_visible(title), style="bold") if title else None,
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        title_style="bold",
         pad_edge=False,
         show_header=any(header),
     )
@@ -161,6 +162,11 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
     for line in texts:
         table.add_row(*map(Text, line))
     screen.print(table)
+
+
+def _visible(text: str) -> str:
+    """Text of others for a terminal: nothing in it moves the cursor or changes a colour."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _widths(rows: Sequence[Sequence[str]], screen: int) -> list[int | None]:
@@ -215,20 +221,25 @@ def _coloured(picture: Picture) -> Any:
     for row in picture:
         text = Text(no_wrap=True, overflow="crop")
         for part, number in row:
-            text.append(part, style=None if number is None else _PALETTE[number % len(_PALETTE)])
+            text.append(_visible(part), style=None if number is None else _PALETTE[number % len(_PALETTE)])
         rows.append(text)
     return Text("\n").join(rows)
 
 
 def is_live() -> bool:
-    """Whether stdout is a terminal, which can be drawn on again and again."""
-    return sys.stdout.isatty()
+    """Whether stdout is a terminal that can be drawn on again and again."""
+    return _can_draw(sys.stdout)
+
+
+def _can_draw(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that moves its cursor: one of an editor (TERM=dumb) would show nothing at all."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
 def picture_size() -> tuple[int, int]:
     """Columns and rows that a single picture may have: those of the terminal, or PICTURE_SIZE for a pipe."""
     size = _stdout().size
-    return (size.width, size.height - 1) if is_live() else PICTURE_SIZE
+    return (size.width, size.height - 1) if sys.stdout.isatty() else PICTURE_SIZE
 
 
 def print_json(value: Any) -> None:
@@ -243,8 +254,7 @@ def print_text(text: str) -> None:
 
 def error(text: str) -> None:
     """One sentence on stderr, control characters made visible."""
-    clean = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    sys.stderr.write(f"bkrl: {clean}\n")
+    sys.stderr.write(f"bkrl: {_visible(text)}\n")
 
 
 _COLOURS = {"running": "cyan", "queued": "blue", "failed": "red", "done": "green", "waiting": "dim"}
@@ -307,17 +317,19 @@ def _rate(rate: float, unit: str) -> str:
 
 def cell(value: Any) -> str:
     """A plain value as people read it in a table."""
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
+        if 0 < abs(value) < 0.001:
+            return f"{value:.2g}"  # what something costs is seldom nothing
         return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+        return _visible(json.dumps(value, ensure_ascii=False))
+    return _visible(str(value))
 
 
 def _stdout() -> Any:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from bkrl.config import WatchConfig
 from bkrl.errors import BkrlError, InputError, UsageError
@@ -83,15 +83,25 @@ def _curve(run: Path, name: str, metric: str) -> Curve:
     rows = _rows(run / "metrics.jsonl")
     points: list[tuple[float, float]] = []
     for key in _KEYS.get(metric, (metric,)):
-        found = {row["step"]: float(row[key]) for row in rows if isinstance(row.get(key), (int, float))}
+        found = {row["step"]: float(row[key]) for row in rows if _is_number(row.get(key))}
         points = points or sorted(found.items())
-    rates = [row["time/sps"] for row in rows if isinstance(row.get("time/sps"), (int, float))]
+    rates = [row["time/sps"] for row in rows if _is_number(row.get("time/sps"))]
     try:
-        total = int(read_json(run / "config.json")["config"].get("steps", 0))
-    except (BkrlError, KeyError, TypeError, ValueError):
-        total = 0
+        settings = read_json(run / "config.json").get("config")
+    except BkrlError:
+        settings = None
+    steps = settings.get("steps") if isinstance(settings, dict) else None
+    total = int(steps) if _is_number(steps) else 0
     step = max((row["step"] for row in rows), default=0)
     return Curve(name, tuple(points), step, total, rates[-1] if rates else 0.0, (run / "manifest.json").exists())
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether it can be drawn: a file may hold anything."""
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -104,9 +114,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and _is_number(row["step"]):
             rows.append(row)
     return rows
 
@@ -114,7 +124,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def frame(curves: Sequence[Curve], metric: str, width: int, height: int) -> list[Row]:
     """The picture: all curves in one chart, then a row for each run, in at most `height` rows of `width` columns."""
     listed = min(len(curves), max(height // 2, 1))
-    rows = _chart(curves, metric, width - _MARGIN, max(height - listed - 4, 3))
+    rows = _chart(curves, metric, max(width - _MARGIN, 1), max(height - listed - 4, 3))
     longest = max((len(curve.name) for curve in curves[:listed]), default=0)
     for number, curve in enumerate(curves[:listed]):
         rows.append(_legend(number, curve, min(longest, max(width - 60, 12)), width))

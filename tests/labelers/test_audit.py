@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.dataset import Dataset
-from bkrl.errors import InputError, UsageError
+from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.labelers import audit
 from bkrl.labelers.agreement import share
 from bkrl.labelers.tables import labels_of
@@ -122,6 +122,31 @@ def test_a_torn_last_line_costs_that_answer_only(run: Path) -> None:
         audit.hold(run, lines(), n=5)
 
 
+def test_a_last_answer_that_only_lacks_its_newline_is_kept(run: Path) -> None:
+    path = Path(audit.hold(run, lines("1", "2"), n=5)["answers"])
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))  # as some editors leave it, or a crash just there
+    assert audit.hold(run, lines("t"), n=5)["answered"] == 3
+    assert audit.hold(run, lines(), n=5)["answered"] == 3
+    assert len(path.read_bytes().splitlines()) == 3
+
+
+def test_half_a_line_on_a_full_disk_is_no_answer(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(audit.hold(run, lines("1"), n=5)["answers"])
+    before, write = path.read_bytes(), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: write(file, data[:9]))
+        with pytest.raises(RunFailed, match="are kept"):
+            audit.hold(run, lines("2"), n=5)
+    assert path.read_bytes() == before
+
+
+def test_a_number_too_large_is_a_damaged_line(run: Path) -> None:
+    path = Path(audit.hold(run, lines("1"), n=5)["answers"])
+    path.write_text('{"pair_id": Infinity}\n' + path.read_text())
+    with pytest.raises(InputError, match="line 1"):
+        audit.hold(run, lines(), n=5)
+
+
 def test_answers_given_for_other_labels_do_not_count(run: Path, dataset: Dataset, tmp_path: Path) -> None:
     audit.hold(run, lines("1"), n=5)
     other = runs.pref_run(tmp_path / "other", dataset, lambda request: '{"choice": "A"}', 5)
@@ -157,3 +182,11 @@ def test_the_command_reads_a_pipe(run: Path) -> None:
     assert json.loads(first.stdout)["pairs_left"] == 2
     assert "FIRST" in first.stderr
     assert json.loads(command(["t", "t"]).stdout)["answered"] == 4
+
+
+def test_bytes_that_are_no_text_are_no_answer(run: Path) -> None:
+    words = [sys.executable, "-m", "bkrl.cli", "label", "audit", str(run), "--n", "4", "--json"]
+    strict = dict(os.environ, PYTHONIOENCODING="utf-8:strict")
+    done = subprocess.run(words, input=b"1\n\xff\n2\n", capture_output=True, env=strict)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answered"] == 2

@@ -223,6 +223,8 @@ def test_the_commands(store: Store, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "h.example" in capsys.readouterr().out
     assert run_command(["cache", "prune", *where]) == 2
     assert run_command(["cache", "prune", *where, "--status", "refuse"]) == 2
+    for days in ("inf", "1e300"):
+        assert run_command(["cache", "prune", *where, "--older-than", days]) == 0
     assert "truncated, filtered, refused" in capsys.readouterr().err
     assert run_command(["cache", "prune", *where, "--status", "refused"]) == 0
     assert "Nothing has been removed" in capsys.readouterr().out

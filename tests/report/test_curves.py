@@ -72,7 +72,16 @@ def test_bands_by_number_of_seeds():
 
 
 @pytest.mark.parametrize(
-    ("steps", "text"), [(0, "0"), (950, "950"), (20_000, "20k"), (1_250_000, "1.25M"), (float("inf"), "∞")]
+    ("steps", "text"),
+    [
+        (0, "0"),
+        (950, "950"),
+        (20_000, "20k"),
+        (1_250_000, "1.25M"),
+        (999_700, "1M"),
+        (999.6, "1k"),
+        (float("inf"), "∞"),
+    ],
 )
 def test_step_labels(steps: float, text: str):
     assert curves.step_label(steps) == text

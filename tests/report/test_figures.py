@@ -15,7 +15,7 @@ from bkrl.errors import InputError
 from bkrl.report import svg
 from bkrl.report.comparison import Comparison, compare
 from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, Curve, band
-from bkrl.report.figures import MOST_LINES, figures_of, panels, profiles_of, styles_of
+from bkrl.report.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
 from bkrl.report.groups import SUCCESS, Group, Trained
 from bkrl.report.png import Panel, identity_of, write_png
 from bkrl.report.svg import Style
@@ -198,3 +198,11 @@ def test_a_foreign_picture_has_no_identity(tmp_path: Path):
     (tmp_path / "y.png").write_bytes(b"no")
     with pytest.raises(InputError, match="is not a PNG"):
         identity_of(tmp_path / "y.png")
+
+
+def test_numbers_are_not_extrapolated():
+    early, late = (
+        Band(name, steps, np.ones(len(steps)), np.ones(len(steps)), np.ones(len(steps)), 5, "t")
+        for name, steps in (("early", np.array([0.0, 500.0, 1000.0])), ("late", np.array([500.0, 1000.0])))
+    )
+    assert _points([early, late], True)["rows"][0] == ["0", "100 %", "–"]

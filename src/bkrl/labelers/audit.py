@@ -8,6 +8,7 @@ so that a later, longer audit goes on where a shorter one ended, and several aud
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -77,7 +78,7 @@ def read_answers(path: Path, manifest: str) -> dict[int, Answer]:
             entry = json.loads(line)
             answer = Answer(int(entry["pair_id"]), _choice(entry["choice"]), bool(entry["swapped"]))
             labels = str(entry["labels"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             if number == len(lines) - 1:
                 continue  # torn by a crash in the middle of its writing
             raise InputError(f"{path} is damaged at line {number + 1}; mend or remove that line.") from None
@@ -197,16 +198,23 @@ def _asked(ask: Ask, text: str) -> str:
 
 
 def _append(path: Path, entry: Mapping[str, Any]) -> None:
-    """One line, in one write, on the disk when this returns; a torn line before it is closed first."""
+    """One line, on the disk when this returns; a torn line before it is removed first, one that only lacks its end (an
+    editor, a crash just there) is a judgement and stays.
+    """
+    line = (json.dumps(entry) + "\n").encode()
     try:
         path.parent.mkdir(exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             size = os.fstat(file).st_size
-            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-            if torn:
-                os.ftruncate(file, _last_whole(path))
-            os.write(file, (json.dumps(entry) + "\n").encode())
+            whole = _last_whole(path)
+            if whole < size and _is_json(path.read_bytes()[whole:]):
+                line, whole = b"\n" + line, size
+            if whole < size:
+                os.ftruncate(file, whole)
+            if os.write(file, line) != len(line):  # the last bytes of a full disk: half a line is no line
+                os.ftruncate(file, whole)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file)
         finally:
             os.close(file)
@@ -217,6 +225,13 @@ def _append(path: Path, entry: Mapping[str, Any]) -> None:
 def _last_whole(path: Path) -> int:
     """Bytes up to the end of the last whole line."""
     return path.read_bytes().rfind(b"\n") + 1
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _choice(value: Any) -> Choice | None:

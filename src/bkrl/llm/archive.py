@@ -116,7 +116,7 @@ def prune(
         values.append(model)
     if older_than_days is not None:
         conditions.append("r.created < ?")
-        values.append(int(time.time() - older_than_days * _DAY))
+        values.append(int(max(time.time() - older_than_days * _DAY, 0.0)))  # also for days without end
     if statuses:
         conditions.append(f"r.status in ({','.join('?' * len(statuses))})")
         values += statuses

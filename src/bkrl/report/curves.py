@@ -109,6 +109,6 @@ def step_label(steps: float) -> str:
     if math.isinf(steps):
         return "∞"
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(steps) >= size:
+        if abs(steps) >= 0.9995 * size:  # what is rounded to the next size is said in it
             return f"{steps / size:.3g}{suffix}"
     return f"{steps:.0f}"

@@ -228,7 +228,10 @@ def _points(bands: Sequence[Band], share: bool, at_text: Any = step_label) -> di
     at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]
     show = percent if share else (lambda y: f"{y:.3g}")
     rows = [
-        [at_text(x), *(show(float(np.interp(x, b.steps, b.centre))) if x <= b.steps[-1] else "–" for b in bands)]
+        [
+            at_text(x),
+            *(show(float(np.interp(x, b.steps, b.centre))) if b.steps[0] <= x <= b.steps[-1] else "–" for b in bands),
+        ]
         for x in at
     ]
     return {"header": [b.label for b in bands], "rows": rows}

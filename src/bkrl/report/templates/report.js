@@ -1,6 +1,6 @@
 (() => {
   // Curves: the legend turns lines off and on, the pointer or the arrow keys read values, a switch makes x logarithmic.
-  const steps = (x) => (x >= 1e6 ? +(x / 1e6).toPrecision(3) + "M" : x >= 1e3 ? Math.round(x / 1e3) + "k" : +x.toPrecision(3));
+  const steps = (x) => (x >= 999.5e6 ? +(x / 1e9).toPrecision(3) + "G" : x >= 999.5e3 ? +(x / 1e6).toPrecision(3) + "M" : x >= 999.5 ? +(x / 1e3).toPrecision(3) + "k" : Math.round(x));
   for (const figure of document.querySelectorAll("figure.curves")) {
     const data = JSON.parse(figure.dataset.curves);
     const area = figure.querySelector(".area");
