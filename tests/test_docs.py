@@ -172,3 +172,18 @@ def test_make_help_knows_every_target():
     text = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"\.PHONY: (.*)", text)[1].split()) - {"help"}
     assert targets <= set(re.findall(r"make ([a-z-]+)", text))
+
+
+def test_the_potential_of_your_own_in_the_readme_trains():
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.S) if "class " in block]
+    short = code.replace("100_000", "8_192")
+    assert short != code
+    done = subprocess.run([sys.executable, "-c", short], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ratios_in_the_readme_stand_in_the_results():
+    results = (ROOT / "docs" / "results.md").read_text()
+    ratios = re.findall(r"(?:at most )?\d\.\d\d \(\d\.\d\d to \d\.\d\d\)", PAGES[0].read_text())
+    assert ratios
+    assert not [ratio for ratio in ratios if ratio not in results]
