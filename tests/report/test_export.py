@@ -6,6 +6,7 @@ import csv
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
@@ -114,6 +115,33 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
     for line in (line for line in text.split("\n") if line.startswith("|")):
         assert not re.search(r"\bnan\b|None", line), line
     assert str(made) not in re.sub(r"`[^`]*`", "", text)  # no place on this machine outside commands
+
+
+def test_pictures_are_found_from_the_page(made: Path, tmp_path: Path):
+    page = tmp_path / "docs" / "results.md"
+    write_results([made / "two"], page, tmp_path / "my site" / "img")
+    names = re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text())
+    assert len(names) == 2
+    for name in names:
+        assert " " not in name
+        assert (page.parent / unquote(name)).is_file(), name
+
+
+def test_a_title_begins_no_markup(made: Path, tmp_path: Path):
+    title = '</style><script>alert("1")</script>\n# x'
+    runs = tuple(sorted((made / "b").iterdir()))
+    report.run(ReportConfig(runs=runs, out=tmp_path / "r", title=title), Reporter())
+    write_results([tmp_path / "r"], tmp_path / "r.md", tmp_path / "images")
+    for page in (tmp_path / "r.md", tmp_path / "r" / "report.html"):
+        assert "<script>alert" not in page.read_text()
+        assert "</style><script" not in page.read_text()
+    assert "\n# x" not in (tmp_path / "r.md").read_text()
+
+
+def test_a_folder_is_no_page(made: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="is a folder"):
+        write_results([made / "two"], tmp_path, tmp_path / "images")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_runs_give_the_same_page(made: Path, tmp_path: Path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, make_folder, read_json
@@ -30,11 +33,13 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
     Returns what was written, and sentences about runs that are gone or were changed since a report was made.
 
     Raises:
-        UsageError: no report was named, or two have the same title.
+        UsageError: no report was named, two have the same title, or `out` is a folder.
         InputError: a folder is no complete report run, or was changed.
     """
     if not reports:
         raise UsageError("Name the report runs, for example: bkrl export results logs/reproduce/report")
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; name a file with --out.")
     runs = [Run.open(path, "report") for path in reports]
     titles = [_slug(str(run.config["config"]["title"])) for run in runs]
     twice = sorted({title for title in titles if titles.count(title) > 1})
@@ -59,7 +64,7 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
 def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tuple[str, list[tuple[Path, Path]]]:
     results = read_json(run.file("results.json"))
     timings = read_json(run.file("timings.json"))["timings"]
-    lines = [f"## {results['title']}", "", f"**{results['headline']}**", ""]
+    lines = [f"## {_text(results['title'])}", "", f"**{_text(results['headline'])}**", ""]
     lines += ["Made with", "", "```sh", *_commands(chain), "```", "", _counts(chain, run), ""]
     if chain.problems:
         lines += ["Not as it was when the report was made:", "", *_bullets(chain.problems), ""]
@@ -72,11 +77,11 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         light, dark = f"curves-{world['env']}.png", f"curves-{world['env']}-dark.png"
         names = [f"{slug}-{world['env'].lower()}{end}.png" for end in ("", "-dark")]
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
-        where = images.relative_to(page).as_posix() if images.is_relative_to(page) else images.as_posix()
+        where = quote(Path(os.path.relpath(images, page)).as_posix())  # as the page finds them; srcset splits at spaces
         told = f"Success rate against environment steps in {world['env']}: {_told(world)}"
         lines += [
             f'<picture><source media="(prefers-color-scheme: dark)" srcset="{where}/{names[1]}">',
-            f'<img alt="{told}" src="{where}/{names[0]}"></picture>',
+            f'<img alt="{escape(told)}" src="{where}/{names[0]}"></picture>',
             "",
             *_world(world, results["threshold"]),
         ]
@@ -244,14 +249,19 @@ def _p(p: Mapping[str, Any] | None) -> str:
 
 
 def _bullets(texts: Iterable[str]) -> list[str]:
-    return [f"* {text}" for text in texts]
+    return [f"* {_text(text)}" for text in texts]
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(_text(str(cell)).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
+
+
+def _text(text: str) -> str:
+    """Text of others on one line, in which no markup begins."""
+    return " ".join(text.replace("<", "&lt;").split())
 
 
 def _slug(title: str) -> str:
