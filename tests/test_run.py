@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.files import atomic_write, read_table, to_json, write_table
-from bkrl.run import Run, busy, check_inputs, hold
+from bkrl.files import atomic_write, make_folder, read_table, to_json, write_table
+from bkrl.run import Run, busy, changed, check_inputs, hold
 from bkrl.schema import GOALS
 
 
@@ -47,7 +47,7 @@ def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):
     finished(tmp_path / "r")
     assert Run.create(tmp_path / "r", stage="label", config=Config()).complete
     assert Run.create(tmp_path / "r", stage="label", config=Config(cache=Path("other"))).complete
-    with pytest.raises(UsageError, match="another seed"):
+    with pytest.raises(UsageError, match="holds a run that differs in seed"):
         Run.create(tmp_path / "r", stage="label", config=Config(seed=2))
     with pytest.raises(UsageError, match="another stage"):
         Run.create(tmp_path / "r", stage="collect", config=Config())
@@ -65,7 +65,7 @@ def test_a_run_that_has_only_its_config_is_replaced(tmp_path):
         Run.create(tmp_path / "r", stage="label", config=Config(seed=3))
     corrected.log(0, x=1.0)
     corrected.release()
-    with pytest.raises(UsageError, match="another seed"):
+    with pytest.raises(UsageError, match="holds a run that differs in seed"):
         Run.create(tmp_path / "r", stage="label", config=Config(seed=3))
 
 
@@ -116,6 +116,41 @@ def test_a_file_is_no_run(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is a file, and a run is a folder"):
         Run.open(tmp_path / "file")
+
+
+def test_what_is_made_anew_replaces_its_own_kind_alone(tmp_path):
+    for number in (1, 2):
+        run = Run.renew(tmp_path / "r", stage="report", config=Config(seed=number))
+        run.file("a.txt").write_text(str(number))
+        run.finish(["a.txt"])
+    assert Run.open(tmp_path / "r").config["config"]["seed"] == 2
+    with pytest.raises(UsageError, match="holds another run; choose another --out"):
+        Run.renew(tmp_path / "r", stage="potential-report", config=Config())
+    (tmp_path / "r" / "config.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read as JSON"):
+        Run.renew(tmp_path / "r", stage="report", config=Config())
+    assert (tmp_path / "r" / "a.txt").read_text() == "2"
+
+
+def test_a_file_can_be_an_input(tmp_path):
+    (tmp_path / "weights").write_bytes(b"1")
+    run = Run.create(tmp_path / "r", stage="train-rs", config=Config(), inputs={"init_from": tmp_path / "weights"})
+    assert set(run.config["inputs"]["init_from"]) == {"path", "sha256"}
+    run.finish([])
+    assert check_inputs(Run.open(tmp_path / "r")) == []
+    assert changed(tmp_path / "r", "train-rs", Config()) == []
+    (tmp_path / "weights").write_bytes(b"2")
+    assert "made again" in check_inputs(Run.open(tmp_path / "r"))[0]
+    with pytest.raises(UsageError, match="holds a run that differs in input 'init_from'; choose another --out"):
+        Run.create(tmp_path / "r", stage="train-rs", config=Config(), inputs={"init_from": tmp_path / "weights"})
+    (tmp_path / "weights").unlink()
+    assert "no longer there" in check_inputs(Run.open(tmp_path / "r"))[0]
+
+
+def test_a_file_where_a_folder_should_be_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match=r"log cannot be made: .*/file is a file; choose another --out"):
+        make_folder(tmp_path / "file" / "sweep" / "log")
 
 
 def test_fresh_does_not_remove_what_is_no_run(tmp_path):
@@ -309,7 +344,7 @@ def test_the_same_input_may_be_named_by_another_path(tmp_path, monkeypatch):
     finished(tmp_path / "second")
     (tmp_path / "second" / "manifest.json").write_text('{"another": 1}')
     other = Path("second")
-    with pytest.raises(UsageError, match="another labels"):
+    with pytest.raises(UsageError, match="holds a run that differs in labels"):
         Run.create(tmp_path / "r", stage="train-rm", config=Training(other), inputs={"labels": other})
 
 

@@ -46,7 +46,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be made ({error.strerror}); choose another --out.") from None
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+        why = f" ({error.strerror})" if file is None else f": {file} is a file"
+        raise UsageError(f"{path} cannot be made{why}; choose another --out.") from None
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -91,7 +91,7 @@ class Run:
             path: the run directory; made with its parents.
             stage: the verb, e.g. `"train-rs"`.
             config: the stage's frozen dataclass; everything in it is recorded.
-            inputs: name → run directory of an earlier stage; their manifests' hashes are recorded.
+            inputs: name → run directory of an earlier stage (its manifest's hash is recorded) or file (its own is).
             fresh: remove what an earlier run of this stage left there.
 
         Raises:
@@ -128,6 +128,20 @@ class Run:
         found = read_json(config_file)
         _refuse(path, _differences(found, document))
         return cls(path, found, read_json(manifest_file))
+
+    @classmethod
+    def renew(cls, path: Path, *, stage: str, config: object, inputs: Mapping[str, Path] | None = None) -> Run:
+        """Start a run whose result is made anew each time: an earlier one of its stage is replaced, no other is.
+
+        Raises:
+            UsageError: the folder holds anything else, or what `create` refuses.
+            InputError: what is there cannot be read, so that nobody knows what it is.
+        """
+        earlier = path / "config.json"
+        replace = earlier.exists() and read_json(earlier).get("stage") == stage
+        if earlier.exists() and not replace:
+            raise UsageError(f"{path} holds another run; choose another --out.")
+        return cls.create(path, stage=stage, config=config, inputs=inputs, fresh=replace)
 
     @classmethod
     def _continue(cls, path: Path, document: Mapping[str, Any]) -> Run | None:
@@ -383,13 +397,26 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     return _differences({**found, "inputs": same}, {"stage": stage, "config": wanted, "inputs": same})
 
 
+def input_hash(recorded: Mapping[str, Any]) -> str:
+    """The hash of an input as it was recorded: of a run's manifest, or of a file."""
+    return str(recorded.get("sha256", recorded.get("manifest_sha256")))
+
+
+def hash_at(path: Path, recorded: Mapping[str, Any]) -> str | None:
+    """The hash of what lies at a path now, to be held against `input_hash(recorded)`; None when nothing is there."""
+    folder = located(path) if path.as_posix() in samples() else path
+    file = folder if "sha256" in recorded else folder / "manifest.json"
+    return sha256(file) if file.is_file() else None
+
+
 def _is(recorded: Mapping[str, str], path: object) -> bool:
-    """Whether the run at a path is the one that was recorded as an input."""
-    manifest = located(Path(path)) / "manifest.json" if isinstance(path, str) else None
-    return manifest is not None and manifest.is_file() and sha256(manifest) == recorded["manifest_sha256"]
+    """Whether the run (or file) at a path is the one that was recorded as an input."""
+    return isinstance(path, str) and hash_at(Path(path), recorded) == input_hash(recorded)
 
 
 def _input(path: Path) -> dict[str, str]:
+    if path.is_file():
+        return {"path": path.as_posix(), "sha256": sha256(path)}
     run = Run.open(path, verify=False)
     return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(run.path / "manifest.json")}
 
@@ -398,11 +425,10 @@ def check_inputs(run: Run) -> list[str]:
     """Sentences about inputs of a complete run that are gone or have changed since; empty when all is well."""
     problems = []
     for name, recorded in run.manifest["inputs"].items():
-        recorded_path = Path(recorded["path"])
-        manifest = (located(recorded_path) if recorded["path"] in samples() else recorded_path) / "manifest.json"
-        if not manifest.exists():
+        here = hash_at(Path(recorded["path"]), recorded)
+        if here is None:
             problems.append(f"{run.path}: its {name} {recorded['path']} is no longer there.")
-        elif sha256(manifest) != recorded["manifest_sha256"]:
+        elif here != input_hash(recorded):
             problems.append(f"{run.path}: its {name} {recorded['path']} was made again since.")
     return problems
 
@@ -412,8 +438,8 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     if found.get("stage") != wanted["stage"]:
         return ["stage"]
     old, new = found.get("config", {}), plain(wanted["config"])
-    inputs_old = {k: v.get("manifest_sha256") for k, v in found.get("inputs", {}).items()}
-    inputs_new = {k: v["manifest_sha256"] for k, v in wanted["inputs"].items()}
+    inputs_old = {k: input_hash(v) for k, v in found.get("inputs", {}).items()}
+    inputs_new = {k: input_hash(v) for k, v in wanted["inputs"].items()}
     same = {k for k, found_there in inputs_old.items() if found_there == inputs_new.get(k)}  # wherever they lie
     keys = [k for k in {**old, **new} if k not in (*_NOT_IDENTITY, *same) and old.get(k) != new.get(k)]
     keys += [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
@@ -438,7 +464,7 @@ def _refuse(path: Path, different: Sequence[str]) -> None:
     """UsageError when the run there differs in something from the one that is wanted."""
     if different:
         raise UsageError(
-            f"{path} holds a run with another {_some(different)}; choose another --out, or pass --fresh to "
+            f"{path} holds a run that differs in {_some(different)}; choose another --out, or pass --fresh to "
             "remove it first."
         )
 

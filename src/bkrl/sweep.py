@@ -154,7 +154,7 @@ def standing(cell: Cell) -> str:
     except InputError as problem:
         return str(problem)
     if different:
-        return f"{cell.run_dir} holds a run with another {', '.join(different)}; remove it, or choose another --out."
+        return f"{cell.run_dir} holds a run that differs in {', '.join(different)}; remove it, or choose another --out."
     return f"{stale[0]} Remove {cell.run_dir} to make it again." if stale else "done"
 
 

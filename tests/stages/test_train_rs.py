@@ -13,9 +13,12 @@ import torch
 from bkrl.config import PPOConfig, TrainRsConfig
 from bkrl.envs import toy, world
 from bkrl.errors import InputError, UsageError
+from bkrl.files import sha256
 from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
+from bkrl.report.provenance import follow
+from bkrl.report.tracing import lines, trace
 from bkrl.reporter import Reporter
 from bkrl.rl.hardware import Hardware
 from bkrl.rl.networks.advised import Advice
@@ -132,7 +135,7 @@ def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Pa
     stamp = (tmp_path / "run" / "policy.safetensors").stat().st_mtime_ns
     assert run(config, Reporter()).complete
     assert (tmp_path / "run" / "policy.safetensors").stat().st_mtime_ns == stamp
-    with pytest.raises(UsageError, match="another seed"):
+    with pytest.raises(UsageError, match="holds a run that differs in seed"):
         run(replace(config, seed=2), Reporter())
     run(replace(config, seed=2, fresh=True), Reporter())
 
@@ -202,6 +205,31 @@ def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=match):
             run(settings(tmp_path / "run", init_from=tmp_path / source), Reporter())
         assert sorted(tmp_path.iterdir()) == before, source
+
+
+def test_the_invariant_bonus_needs_a_discount(tmp_path: Path) -> None:
+    blind = replace(SMALL, gamma=0.0)
+    rm = potential_run(tmp_path / "rm")
+    with pytest.raises(UsageError, match="choose a --gamma above 0"):
+        run(settings(tmp_path / "run", alg="bk-code", potential=rm, shaping="pbim", ppo=blind), Reporter())
+    assert [path.name for path in tmp_path.iterdir()] == ["rm"]
+
+
+def test_the_file_that_weights_come_from_is_recorded(tmp_path: Path) -> None:
+    short = {"steps": 512, "eval_every": 512, "eval_episodes": 2}
+    run(settings(tmp_path / "first", **short), Reporter())
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes((tmp_path / "first" / "policy.safetensors").read_bytes())
+    second = run(settings(tmp_path / "second", init_from=weights, **short), Reporter())
+    recorded = second.manifest["inputs"]["init_from"]
+    assert recorded == {"path": weights.as_posix(), "sha256": sha256(weights)}
+    chain = follow([second.path])
+    assert [node.key for node in chain.nodes.values()] == [second.path.as_posix()]
+    assert chain.problems == []
+    assert f"init_from: {weights.as_posix()} {recorded['sha256'][:12]}  ✓" in "".join(lines(trace(second.path)))
+    weights.write_bytes(b"other")
+    (problem,) = follow([second.path]).problems
+    assert "was made again since" in problem
 
 
 def test_whole_rollouts() -> None:

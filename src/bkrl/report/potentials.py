@@ -65,7 +65,12 @@ def write(
         for name, path in zip(names, paths, strict=True):
             potentials[name] = load_potential(path)
             _check(path, potentials[name], data)
-        result = _folder(folder, paths, source, layouts)
+        result = Run.renew(
+            folder,
+            stage=STAGE,
+            config={"potentials": [p.as_posix() for p in paths], "dataset": source.as_posix(), "layouts": layouts},
+            inputs={f"potential {number}": path for number, path in enumerate(paths)} | {"dataset": source},
+        )
         qualities: dict[str, Any] = {}
         drawn: dict[str, list[Strip]] = {}
         with reporter.progress("measure potentials", 2 * len(names), "parts") as update:
@@ -211,17 +216,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         names = [path.as_posix().replace("/", "-").strip(".-") for path in paths]
     return names
-
-
-def _folder(folder: Path, paths: Sequence[Path], dataset: Path, layouts: int) -> Run:
-    """The report's own folder; an earlier report in it is replaced, any other run is not."""
-    earlier = folder / "config.json"
-    replace = earlier.exists() and read_json(earlier).get("stage") == STAGE
-    if earlier.exists() and not replace:
-        raise UsageError(f"{folder} holds another run; choose another --out.")
-    inputs = {f"potential {number}": path for number, path in enumerate(paths)} | {"dataset": dataset}
-    settings = {"potentials": [path.as_posix() for path in paths], "dataset": dataset.as_posix(), "layouts": layouts}
-    return Run.create(folder, stage=STAGE, config=settings, inputs=inputs, fresh=replace)
 
 
 def _check(path: Path, potential: Scaled, data: Dataset) -> None:

@@ -5,21 +5,23 @@ Nothing here raises for a run that is missing or damaged: a broken chain is a fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bkrl.errors import BkrlError, InputError
 from bkrl.files import read_json, sha256
-from bkrl.run import Run, located, samples
+from bkrl.run import Run, hash_at, input_hash
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 
 
 @dataclass(frozen=True)
 class Link:
-    """An input as a manifest names it. `found`: where it lies now; None when it is gone or not the same any more."""
+    """An input as a manifest names it. `found`: where that run lies now; None when it is gone or not the same any more,
+    and for a file, which has no past.
+    """
 
     name: str
     recorded: str
@@ -136,7 +138,7 @@ def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
     if node.run is None:
         return key
     for name, recorded in dict(node.run.manifest.get("inputs", {})).items():
-        link = _link(path, name, str(recorded.get("path")), str(recorded.get("manifest_sha256")))
+        link = _link(path, name, recorded)
         if link.found is not None:
             link = Link(name, link.recorded, link.sha256, _visit(chain, seen, Path(link.found)), "")
         elif link.problem:
@@ -160,13 +162,13 @@ def _open(path: Path, key: str) -> Node:
     return node
 
 
-def _link(path: Path, name: str, recorded: str, digest: str) -> Link:
+def _link(path: Path, name: str, input: Mapping[str, Any]) -> Link:
+    recorded, digest, is_file = str(input.get("path")), input_hash(input), "sha256" in input
     problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."
     for candidate in (Path(recorded), path.parent / Path(recorded).name):
-        known = candidate.as_posix() in samples()
-        manifest = (located(candidate) if known else candidate) / "manifest.json"
-        if manifest.is_file():
-            if sha256(manifest) == digest:
-                return Link(name, recorded, digest, candidate.as_posix(), "")
+        here = hash_at(candidate, input)
+        if here == digest:
+            return Link(name, recorded, digest, None if is_file else candidate.as_posix(), "")
+        if here is not None:
             problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
     return Link(name, recorded, digest, None, problem)

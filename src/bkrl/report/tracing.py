@@ -102,7 +102,8 @@ def _below(chain: Chain, node: Node, indent: str, shown: set[str]) -> list[str]:
         branch, deeper = ("└─ ", "   ") if last else ("├─ ", "│  ")
         name = "" if link.name == link.recorded or "/" in link.name else f"{link.name}: "
         if link.found is None:
-            result.append(f"{indent}{branch}{name}{link.recorded} {link.sha256[:12]}  ✗ {link.problem}")
+            state = f"✗ {link.problem}" if link.problem else "✓"
+            result.append(f"{indent}{branch}{name}{link.recorded} {link.sha256[:12]}  {state}")
             continue
         child = chain.nodes[link.found]
         if child.key in shown:

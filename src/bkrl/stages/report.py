@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, read_json, to_json
+from bkrl.files import atomic_write, to_json
 from bkrl.report import page
 from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.figures import bands_of, panels, styles_of
@@ -80,7 +80,8 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         problems=problems,
         worlds={comparison.env: world_facts(comparison.env) for comparison in comparisons},
     )
-    result = _folder(config, usable)
+    inputs = {node.key: Path(node.key) for node in usable}
+    result = Run.renew(config.run_dir, stage="report", config=config, inputs=inputs)
     atomic_write(result.file(HTML), render(values))
     atomic_write(result.file(RESULTS), to_json(page.results(values, problems)))
     atomic_write(result.file(TIMINGS), to_json({"timings": values["timings"]}))
@@ -127,18 +128,3 @@ def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float, 
             )
             names.append(name)
     return names
-
-
-def _folder(config: ReportConfig, usable: Sequence[Node]) -> Run:
-    """The report's own folder; an earlier report in it is replaced, any other run is not."""
-    earlier = config.run_dir / "config.json"
-    replace = earlier.exists() and read_json(earlier).get("stage") == "report"
-    if earlier.exists() and not replace:
-        raise UsageError(f"{config.run_dir} holds another run; choose another --out.")
-    return Run.create(
-        config.run_dir,
-        stage="report",
-        config=config,
-        inputs={node.key: Path(node.key) for node in usable},
-        fresh=replace,
-    )

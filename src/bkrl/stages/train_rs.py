@@ -57,7 +57,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     defects = parse(config.compat, variant, facts.family)
     inputs = {"potential": config.potential} if config.potential is not None else {}
     hardware = choose(config.hardware, config.network)
-    if config.init_from is not None and config.init_from.is_dir():
+    if config.init_from is not None and config.init_from.exists():  # what is wrong with it, its reader says
         inputs["init_from"] = config.init_from
     _check_form(config, defects)
     potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
@@ -235,6 +235,11 @@ def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
         raise UsageError(f"--shaping {config.shaping} says how a potential is used; --alg {config.alg} has none.")
     if config.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
+    if config.shaping == "pbim" and config.ppo.gamma == 0.0:
+        raise UsageError(
+            "--shaping pbim takes back at the end of an episode what it paid before, and --gamma 0 counts nothing that "
+            "comes later: choose a --gamma above 0, or --shaping pbrs."
+        )
 
 
 def _check_state_oracle(config: TrainRsConfig, potential: StateOracle, defects: frozenset[str]) -> None:
