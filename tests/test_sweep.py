@@ -12,6 +12,7 @@ import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ from bkrl import cli, console, sweep
 from bkrl.cli import run_command
 from bkrl.config import SweepConfig
 from bkrl.errors import RunFailed, UsageError
-from bkrl.executors import shell
+from bkrl.executors import local, shell
 from bkrl.executors.local import Local
 from bkrl.executors.work import work
 from bkrl.reporter import Line, Reporter
@@ -101,6 +102,27 @@ def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, und
     assert second.returncode == 0, second.stderr
     assert len(json.loads(second.stdout)["done"]) == 7
     assert contents(tmp_path / "out") == contents(undisturbed)
+
+
+def _compile_slowly(files):
+    """Stands for the kernels of a world."""
+    time.sleep(3)
+    Path(files[0]).touch()
+
+
+def test_an_interrupt_ends_the_preparation(tmp_path, monkeypatch):
+    def interrupted(futures, timeout):
+        while not futures[0].running():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "_warm", _compile_slowly)
+    monkeypatch.setattr(local, "wait", interrupted)
+    executor = Local(1, lambda cell: tmp_path / "log")
+    with pytest.raises(KeyboardInterrupt):
+        executor.prepare([SimpleNamespace(config=SimpleNamespace(env=str(tmp_path / "compiled")))], Reporter())
+    executor.stop()
+    assert not (tmp_path / "compiled").exists()
 
 
 def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
@@ -227,7 +249,7 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, 
     changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
     outcome, order = do(tmp_path, monkeypatch, changed, only=only)
     assert order == []
-    assert "another steps" in outcome.failed[only]
+    assert "holds a run that differs in steps;" in outcome.failed[only]
     assert not do(tmp_path, monkeypatch, only=only)[0].failed
 
 

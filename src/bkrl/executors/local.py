@@ -40,10 +40,15 @@ class Local:
         worlds = sorted({cell.config.env for cell in cells if getattr(cell.config, "env", None)})
         if not worlds:
             return
-        future = self._pool(0).submit(_warm, worlds)
-        reporter.say("getting the kernels ready (compiled once on a machine, which takes up to a minute)")
-        while not wait([future], timeout=1.0).done:
-            pass
+        try:
+            future = self._pool(0).submit(_warm, worlds)
+            reporter.say("getting the kernels ready (compiled once on a machine, which takes up to a minute)")
+            while not wait([future], timeout=1.0).done:
+                pass
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # it has nothing to keep, and while it compiles it would not hear a gentler word
+            raise
         if future.exception() is not None:  # a cell will meet the same problem and tell it properly
             self._pools[0] = None
 
