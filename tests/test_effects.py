@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli import run_command
-from bkrl.config import LabelConfig
-from bkrl.effects import BELONGS
+from bkrl.config import LabelConfig, TrainRsConfig
+from bkrl.effects import BELONGS, in_vain
 from bkrl.executors import shell
 from bkrl.options import flags_of
+from bkrl.potentials.upstream import DEFECTS
 from bkrl.run import Run
 from bkrl.study import plan
 
@@ -94,6 +95,12 @@ def test_only_what_was_given_is_looked_at(capsys, tmp_path, monkeypatch):
     assert "Did you mean 'Toy-Grid'" in capsys.readouterr().err
     assert run_command(["train-rs", "--env", "Toy-Gird", "--int-coef", "1", "--lenient"]) == 2
     assert "Did you mean 'Toy-Grid'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("alg", "variant"), [("ppo", ""), ("rnd", ""), ("bk-code", "code"), ("bk-goal", "goal")])
+def test_a_published_defect_that_concerns_an_algorithm_is_not_in_vain(alg, variant):
+    for name in ("upstream", *(name for name, defect in DEFECTS.items() if variant in defect.variants)):
+        assert in_vain(TrainRsConfig(alg=alg, compat=name), ["compat"]) == []
 
 
 @pytest.mark.parametrize("config", BELONGS)

@@ -44,7 +44,7 @@ _BONUS = ("decay", "pbim", "additive")
 _PAID = ("pbrs", "pbrs+advice", *_BONUS)
 _ADVISED = ("advice", "pbrs+advice")
 _PREFERENCE, _GOAL = ("epochs", "ensemble", "min_agreement"), ("encoder",)
-_SHAPING = ("shaping", "shaping_coef", "shaping_shift", "advice_coef", "shaping_until", "compat")
+_SHAPING = ("shaping", "shaping_coef", "shaping_shift", "advice_coef", "shaping_until")
 _ASKING = ("votes", "temperature", "max_tokens", "effort", "max_requests", "max_cost", "concurrency", "rpm", "tpm")
 
 BELONGS: dict[type, tuple[Belongs, ...]] = {
