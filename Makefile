@@ -13,7 +13,7 @@ help:
 	@echo "make test        set up, lint, check types, run the tests"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
 	@echo "make lint        ruff and mypy; make format mends what can be mended"
-	@echo "make bench       every benchmark, one JSON object each"
+	@echo "make bench       the benchmarks, one JSON object each"
 	@echo "make docs        docs/cli.md and docs/data.md from the code"
 	@echo "make results     docs/results.md and its pictures from the report runs in logs/ (REPORTS=...)"
 	@echo "make samples     the shipped samples anew"

@@ -20,10 +20,11 @@ HERE = Path(__file__).parent
 FILES = {
     "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the world, its actions, shapes), `policies/`",
     "label": "`responses.parquet` (but for controls) and `preferences.parquet`, `goals.parquet` with `library.parquet`, or "
-    "`programs.parquet`; while it asks `spending.jsonl` and `batches.json`",
+    "`programs.parquet`; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
     "train-rm": "`potential.json` and the files it names, `potential_report.json`, `certificate.json`",
     "train-rs": "`policy.safetensors` and `policy.json`, `policy-best.*`; `checkpoints/` until it is complete",
     "evaluate": "`evaluation.json`, `gifs/`",
+    "potential report": "`potential.html`, `quality.json`, strips as SVG",
     "report": "`report.html`, `results.json`, `timings.json`, pictures",
 }
 
