@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from typer.main import get_command
 
 from bkrl.cli import app, run_command
 from bkrl.config import VERBS
+from bkrl.llm.prices import find_price
+from bkrl.study import plan
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -187,3 +190,24 @@ def test_ratios_in_the_readme_stand_in_the_results():
     ratios = re.findall(r"(?:at most )?\d\.\d\d \(\d\.\d\d to \d\.\d\d\)", PAGES[0].read_text())
     assert ratios
     assert not [ratio for ratio in ratios if ratio not in results]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+
+
+def test_the_study_in_the_documents_can_be_planned(tmp_path):
+    """Its parts are shown one after the other; the list of entries takes the place of the first one."""
+    whole, entries, tasks, slurm = blocks("studies.md", "toml")
+    document = tomllib.loads(whole + tasks + slurm)
+    document["world"][0]["algs"] += tomllib.loads(entries)["algs"][1:]
+    found = {cell.run_dir.relative_to(tmp_path).as_posix() for cell in plan(document, tmp_path).cells}
+    assert {"babyai/data", "babyai/rm-pref-shuffled", "babyai/redball/coin-s1", "babyai/key/bk-pref-s5"} <= found
+
+
+def test_the_price_list_in_the_documents_is_read(tmp_path):
+    [text] = blocks("labels.md", "toml")
+    (tmp_path / "prices.toml").write_text(text)
+    price = find_price({"kind": "openai", "host": "api.example.com", "model": "qwen-3-8b"}, tmp_path / "prices.toml")
+    assert price is not None
+    assert price.input == 0.10
