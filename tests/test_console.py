@@ -87,6 +87,14 @@ def test_what_others_wrote_does_not_reach_the_terminal_as_commands(screen):
     assert "[/x]" in text
 
 
+def test_words_on_a_terminal_are_only_words(monkeypatch, capsys):
+    console.print_text("run a\x1b[31m\n\tb\u00a0c")
+    assert capsys.readouterr().out == "run a\x1b[31m\n\tb\u00a0c\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    console.print_text("run a\x1b[31m\n\tb\u00a0c")
+    assert capsys.readouterr().out == "run a\ufffd[31m\n\tb\u00a0c\n"
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0.00042, "0.00042"), (0.0, "0.000"), (0.5, "0.500"), (float("nan"), "–"), (-3e-9, "-3e-09")]
 )

@@ -1,8 +1,10 @@
 """bkrl watch: what is read while it is being written, and the picture made of it."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from bkrl import console, watching
 from bkrl.cli import run_command
@@ -173,3 +175,19 @@ def test_a_terminal_may_be_narrow(tmp_path, width):
     write(tmp_path / "a", ROWS)
     curves = watching.read_curves(WatchConfig(runs=(tmp_path,)))
     assert watching.frame(curves, "success", width, 10)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_a_row_that_does_not_fit_ends_whole(tmp_path, width):
+    write(tmp_path / "a", ROWS)
+    curves = watching.read_curves(WatchConfig(runs=(tmp_path,)))
+    row = "".join(text for text, _ in watching.frame(curves, "success", width, 10)[-1])
+    assert len(row) <= width
+    assert row.endswith(("best 1.000", "at 1,000/1,000", "250 steps/s"))
+
+
+def test_a_picture_is_never_wrapped():
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, color_system=None, width=20)
+    terminal.print(console._coloured([[("word " * 10, None)], [("end", None)]]))
+    assert len(out.getvalue().splitlines()) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ from bkrl.reporter import Board, Line, Reporter, Update
 
 # A piped log gets a line at most this often, in seconds.
 PLAIN_INTERVAL = 10.0
+# Characters that command a terminal or turn the direction of writing, but for tab and line feed.
+_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 # Columns of a pipe: more than any table has.
 PIPED_WIDTH = 10_000
 
@@ -29,11 +32,11 @@ class LiveReporter(Reporter):
 
     def say(self, text: str) -> None:
         """One line on stderr."""
-        self._console.print(text, markup=False)
+        self._console.print(_visible(text), markup=False)
 
     def warn(self, text: str) -> None:
         """One yellow line on stderr."""
-        self._console.print(f"warning: {text}", style="yellow", markup=False)
+        self._console.print(f"warning: {_visible(text)}", style="yellow", markup=False)
 
     @contextmanager
     def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
@@ -166,7 +169,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
 
 def _visible(text: str) -> str:
     """Text of others for a terminal: nothing in it moves the cursor or changes a colour."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _widths(rows: Sequence[Sequence[str]], screen: int) -> list[int | None]:
@@ -215,6 +218,7 @@ def show_pictures(draw: Callable[[int, int], tuple[Picture, bool]], every: float
 
 
 def _coloured(picture: Picture) -> Any:
+    from rich.console import Group
     from rich.text import Text
 
     rows = []
@@ -223,7 +227,7 @@ def _coloured(picture: Picture) -> Any:
         for part, number in row:
             text.append(_visible(part), style=None if number is None else _PALETTE[number % len(_PALETTE)])
         rows.append(text)
-    return Text("\n").join(rows)
+    return Group(*rows)  # joined to one text they would be wrapped again
 
 
 def is_live() -> bool:
@@ -248,8 +252,9 @@ def print_json(value: Any) -> None:
 
 
 def print_text(text: str) -> None:
-    """Plain text on stdout, exactly."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    """Plain text on stdout: into a pipe exactly, on a terminal with control characters made visible."""
+    shown = _visible(text) if sys.stdout.isatty() else text
+    sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
 
 
 def error(text: str) -> None:

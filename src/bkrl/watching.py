@@ -139,7 +139,9 @@ def _legend(number: int, curve: Curve, longest: int, width: int) -> Row:
     steps = f"{curve.step:,}" + (f"/{curve.total:,}" if curve.total and not curve.complete else "")
     state = "complete" if curve.complete else f"{curve.rate:,.0f} steps/s" if curve.rate else "starting"
     name = curve.name if len(curve.name) <= longest else "…" + curve.name[-longest + 1 :]
-    told = f"{figures}  at {steps}  {state}"
+    told = figures
+    for more in (f"  at {steps}", f"  {state}"):  # what does not fit is left out whole
+        told += more if longest + len(told) + len(more) + 4 <= width else ""
     room = min(width - longest - len(told) - 4, _SPARK)
     course = sparkline(values, room) if room >= _SPARK // 3 else ""
     return [("━━ ", number), (f"{name:<{longest}} ", None), (course, number), (told, None)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bkrl.cli import run_command
 from bkrl.errors import InputError, UsageError
 from bkrl.report.contrast import contrast, values
+from bkrl.report.export import export_curves
 from tests.report.synthetic import KEY, RED, train_rs
 
 
@@ -132,3 +134,27 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert run_command(["compare", f"{folder}/rnd", f"{folder}/ppo"]) == 0
     assert "at most half the steps" in capsys.readouterr().out
     assert run_command(["compare", f"{folder}/rnd", f"{folder}/elsewhere"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("config.json", text) for text in ("", "[]", "{}", '{"stage": 3}', '{"stage": "tra')),
+        *(("manifest.json", text) for text in ('{"inputs": 3}', '{"inputs": {"x": 3}}', '{"facts": []}', "{}")),
+    ],
+)
+def test_one_damaged_run_among_many_is_said_and_left_out(folder: Path, tmp_path: Path, name: str, content: str):
+    shutil.copytree(folder, tmp_path / "f")
+    broken = sorted(file.parent for file in (tmp_path / "f").rglob("config.json"))[0]
+    (broken / name).write_text(content)
+    (tmp_path / "f" / "model").mkdir()
+    (tmp_path / "f" / "model" / "config.json").write_text('{"hidden_size": 64}')  # of another program: no run
+    _, problems = export_curves([tmp_path / "f"], tmp_path / "c.csv", "csv", False)
+    assert any(broken.name in problem for problem in problems)
+    assert not any("model" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("pattern", ["x**", "/x**", "**x:ppo"])
+def test_a_pattern_that_is_none(pattern: str, capsys: pytest.CaptureFixture[str]):
+    assert run_command(["compare", pattern, "b"]) in (2, 3)
+    assert "bkrl: " in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from bkrl.cli import run_command
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError
 from bkrl.report import tracing
+from bkrl.report.lineage import anchor
 from bkrl.reporter import Reporter
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
@@ -103,3 +105,20 @@ def test_the_command(copy: Path, capsys: pytest.CaptureFixture[str]):
     told = capsys.readouterr()
     assert [run["stage"] for run in json.loads(told.out)["runs"] if not run["sound"]] == ["collect"]
     assert "episodes.parquet is missing" in told.err
+
+
+def test_a_sample_is_a_run_too(capsys: pytest.CaptureFixture[str]):
+    run_command(["trace", "sample:bk-code-minigrid"])
+    assert capsys.readouterr().out.startswith("train-rm sample:bk-code-minigrid")
+
+
+def test_a_manifest_of_another_program_is_passed_by(study: Path, tmp_path: Path):
+    (tmp_path / "manifest.json").write_text('{"stage": "report", "facts": []}')
+    shutil.copy(study / "report" / "report.html", tmp_path / "report.html")
+    assert tracing.trace(tmp_path / "report.html", [study]).problems == []
+
+
+def test_every_run_has_an_anchor_of_its_own():
+    keys = ("logs/a_b", "logs/a-b", "logs/a/b", "logs/é", "logs/è", "é", "\udcff")
+    assert len({anchor(key) for key in keys}) == len(keys)
+    assert all(re.fullmatch(r"run-[A-Za-z0-9-]+", anchor(key)) for key in keys)

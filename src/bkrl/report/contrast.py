@@ -167,7 +167,10 @@ def _paths(side: str) -> tuple[list[Path], str]:
             return [path], method
         if path.is_dir():
             return runs_below(path, TRAINED), method
-        matches = sorted(Path().glob(text)) if not path.is_absolute() else sorted(Path("/").glob(text[1:]))
+        try:
+            matches = sorted(Path().glob(text)) if not path.is_absolute() else sorted(Path("/").glob(text[1:]))
+        except (ValueError, NotImplementedError) as problem:
+            raise UsageError(f"{text} is no pattern ({problem}).") from None
         if matches and any(letter in text for letter in "*?["):
             return [run for match in matches for run in runs_below(match, TRAINED)], method
     path = Path(side)

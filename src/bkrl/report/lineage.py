@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -13,7 +14,8 @@ from bkrl.report.provenance import Chain, Node
 
 def anchor(key: str) -> str:
     """An id for a run inside the page."""
-    return "run-" + re.sub(r"[^A-Za-z0-9]+", "-", key).strip("-")
+    digest = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:8]  # two keys may have the same letters
+    return f"run-{re.sub(r'[^A-Za-z0-9]+', '-', key).strip('-')}-{digest}"
 
 
 def software(chain: Chain) -> dict[str, str]:

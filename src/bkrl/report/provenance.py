@@ -89,8 +89,20 @@ def runs_below(folder: Path, stages: Sequence[str]) -> list[Path]:
     """Every run of these stages in a folder, itself included, also unfinished ones: leaving those out is said, not done
     silently.
     """
-    configs = sorted(folder.rglob("config.json"))
-    return [file.parent for file in configs if read_json(file).get("stage") in stages]
+    return [file.parent for file in sorted(folder.rglob("config.json")) if _stage(file) in (*stages, None)]
+
+
+def _stage(config: Path) -> str | None:
+    """The stage of the run that a config.json belongs to; None for a run whose config cannot be read; "" for what is no
+    run, such as the settings of another program.
+    """
+    try:
+        stage = read_json(config).get("stage")
+    except InputError:
+        stage = None
+    if isinstance(stage, str):
+        return stage
+    return None if any((config.parent / name).exists() for name in ("manifest.json", "metrics.jsonl")) else ""
 
 
 def named(paths: Sequence[Path], stages: Sequence[str]) -> list[Path]:
@@ -152,6 +164,7 @@ def _open(path: Path, key: str) -> Node:
         run = Run.open(path, verify=False)
         digest = sha256(run.path / "manifest.json")
         stage = run.stage
+        _check_record(run)
     except (BkrlError, OSError, KeyError) as problem:
         return Node(key, "?", None, "", str(problem) if isinstance(problem, BkrlError) else f"{path} cannot be read.")
     node = Node(key, stage, run, digest)
@@ -160,6 +173,15 @@ def _open(path: Path, key: str) -> Node:
     except (BkrlError, OSError, KeyError, ValueError) as problem:
         node.problem = str(problem) if isinstance(problem, BkrlError) else f"{path} has a damaged manifest."
     return node
+
+
+def _check_record(run: Run) -> None:
+    """InputError where a manifest is so damaged that it cannot be shown, let alone followed."""
+    parts = [run.manifest.get(name, {}) for name in ("config", "inputs", "outputs", "facts")]
+    if not all(isinstance(part, dict) for part in parts):
+        raise InputError(f"{run.path} has a damaged manifest; restore it or run its command again with --fresh.")
+    if not all(isinstance(one, dict) for part in parts[1:3] for one in part.values()):
+        raise InputError(f"{run.path} has a damaged manifest; restore it or run its command again with --fresh.")
 
 
 def _link(path: Path, name: str, input: Mapping[str, Any]) -> Link:

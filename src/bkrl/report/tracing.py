@@ -12,6 +12,7 @@ from bkrl.errors import InputError
 from bkrl.files import read_json, sha256
 from bkrl.report.png import identity_of
 from bkrl.report.provenance import Chain, Node, follow
+from bkrl.run import located
 
 _META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
 HEAD = 4096  # the identity stands in the first bytes of a page
@@ -33,7 +34,7 @@ def trace(path: Path, under: Sequence[Path] = (Path("logs"),)) -> Trace:
     Raises:
         InputError: there is nothing, the file names no report, or that report is not found.
     """
-    if path.is_dir():
+    if located(path).is_dir():
         chain = follow([path])
         root = next(iter(node for node in chain.nodes.values() if node.key == path.as_posix()))
         return Trace(root, chain, "", list(chain.problems))
@@ -72,7 +73,8 @@ def _report(figure: Path, identity: str, under: Sequence[Path]) -> Path:
             found = read_json(manifest)
         except InputError:
             continue
-        if found.get("stage") == "report" and found.get("facts", {}).get("identity") == identity:
+        facts = found.get("facts")
+        if found.get("stage") == "report" and isinstance(facts, dict) and facts.get("identity") == identity:
             return manifest.parent
     places = ", ".join(str(place) for place in under)
     raise InputError(
