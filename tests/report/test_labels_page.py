@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -210,6 +211,20 @@ def test_quality_for_other_pages(pref: Path, program: Path, swapped: Path) -> No
     why = labels_page.quality_section(Run.open(program))
     assert "chosen: the best score" in why
     assert "no ```python block" in why
+
+
+@pytest.mark.parametrize(
+    "content", ["<script>\n{}\n", '{"pair_id": 0, "choice": "A", "swapped": false, "labels": "x"}\n']
+)
+def test_an_audit_that_cannot_be_used_hides_no_figures(swapped: Path, tmp_path: Path, content: str) -> None:
+    run = shutil.copytree(swapped, tmp_path / "run")
+    whole = labels_page.quality_section(Run.open(run))
+    (run / "audit").mkdir(exist_ok=True)
+    (run / "audit" / "she.jsonl").write_text(content)
+    shown = labels_page.quality_section(Run.open(run))
+    assert shown.startswith(whole.rstrip())
+    assert "she.jsonl" in shown
+    assert labels_page.write(run, tmp_path / "l.html").is_file()
 
 
 def test_a_page_never_overwrites_the_run_it_shows(swapped: Path, tmp_path: Path) -> None:

@@ -88,10 +88,18 @@ def read_answers(path: Path, manifest: str) -> dict[int, Answer]:
     return found
 
 
-def all_answers(run: Path) -> dict[str, dict[int, Answer]]:
-    """The answers of every auditor of a label run, by name."""
+def all_answers(run: Path) -> tuple[dict[str, dict[int, Answer]], list[str]]:
+    """The answers of every auditor of a label run, by name, and sentences about those that cannot be used."""
     manifest = sha256(run / "manifest.json")
-    return {path.stem: read_answers(path, manifest) for path in sorted((run / FOLDER).glob("*.jsonl"))}
+    found, problems = {}, []
+    for path in sorted((run / FOLDER).glob("*.jsonl")):
+        try:
+            found[path.stem] = read_answers(path, manifest)
+        except InputError as problem:
+            problems.append(str(problem))
+        except OSError as problem:
+            problems.append(f"{path} cannot be read ({problem.strerror}).")
+    return found, problems
 
 
 def sample(table: Sequence[Row], seed: int) -> list[tuple[int, bool]]:

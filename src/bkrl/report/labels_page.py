@@ -25,6 +25,7 @@ from bkrl.run import Run
 
 PAGE = "labels.html"
 PROGRAM_CHARS = 40_000
+_NOTHING: dict[str, Any] = {"why": [], "chosen": None, "rows": [], "audits": [], "problems": []}
 _SINGULAR = {"pref": "pair", "goal": "moment", "code": "candidate program"}
 
 
@@ -77,7 +78,7 @@ def build(run: Run, dataset: Dataset) -> dict[str, Any]:
         return page | {"candidates": _candidates(table, responses, head)}
     card, by_rules = world_card(dataset.env_id), facts.get("llm") == "rules"
     if variant == "pref":
-        data = labels_data.of_pairs(dataset, card, table, responses, all_answers(run.path), by_rules=by_rules)
+        data = labels_data.of_pairs(dataset, card, table, responses, all_answers(run.path)[0], by_rules=by_rules)
     else:
         data = labels_data.of_goals(dataset, card.family, table, responses)
         page["library"] = data["library"]
@@ -102,7 +103,7 @@ def quality_section(run: Run) -> Markup:
         return Markup("")
     if "why" in facts:
         why = [{**one, "verdict": quality.verdict_of(one, facts["chosen"])} for one in facts["why"]]
-        return html.fragment("labels_quality", {"why": why, "chosen": facts["chosen"], "rows": [], "audits": []})
+        return html.fragment("labels_quality", {**_NOTHING, "why": why, "chosen": facts["chosen"]})
     table = quality.as_table(facts)
     known = {row[0]: row for row in table["rows"]}
     rows = []
@@ -111,11 +112,10 @@ def quality_section(run: Run) -> Markup:
             value = facts[name]
             bar = interval_bar(value) if isinstance(value, Mapping) else Markup("")
             rows.append({"words": words, "cells": known[words][1:], "bar": bar})
-    audits = []
-    if "pairs" in facts and (given := all_answers(run.path)):
-        labels = labels_of(run)
-        audits = [{"name": name, **_audit(compare(labels, answers))} for name, answers in given.items()]
-    return html.fragment("labels_quality", {"why": [], "chosen": None, "rows": rows, "audits": audits})
+    given, problems = all_answers(run.path) if "pairs" in facts else ({}, [])
+    labels = labels_of(run) if given else []
+    audits = [{"name": name, **_audit(compare(labels, answers))} for name, answers in given.items()]
+    return html.fragment("labels_quality", {**_NOTHING, "rows": rows, "audits": audits, "problems": problems})
 
 
 def interval_bar(value: Mapping[str, Any]) -> Markup:
