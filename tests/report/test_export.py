@@ -138,6 +138,15 @@ def test_a_title_begins_no_markup(made: Path, tmp_path: Path):
     assert "\n# x" not in (tmp_path / "r.md").read_text()
 
 
+def test_a_title_may_be_in_any_script(made: Path, tmp_path: Path):
+    runs = tuple(sorted((made / "b").iterdir()))
+    report.run(ReportConfig(runs=runs, out=tmp_path / "r", title="日本 é"), Reporter())
+    write_results([tmp_path / "r"], tmp_path / "r.md", tmp_path / "images")
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', (tmp_path / "r.md").read_text()):
+        assert name.isascii()
+        assert (tmp_path / unquote(name)).is_file(), name
+
+
 def test_a_folder_is_no_page(made: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="is a folder"):
         write_results([made / "two"], tmp_path, tmp_path / "images")

@@ -77,11 +77,12 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         light, dark = f"curves-{world['env']}.png", f"curves-{world['env']}-dark.png"
         names = [f"{slug}-{world['env'].lower()}{end}.png" for end in ("", "-dark")]
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
-        where = quote(Path(os.path.relpath(images, page)).as_posix())  # as the page finds them; srcset splits at spaces
+        where = Path(os.path.relpath(images, page)).as_posix()  # as the page finds them
+        links = [quote(f"{where}/{name}") for name in names]  # a srcset is split at spaces
         told = f"Success rate against environment steps in {world['env']}: {_told(world)}"
         lines += [
-            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{where}/{names[1]}">',
-            f'<img alt="{escape(told)}" src="{where}/{names[0]}"></picture>',
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{links[1]}">',
+            f'<img alt="{escape(told)}" src="{links[0]}"></picture>',
             "",
             *_world(world, results["threshold"]),
         ]
@@ -266,7 +267,7 @@ def _text(text: str) -> str:
 
 def _slug(title: str) -> str:
     """A title as part of a file's name."""
-    words = re.findall(r"[a-z0-9]+", title.lower())
+    words = re.findall(r"[^\W_]+", title.lower())
     if not words:
         raise InputError(f"The title '{title}' holds no letter or digit; make the report again with another --title.")
     return "-".join(words)[:40].strip("-")
