@@ -98,6 +98,14 @@ def test_censoring_on_both_sides_leaves_the_ratio_unknown():
     assert "3 of its runs never got there and 3 of PPO’s never got there" in told
 
 
+def test_a_sentence_and_its_table_say_the_same_of_what_was_seen():
+    trained = [*runs("bk-pref", 200, 9), run("bk-pref", 9, 9000), *runs("ppo", 900, 9), run("ppo", 9, 9000)]
+    comparisons, _ = judged(trained)
+    (row,) = [row for row in comparisons[0].rows if row.group.alg == "bk-pref"]
+    assert verdict(row) == "faster as far as seen"
+    assert "bk-pref was faster as far as seen, which is no verdict" in said(trained, "open")
+
+
 def test_without_plain_ppo_nothing_is_claimed():
     trained = runs("bk-code", 200)
     assert "There is no plain PPO run here" in said(trained, "caution")

@@ -118,9 +118,14 @@ def verdict(difference: Difference | None) -> str:
         return "at most half the steps" if ratio.ratio.estimate <= HALF else "significantly faster"
     if ratio.slower:
         return "significantly slower"
-    if ratio.bound == "unknown" and not ratio.ratio.low <= 1 <= ratio.ratio.high:
-        return f"{'slower' if ratio.ratio.low > 1 else 'faster'} as far as seen"  # some runs of both never got there
-    return "no difference shown"
+    return _as_far_as_seen(ratio) or "no difference shown"
+
+
+def _as_far_as_seen(ratio: StepsRatio) -> str:
+    """Where some runs of both never got there, what the others say; "" if they say nothing."""
+    if ratio.bound != "unknown" or ratio.ratio.low <= 1 <= ratio.ratio.high:
+        return ""
+    return f"{'slower' if ratio.ratio.low > 1 else 'faster'} as far as seen"
 
 
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
@@ -179,6 +184,8 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
             f"{label} never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
             f"{base.n - base.steps.censored} of {base.n} runs ({end}; {seeds}).",
         )
+    if seen := _as_far_as_seen(row.ratio):
+        return Finding("open", f"{label} was {seen}, which is no verdict: {told}.")
     return Finding("open", f"No difference between {label} and plain PPO is shown: {told}.")
 
 
