@@ -11,7 +11,12 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from bkrl.errors import InputError, RunFailed, UsageError
 
@@ -25,6 +30,34 @@ def sha256(path: Path) -> str:
     """The file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed, however its process ends; False: another process holds it.
+
+    A system or file system without locks lets everybody have it: nothing can be promised there.
+    """
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+    return True
+
+
+def locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; who may only read it may ask, too. False where there is no file."""
+    try:
+        with path.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:

@@ -23,12 +23,7 @@ from typing import IO, Any
 
 from bkrl import __version__
 from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.files import CONTINUE, atomic_write, make_folder, plain, read_json, sha256, to_json
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from bkrl.files import CONTINUE, atomic_write, lock, locked, make_folder, plain, read_json, sha256, to_json
 
 FORMAT = 1
 LOCK = ".lock"
@@ -363,28 +358,15 @@ def hold(path: Path) -> IO[bytes]:
         UsageError: another process holds it.
     """
     file = (path / LOCK).open("ab")
-    if fcntl is not None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise UsageError(f"Another process is at work in {path}; wait for it or stop it.") from None
-        except OSError:
-            pass  # a file system without locks: nothing can be promised there
+    if not lock(file):
+        file.close()
+        raise UsageError(f"Another process is at work in {path}; wait for it or stop it.")
     return file
 
 
 def busy(path: Path) -> bool:
     """Whether another process is at work in a run directory; who may only read there may ask, too."""
-    try:
-        with (path / LOCK).open("rb") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass  # nobody was ever at work there, or a file system without locks
-    return False
+    return locked(path / LOCK)
 
 
 def changed(path: Path, stage: str, config: object) -> list[str]:

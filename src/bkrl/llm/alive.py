@@ -7,10 +7,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from bkrl.files import lock, locked
 
 _STALE_SECONDS = 3600.0
 
@@ -24,31 +21,22 @@ class SignsOfLife:
 
     def show(self, name: str) -> None:
         """Be alive under this name until `close`, or the end of the process."""
-        if self._own is not None or fcntl is None:
+        if self._own is not None:
             return
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             self._sweep()
             self._own = (self._folder / name).open("wb")
-            fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._own)
 
     def alive(self, name: str) -> bool:
         """Whether a process shows itself under this name."""
-        if fcntl is None:
-            return False
-        try:
-            with (self._folder / name).open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
+        return locked(self._folder / name)
 
     def close(self) -> None:
         if self._own is not None:
-            Path(self._own.name).unlink(missing_ok=True)
             self._own.close()
+            Path(self._own.name).unlink(missing_ok=True)
             self._own = None
 
     def _sweep(self) -> None:
