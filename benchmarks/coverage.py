@@ -16,36 +16,24 @@ import time
 import numpy as np
 import torch
 
-from bkrl.config import HardwareConfig, PPOConfig
-from bkrl.envs import make_vec, world
-from bkrl.rl.hardware import choose
-from bkrl.rl.policy import network_for, observation_options
-from bkrl.rl.ppo import PPO
-from bkrl.rl.rnd import RND
-from bkrl.rng import derive_seed
+from bkrl.config import PPOConfig
+from training import our_run
 
 ENVS = ("BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-PlaceCraftingTable")
 
 
 def explore(env_id: str, steps: int, seed: int) -> dict[str, float]:
     """One explorer's distinct views, successes, and steps a second of processor time."""
-    facts, config = world(env_id), PPOConfig()
-    options, view = observation_options(facts, "compact")
-    envs = make_vec(env_id, config.num_envs, **options)
-    novelty = RND(facts.obs_shape, config.num_envs, seed=derive_seed(seed, "rnd"))
-    hardware = choose(HardwareConfig(device="cpu"), "compact")
-    network = network_for("compact", envs, view, 1, derive_seed(seed, "weights"))
-    ppo = PPO(envs, network, [novelty], config, total_steps=steps, seed=seed, view=view, hardware=hardware)
+    ppo = our_run(env_id, "compact", PPOConfig(), novelty=True, seed=seed)
     seen: set[bytes] = set()
     successes, start = 0.0, time.process_time()
     while ppo.step < steps:
         metrics = ppo.iterate()
         successes += round(metrics.get("rollout/success_rate", 0.0) * len(ppo.rollout_.final_index))
         rows = ppo.rollout_.observations[ppo.rollout_.horizon :]
-        flat = np.ascontiguousarray(rows.reshape(-1, *rows.shape[2:])).reshape(rows.shape[0] * rows.shape[1], -1)
-        seen.update(row.tobytes() for row in flat)
+        seen.update(row.tobytes() for row in np.ascontiguousarray(rows).reshape(rows.shape[0] * rows.shape[1], -1))
     seconds = time.process_time() - start
-    envs.close()
+    ppo.envs.close()
     return {"views": len(seen), "successes": successes, "steps_per_s": ppo.step / seconds}
 
 

@@ -49,6 +49,7 @@ from bkrl.rl.policy import network_for, observation_options
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
 from bkrl.rl.streams import EnvReward, RewardStream
+from bkrl.rng import derive_seed
 from plain_ppo import Plain, crafter_noise
 
 ENVS = {"babyai": "BabyAI-Text-GoToLocal-RedBall-S20", "crafter": "Crafter-Text-PlaceCraftingTable"}
@@ -57,15 +58,19 @@ SETTINGS = {"fp32": (False, False), "bf16": (True, False), "bf16 channels_last":
 Shares = dict[str, float]
 
 
-def our_run(env_id: str, network: str, config: PPOConfig, every_view: bool = False, novelty: bool = False) -> PPO:
+def our_run(
+    env_id: str, network: str, config: PPOConfig, every_view: bool = False, novelty: bool = False, seed: int = 0
+) -> PPO:
     """A run as `bkrl train-rs` makes it, or `bkrl collect` if paid for novelty."""
     facts = world(env_id)
     options, view = observation_options(facts, network)
     envs = make_vec(env_id, config.num_envs, **options)
-    streams: list[RewardStream] = [RND(facts.obs_shape, config.num_envs)] if novelty else [EnvReward()]
+    streams: list[RewardStream] = [EnvReward()]
+    if novelty:
+        streams = [RND(facts.obs_shape, config.num_envs, seed=derive_seed(seed, "rnd"))]
     hardware = choose(HardwareConfig(device="cpu"), network)
-    net = network_for(network, envs, view, 1, 0)
-    ppo = PPO(envs, net, streams, config, total_steps=10**9, hardware=hardware, view=view)
+    net = network_for(network, envs, view, 1, derive_seed(seed, "weights"))
+    ppo = PPO(envs, net, streams, config, total_steps=10**9, seed=seed, hardware=hardware, view=view)
     if every_view:
         ppo.repeats = None
     return ppo
