@@ -64,6 +64,13 @@ def outlook(config: LabelConfig, told: Reporter | None = None) -> list[str]:
     return result.text().splitlines()
 
 
+@pytest.fixture
+def without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No endpoint is known from outside."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize("family", ["babyai", "crafter"])
 @pytest.mark.parametrize("variant", ["pref", "goal", "code"])
 def test_the_rules_annotator_labels_everything(
@@ -152,12 +159,10 @@ def test_a_dry_run_shows_prompts_and_writes_nothing(babyai: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("without_a_key")
 def test_a_dry_run_reckons_with_prices_and_with_what_is_kept(
     babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-
     def told(**settings: Any) -> list[str]:
         config = LabelConfig(dataset=babyai, out=tmp_path / "dry", cache=tmp_path / "cache", dry_run=True, **settings)
         return outlook(config)[-3:]
@@ -240,11 +245,8 @@ def test_a_segment_longer_than_any_episode_is_refused(babyai: Path, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_key_is_told_before_anything_is_written(
-    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.usefixtures("without_a_key")
+def test_a_missing_key_is_told_before_anything_is_written(babyai: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="set OPENAI_API_KEY"):
         label(babyai, tmp_path, llm="openai:m")
     assert list(tmp_path.iterdir()) == []
