@@ -187,19 +187,26 @@ def test_plurals_are_one_word():
 def test_an_unknown_encoder_is_a_usage_error_and_a_missing_one_an_input_error(tmp_path):
     with pytest.raises(UsageError, match="hash, minilm or hf"):
         check_encoder("bert")
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match="no model folder"):
         fit_encoder(f"hf:{tmp_path / 'nothing'}", [])
 
 
-def test_a_transformers_encoder_by_path(tmp_path, monkeypatch):
-    transformers = pytest.importorskip("transformers")
-    vocabulary = tmp_path / "vocab.txt"
+def tiny_encoder(folder):
+    """A BERT of 16 numbers in a folder."""
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "ball"]))
     config = transformers.BertConfig(
         vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
-    transformers.BertModel(config).save_pretrained(tmp_path)
-    transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(tmp_path)
+    transformers.BertModel(config).save_pretrained(folder)
+    transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(folder)
+
+
+def test_a_transformers_encoder_by_path(tmp_path, monkeypatch):
+    tiny_encoder(tmp_path)
     encoder = fit_encoder(f"hf:{tmp_path}")
     vectors = encoder(["red ball", "green ball"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -211,10 +218,35 @@ def test_a_transformers_encoder_by_path(tmp_path, monkeypatch):
     assert fit_encoder(f"hf:{tmp_path}") is encoder
 
 
-def test_minilm_says_what_to_do_where_it_cannot_be_had(monkeypatch):
-    pytest.importorskip("transformers")
-    monkeypatch.setattr("bkrl.potentials.encoders.MINILM", "/nowhere/minilm")
+def test_an_encoder_by_name_is_taken_from_this_machine_alone(tmp_path, monkeypatch):
+    import socket
+
+    from huggingface_hub import constants
+
+    asked = []
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *where, **_: asked.append(where))
     _loaded.cache_clear()
-    check_encoder("minilm")
-    with pytest.raises(InputError, match="run this once with a network, use hf:PATH .* encoder hash"):
-        fit_encoder("minilm")
+    for name, model in (("hf:nobody/nothing", "nobody/nothing"), ("minilm", "sentence-transformers/all-MiniLM-L6-v2")):
+        check_encoder(name)
+        with pytest.raises(InputError, match=f"fetch it first with `hf download {model}`"):
+            fit_encoder(name)
+    tiny_encoder(tmp_path / "models--some--encoder" / "snapshots" / "abc")
+    refs = tmp_path / "models--some--encoder" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    vectors = fit_encoder("hf:some/encoder")(["red ball"])
+    (tmp_path / "models--some--encoder" / "snapshots" / "abc" / "model.safetensors").unlink()
+    _loaded.cache_clear()
+    with pytest.raises(InputError, match="cannot be loaded .* run `hf download some/encoder`"):
+        fit_encoder("hf:some/encoder")
+    assert vectors.shape == (1, 16)
+    assert not asked, "nothing is fetched"
+
+
+def test_an_encoder_with_damaged_files_is_a_sentence(tmp_path):
+    tiny_encoder(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match="cannot be loaded .* name the folder of a whole one"):
+        fit_encoder(f"hf:{tmp_path}")

@@ -268,7 +268,7 @@ def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, lab
         ({"labels": unchosen}, "has no chosen program"),
         ({"labels": split, "min_agreement": 0.7}, "lower --min-agreement"),
         ({"labels": labelled["pref"], "dataset": other}, "from another dataset"),
-        ({"labels": labelled["goal"], "encoder": f"hf:{tmp_path / 'nowhere'}"}, "cannot be loaded"),
+        ({"labels": labelled["goal"], "encoder": f"hf:{tmp_path / 'nowhere'}"}, "no model folder"),
         ({"labels": labelled["code"], "control": "oracle", "task": "BabyAI-Text-GoToLocal-RedBal-S20"}, "Did you mean"),
     ):
         with pytest.raises(BkrlError, match=match):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import InputError
+from bkrl.hub import is_place, model_folder, reason
 from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, request_key
 
 BATCH = 16
@@ -33,16 +33,10 @@ class LocalBackend:
         self.name = f"hf:{spec}"
         self._spec = spec
         self.identity: Mapping[str, str] = {"kind": "hf", "model": spec, "host": "local"}
-        folder = Path(spec)
-        if folder.is_dir():
-            self.identity = {"kind": "hf", "model": folder.name, "host": "local", "content": _content(folder)}
-        elif spec.startswith((".", "/", "~")):
-            raise InputError(f"There is no model folder {spec}.")
-        elif connection.asking and not _cached(spec):
-            raise InputError(
-                f"There is no model folder {spec} and no model of that name on this machine; fetch it first with "
-                f"`hf download {spec}`, or name a folder."
-            )
+        self._folder = model_folder(spec) if connection.asking or is_place(spec) else None
+        if self._folder is not None and is_place(spec):
+            content = _content(self._folder)
+            self.identity = {"kind": "hf", "model": self._folder.name, "host": "local", "content": content}
         self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._model: Any = None
@@ -177,28 +171,17 @@ class LocalBackend:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._spec, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(self._spec, dtype="auto", local_files_only=True)
+            self._tokenizer = AutoTokenizer.from_pretrained(self._folder, **here)
+            model = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", **here)
         except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise Fault("stop", "model", f"The model {self._spec} cannot be loaded ({reason[:200]})") from None
+            raise Fault("stop", "model", f"The model {self._spec} cannot be loaded ({reason(error)})") from None
         self._model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
 def _drawing(request: Request) -> tuple[float, int]:
     return request.temperature, request.max_tokens
-
-
-def _cached(name: str) -> bool:
-    """Whether a model of that name lies in the cache of Hugging Face."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except HFValidationError:  # no name that a model can have
-        return False
 
 
 def _content(folder: Path) -> str:

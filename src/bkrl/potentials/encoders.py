@@ -2,8 +2,9 @@
 
 `hash` needs nothing: words, pairs of words and letter triples are hashed into a fixed number of places, weighted by
 how rarely they occur in the texts of the dataset, so that "you see" says little and "purple" much.  `hf:NAME_OR_PATH`
-is any Transformers encoder, mean-pooled over its tokens; `minilm` is sentence-transformers/all-MiniLM-L6-v2 (after Wang
-et al. 2020, arXiv 2002.10957), whose weights are fetched once.  Each encoder embeds a text once and remembers it.
+is any Transformers encoder on this machine, mean-pooled over its tokens; `minilm` is
+sentence-transformers/all-MiniLM-L6-v2 (after Wang et al. 2020, arXiv 2002.10957).  Nothing is fetched here.  Each encoder embeds a text
+once and remembers it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.errors import InputError, UsageError
+from bkrl.hub import is_place, model_folder, reason
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 _WORD = re.compile(r"\w+")
@@ -123,14 +125,19 @@ class HuggingFaceEncoder(_Remembering):
 
     def __init__(self, where: str, name: str, max_length: int = 256) -> None:
         super().__init__()
+        folder = model_folder(where)
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModel, AutoTokenizer
 
+        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(where)
-            self._model = AutoModel.from_pretrained(where).eval().requires_grad_(False)
-        except (OSError, ValueError) as error:
-            raise InputError(_missing(where, name, str(error).splitlines()[0][:160])) from None
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, **here)
+            self._model = AutoModel.from_pretrained(folder, **here).eval().requires_grad_(False)
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+            told = f"The text encoder {where} cannot be loaded ({reason(error)}); "
+            remedy = "name the folder of a whole one." if is_place(where) else f"run `hf download {where}`."
+            raise InputError(told + remedy) from None
         self._torch = torch
         self._max_length = max_length
         self.name = name
@@ -146,15 +153,6 @@ class HuggingFaceEncoder(_Remembering):
 
     def settings(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size}
-
-
-def _missing(where: str, name: str, reason: str) -> str:
-    if name == "minilm":
-        return (
-            f"The weights of {where} are not on this machine and could not be fetched ({reason}); run this once with a "
-            "network, use hf:PATH with a copy of them, or use the offline encoder hash."
-        )
-    return f"The text encoder '{where}' cannot be loaded ({reason}); give a local path."
 
 
 def words(text: str) -> list[str]:
