@@ -12,13 +12,7 @@ _ALGS = (
     ("bk-pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
     ("bk-goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
 )
-_LLMS = (
-    ("rules", "nothing", "embedded hand-written heuristics: no language model, no key, no network"),
-    ("openai:MODEL", "OPENAI_API_KEY", "any OpenAI-compatible endpoint (OPENAI_BASE_URL: vLLM, Ollama, llama.cpp, …)"),
-    ("hf:NAME_OR_PATH", "the weights", "a local transformers model"),
-    ("replay:RUN_OR_FILE", "a label run or a file", "answers given before; a question never asked is an error"),
-    ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward"),
-)
+_CONTROLS = ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward")
 _POTENTIALS = (
     ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
     ("pref", "--variant pref", "a preference transformer; horizon as long as a segment, 5 by default"),
@@ -32,7 +26,9 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
     if what == "algs":
         return [("", ["alg", "needs", "what it is"], [list(row) for row in _ALGS])]
     if what == "llms":
-        return [("", ["llm", "needs", "what it is"], [list(row) for row in _LLMS])]
+        from bkrl.llm import SPECS
+
+        return [("", ["llm", "needs", "what it is"], [list(row) for row in (*SPECS, _CONTROLS)])]
     if what == "potentials":
         kinds = ("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])
         return [kinds, ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by"], _samples())]

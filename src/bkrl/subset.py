@@ -9,6 +9,7 @@ import numpy as np
 from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.errors import UsageError
 from bkrl.run import Run
+from bkrl.spacing import beginnings
 
 
 def subset(source: Path, out: Path, episodes: int) -> Run:
@@ -25,7 +26,8 @@ def subset(source: Path, out: Path, episodes: int) -> Run:
         raise UsageError(f"{source} has {dataset.num_episodes} episodes; ask for 1 to that many, not {episodes}.")
     solved, failed = np.flatnonzero(dataset.success), np.flatnonzero(~dataset.success)
     half = min(len(solved), max(episodes // 2, episodes - len(failed)))
-    chosen = np.sort(np.concatenate([_spread(solved, half), _spread(failed, episodes - half)]))
+    parts = (solved, half), (failed, episodes - half)
+    chosen = np.sort(np.concatenate([those[beginnings(len(those), count)] for those, count in parts]))
     settings = {"env": dataset.env_id, "language": dataset.run.config["config"].get("language", "en")}
     run = Run.create(out, stage="collect", config={**settings, "episodes": episodes}, inputs={"dataset": source})
     if run.complete:
@@ -56,8 +58,3 @@ def subset(source: Path, out: Path, episodes: int) -> Run:
     facts = {key: value for key, value in dataset.run.facts.items() if key in ("steps", "reward_free")}
     run.finish(writer.outputs, env_id=dataset.env_id, subset_of=Path(source).name, **kept, **facts)
     return run
-
-
-def _spread(items: np.ndarray, count: int) -> np.ndarray:
-    """`count` of the items, evenly spaced."""
-    return items[np.arange(count) * len(items) // max(1, count)]

@@ -13,9 +13,11 @@ import pytest
 from bkrl.cli import run_command
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError
+from bkrl.files import sha256
 from bkrl.report import tracing
 from bkrl.report.lineage import anchor
 from bkrl.reporter import Reporter
+from bkrl.run import Run
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
 
@@ -105,6 +107,20 @@ def test_the_command(copy: Path, capsys: pytest.CaptureFixture[str]):
     told = capsys.readouterr()
     assert [run["stage"] for run in json.loads(told.out)["runs"] if not run["sound"]] == ["collect"]
     assert "episodes.parquet is missing" in told.err
+
+
+def test_the_hash_of_a_file_is_its_own_and_that_of_a_run_its_manifests(study: Path, tmp_path: Path):
+    weights = tmp_path / "policy.safetensors"
+    weights.write_bytes(b"weights")
+    run = Run.create(
+        tmp_path / "run", stage="train-rs", config={}, inputs={"init": weights, "potential": study / "data"}
+    )
+    run.finish([])
+    *_, traced = tracing.values(tracing.trace(run.path))["runs"]
+    told = {link["name"]: link for link in traced["inputs"]}
+    assert (told["init"]["sha256"], "manifest_sha256" in told["init"]) == (sha256(weights), False)
+    manifest = sha256(study / "data" / "manifest.json")
+    assert (told["potential"]["manifest_sha256"], "sha256" in told["potential"]) == (manifest, False)
 
 
 def test_a_sample_is_a_run_too(capsys: pytest.CaptureFixture[str]):

@@ -25,6 +25,7 @@ from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
 from bkrl.prompts import render
 from bkrl.rng import generator
+from bkrl.spacing import end_to_end
 from bkrl.windows import Windows
 
 TEMPLATES = ("code", "code_error", "code_improve")
@@ -143,7 +144,7 @@ def write_programs(
 ) -> list[Candidate]:
     """Hold the conversations of these numbers, at most `rounds` rounds each; returns all candidates in order."""
     horizon = validation.windows.horizon
-    shown = _spread(np.flatnonzero(validation.shown))
+    shown = _some(np.flatnonzero(validation.shown))
     opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, i) for i in shown]))
     checking = asyncio.Lock()
 
@@ -263,9 +264,9 @@ def _situation(dataset: Dataset, validation: Validation, index: int, checked: Ch
     return Example(text.captions, text.actions, float(checked.values[index]), components)
 
 
-def _spread(places: NDArray[np.int64]) -> list[int]:
-    """SHOWN of the places, evenly spaced, each once."""
-    return list(dict.fromkeys(int(places[i]) for i in np.linspace(0, len(places) - 1, SHOWN).astype(int)))
+def _some(places: NDArray[np.int64]) -> list[int]:
+    """SHOWN of the places, evenly spaced."""
+    return [int(places[i]) for i in end_to_end(len(places), SHOWN)]
 
 
 def _feedback(dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
@@ -283,7 +284,6 @@ def _feedback(dataset: Dataset, validation: Validation, checked: Checked) -> lis
         components=[(name, float(c.min()), float(c.mean()), float(c.max())) for name, c in components],
         ordering=measure(validation, checked.values, validation.shown)["ordering"],
         examples=[
-            _situation(dataset, validation, index, checked)
-            for index in _spread(shown[np.argsort(values, kind="stable")])
+            _situation(dataset, validation, index, checked) for index in _some(shown[np.argsort(values, kind="stable")])
         ],
     )

@@ -8,15 +8,34 @@ from bkrl.errors import UsageError
 from bkrl.llm.protocol import Backend, Connection
 from bkrl.registry import Registry
 
-__all__ = ["BACKENDS", "open_backend"]
+__all__ = ["BACKENDS", "SPECS", "open_backend"]
 
 BACKENDS: Registry[Callable[[str, Connection], Backend]] = Registry("llm")
-BACKENDS.add("rules", "bkrl.llm.rules:RulesBackend", "embedded hand-written heuristics; not a language model, free")
-BACKENDS.add(
-    "openai", "bkrl.llm.openai:OpenAIBackend", "openai:MODEL, any OpenAI-compatible endpoint (OPENAI_BASE_URL)"
+_ROWS = (
+    (
+        "rules",
+        "rules:RulesBackend",
+        "nothing",
+        "embedded hand-written heuristics: no language model, no key, no network",
+    ),
+    (
+        "openai:MODEL",
+        "openai:OpenAIBackend",
+        "OPENAI_API_KEY",
+        "any OpenAI-compatible endpoint (OPENAI_BASE_URL: vLLM, Ollama, llama.cpp, …)",
+    ),
+    ("hf:NAME_OR_PATH", "local:LocalBackend", "the weights", "a local transformers model"),
+    (
+        "replay:RUN_OR_FILE",
+        "replay:ReplayBackend",
+        "a label run or a file",
+        "answers given before; a question never asked is an error",
+    ),
 )
-BACKENDS.add("hf", "bkrl.llm.local:LocalBackend", "hf:NAME_OR_PATH, a local transformers model")
-BACKENDS.add("replay", "bkrl.llm.replay:ReplayBackend", "replay:RUN_OR_FILE, the answers of an earlier label run")
+SPECS = tuple((spec, needs, what) for spec, _, needs, what in _ROWS)
+"""What `--llm` takes: how it is written, what it needs, and what it is."""
+for _spec, _behind, _, _what in _ROWS:
+    BACKENDS.add(_spec.partition(":")[0], f"bkrl.llm.{_behind}", f"{_spec}, {_what}")
 
 
 def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  # noqa: B008 - frozen

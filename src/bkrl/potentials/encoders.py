@@ -2,9 +2,8 @@
 
 `hash` needs nothing: words, pairs of words and letter triples are hashed into a fixed number of places, weighted by
 how rarely they occur in the texts of the dataset, so that "you see" says little and "purple" much.  `hf:NAME_OR_PATH`
-is any Transformers encoder on this machine, mean-pooled over its tokens; `minilm` is
-sentence-transformers/all-MiniLM-L6-v2 (after Wang et al. 2020, arXiv 2002.10957).  Nothing is fetched here.  Each encoder embeds a text
-once and remembers it.
+is any Transformers encoder on this machine, mean-pooled over its tokens; `minilm` is one of them, all-MiniLM-L6-v2
+(after Wang et al. 2020, arXiv 2002.10957).  Nothing is fetched here.  Each encoder embeds a text once and remembers it.
 """
 
 from __future__ import annotations

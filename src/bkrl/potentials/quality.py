@@ -15,6 +15,7 @@ from bkrl.dataset import Dataset
 from bkrl.potentials.protocol import Artefact, Potential, Scaled
 from bkrl.potentials.ranks import area_under_curve, rank_correlation, ranks
 from bkrl.rng import generator
+from bkrl.spacing import end_to_end
 from bkrl.windows import Windows
 
 SEGMENT = 10
@@ -139,7 +140,8 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
     for row in range(len(follows) - 1, -1, -1):
         running = 0.0 if ends[row] else float(dataset.rewards[row]) + gamma * running
         follows[row] = running
-    rows = _spread(np.flatnonzero(~ends), count)
+    acted = np.flatnonzero(~ends)
+    rows = acted[end_to_end(len(acted), count)]
     return rank_correlation(potential(dataset.windows(rows, potential.horizon)), follows[rows])
 
 
@@ -147,7 +149,7 @@ def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed:
     """What Φ depends on: {present, past, actions}, each {changed, mean}: in what share of windows Φ changes, and by how
     much on average, when that part is exchanged for another window's.
     """
-    rows = _spread(np.arange(len(dataset.actions)), count)
+    rows = end_to_end(len(dataset.actions), count)
     windows = dataset.windows(rows, potential.horizon)
     phi = potential(windows)
     other = generator(seed, "quality", "sensitivity").permutation(len(rows))
@@ -174,7 +176,7 @@ def disagreement(
     share of windows below}, phi {name: Φ}, between [two names]}.
     """
     longest = max(potential.horizon for potential in potentials.values())
-    rows = _spread(np.arange(len(dataset.actions)), count)
+    rows = end_to_end(len(dataset.actions), count)
     phi = {name: potential(dataset.windows(rows, potential.horizon)) for name, potential in potentials.items()}
     names = list(phi)
     matrix = [
@@ -234,11 +236,6 @@ def courses(potential: Potential, dataset: Dataset, longest: int = 120) -> list[
             }
         )
     return found
-
-
-def _spread(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """At most `count` of `rows`, evenly spaced."""
-    return rows[np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64))]
 
 
 def _examples(potential: Scaled, dataset: Dataset) -> list[dict[str, Any]]:

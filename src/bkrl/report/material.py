@@ -17,6 +17,7 @@ from bkrl.files import read_json, read_table
 from bkrl.report.provenance import Chain, Node
 from bkrl.reporter import percent, percents
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.spacing import beginnings
 
 PAIRS, QUERIES, CANDIDATES = 5, 8, 40
 REPLY_CHARS, PROGRAM_CHARS, CAPTION_CHARS = 4000, 20_000, 600
@@ -210,7 +211,7 @@ def _pairs(node: Node, dataset: Dataset) -> list[dict[str, Any]]:
         [row for row in rows if row["label"] < 0.5],
         [row for row in rows if row["label"] == 0.5],
     )
-    chosen = _spread(kinds[0], 2) + _spread(kinds[1], 2) + _spread(kinds[2], 1)
+    chosen = _some(kinds[0], 2) + _some(kinds[1], 2) + _some(kinds[2], 1)
     replies = _replies(node, {i for row in chosen for i in row["request_ids"]})
     return [
         {
@@ -252,7 +253,7 @@ def _goals(node: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             "caption": _cut(rows[0]["caption"], CAPTION_CHARS),
             "goals": [row["goal"] for row in rows if row["goal"] is not None],
         }
-        for rows in _spread(answered, QUERIES)
+        for rows in _some(answered, QUERIES)
     ]
     top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:15]
     return queries, [{"goal": goal, "count": count, "share": count / len(by_query)} for goal, count in top]
@@ -322,11 +323,9 @@ def _gifs(node: Node) -> list[str]:
     return sorted(names, key=lambda name: ("sampled" not in name, name))
 
 
-def _spread(items: Sequence[Any], count: int) -> list[Any]:
+def _some(items: Sequence[Any], count: int) -> list[Any]:
     """At most `count` of `items`, evenly spaced, the first among them."""
-    if len(items) <= count:
-        return list(items)
-    return [items[i * len(items) // count] for i in range(count)]
+    return [items[i] for i in beginnings(len(items), count)]
 
 
 def _cut(text: str, limit: int) -> str:

@@ -24,6 +24,7 @@ from bkrl.report import html
 from bkrl.report.strips import Strip, moments, pictures
 from bkrl.reporter import Reporter, percent, percents
 from bkrl.run import Run
+from bkrl.spacing import end_to_end
 
 STAGE = "potential-report"
 HTML, QUALITY = "potential.html", "quality.json"
@@ -168,8 +169,7 @@ def summary(quality: dict[str, Any]) -> str:
 
 
 def _describe(potential: Scaled, data: Dataset, run: Run) -> dict[str, Any]:
-    total = len(data.actions)
-    rows = np.unique(np.linspace(0, total - 1, min(WINDOWS, total)).astype(np.int64))
+    rows = end_to_end(len(data.actions), WINDOWS)
     phi = np.concatenate(
         [potential(data.windows(rows[i : i + _BATCH], potential.horizon)) for i in range(0, len(rows), _BATCH)]
     )

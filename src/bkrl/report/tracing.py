@@ -11,7 +11,7 @@ from typing import Any
 from bkrl.errors import InputError
 from bkrl.files import read_json, sha256
 from bkrl.report.png import identity_of
-from bkrl.report.provenance import Chain, Node, follow
+from bkrl.report.provenance import Chain, Link, Node, follow
 from bkrl.run import located
 
 _META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
@@ -139,7 +139,7 @@ def values(found: Trace) -> dict[str, Any]:
                 "sound": node.sound,
                 "problem": node.problem,
                 "inputs": [
-                    {"name": link.name, "path": link.recorded, "manifest_sha256": link.sha256, "found": link.found,
+                    {"name": link.name, "path": link.recorded, _hashed(node, link): link.sha256, "found": link.found,
                      "problem": link.problem}
                     for link in node.links
                 ],
@@ -147,3 +147,9 @@ def values(found: Trace) -> dict[str, Any]:
             for node in found.chain.nodes.values()
         ],
     }  # fmt: skip
+
+
+def _hashed(node: Node, link: Link) -> str:
+    """What the manifest calls the hash of this input: a file has its own, a run its manifest's."""
+    recorded = node.run.manifest["inputs"][link.name] if node.run is not None else {}
+    return "sha256" if "sha256" in recorded else "manifest_sha256"

@@ -34,6 +34,7 @@ from bkrl.rl.policy import advice_network
 from bkrl.rng import derive_seed, generator
 from bkrl.run import Run, located
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
+from bkrl.spacing import end_to_end
 from bkrl.stages import to_do
 
 if TYPE_CHECKING:
@@ -492,8 +493,7 @@ def _store_state_oracle(
 
 def _rows(dataset: Dataset, limit: int) -> NDArray[np.int64]:
     """At most `limit` rows, evenly spaced over the whole dataset."""
-    total = int((dataset.lengths + 1).sum())
-    return np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64))
+    return end_to_end(int((dataset.lengths + 1).sum()), limit)
 
 
 def _windows(dataset: Dataset, rows: NDArray[np.int64], horizon: int) -> Any:
