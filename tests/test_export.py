@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from bkrl.cli import run_command
-from bkrl.dataset import Dataset
+from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.errors import InputError, UsageError
 from bkrl.export import head, to_minari, validate
 from bkrl.files import write_table
 from bkrl.run import Run
-from tests.experience import write_dataset
+from tests.experience import Config, write_dataset
 
 
 def reseal(path):
@@ -71,6 +71,23 @@ def test_head_shows_an_episode(tmp_path, capsys):
         head(tmp_path / "d", 3, 1)
     assert run_command(["data", "head", str(tmp_path / "d"), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 4
+
+
+def test_an_episode_that_succeeded_in_its_last_step_is_exported_as_both(tmp_path):
+    minari = pytest.importorskip("minari")
+    run = Run.create(tmp_path / "d", stage="collect", config=Config())
+    writer = DatasetWriter(run, env_id="Toy", obs_shape=(1,), action_names=("a",))
+    for both in (True, False):
+        writer.add_episode(
+            np.zeros((2, 1), np.uint8), np.zeros(1, int), np.ones(1), ["", ""],
+            mission="", terminated=True, truncated=both, success=True, seed=0, checkpoint_step=0,
+        )  # fmt: skip
+    writer.close()
+    run.finish(writer.outputs)
+    to_minari(tmp_path / "d", tmp_path / "exported")
+    read = list(minari.MinariDataset(tmp_path / "exported" / "data").iterate_episodes())
+    assert [bool(e.terminations[-1]) for e in read] == [True, True]
+    assert [bool(e.truncations[-1]) for e in read] == [True, False]
 
 
 def test_minari_reads_an_export(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -172,3 +173,27 @@ def test_a_kernel_whose_cache_was_removed_is_compiled_and_kept_again(cache: Path
     shutil.rmtree(own)
     assert kernel(1.5) == 3.0
     assert list(own.rglob("*.nbi"))
+
+
+def test_two_processes_that_keep_two_signatures_at_once_keep_both(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba would name one file for both, and a later process would run the code of the other signature."""
+
+    def doubled(x: float) -> float:
+        return x * 2
+
+    first, second = (jit.kernel(doubled)._cache._cache_file for _ in range(2))  # as two processes would have it
+    other = threading.Thread(target=second.save, args=("of integers", "an integer's code"))
+    read = first._load_index
+
+    def read_while_the_other_keeps() -> object:
+        found = read()
+        other.start()
+        other.join(1)
+        return found
+
+    with monkeypatch.context() as during:
+        during.setattr(first, "_load_index", read_while_the_other_keeps)
+        first.save("of floats", "a float's code")
+    other.join()
+    assert first.load("of floats") == "a float's code"
+    assert first.load("of integers") == "an integer's code"

@@ -386,3 +386,70 @@ def test_metrics_that_are_no_text_are_damaged_in_a_sentence(tmp_path):
     run.file("metrics.jsonl").write_bytes(b"\xff" + raw[1:])
     with pytest.raises(InputError, match="damaged at line 1"):
         run.metrics()
+
+
+def test_a_lock_file_removed_while_it_was_opened_holds_nothing(tmp_path, monkeypatch):
+    """Who finishes removes the file: a lock on what is no longer there would keep nobody out."""
+    from bkrl import run as module
+
+    locks = iter([True])
+
+    def late(file):
+        if next(locks, False):
+            (tmp_path / ".lock").unlink()
+        return files_lock(file)
+
+    files_lock = module.lock
+    monkeypatch.setattr(module, "lock", late)
+    held = hold(tmp_path)
+    with pytest.raises(UsageError, match="Another process"):
+        hold(tmp_path)
+    held.close()
+
+
+def test_a_manifest_without_a_seal_vouches_for_nothing(tmp_path):
+    finished(tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
+    del manifest["seal"]
+    manifest["facts"]["answer"] = 43
+    (tmp_path / "r" / "manifest.json").write_text(to_json(manifest))
+    with pytest.raises(InputError, match="was changed after it was written"):
+        Run.open(tmp_path / "r")
+
+
+def test_a_sealed_manifest_whose_files_lie_elsewhere_is_refused_in_a_sentence(tmp_path):
+    from bkrl.run import _seal
+
+    finished(tmp_path / "r")
+    (tmp_path / "secret").write_text("x")
+    manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
+    del manifest["seal"]
+    manifest["outputs"]["../secret"] = manifest["outputs"].pop("a.txt")
+    (tmp_path / "r" / "manifest.json").write_text(to_json(manifest | {"seal": _seal(manifest)}))
+    with pytest.raises(InputError, match="would leave"):
+        Run.open(tmp_path / "r")
+
+
+def test_files_are_written_under_the_umask_without_touching_it(tmp_path, monkeypatch):
+    """The umask is the whole process's: for a moment of 0, files of other threads were everybody's to write."""
+    umask = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", None)
+        atomic_write(tmp_path / "x", "1")
+    finally:
+        monkeypatch.undo()
+        os.umask(umask)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_that_cannot_be_synced_takes_files_all_the_same(tmp_path, monkeypatch):
+    sync = os.fsync
+
+    def refuse(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(22, "Invalid argument")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    atomic_write(tmp_path / "x", "1")
+    assert (tmp_path / "x").read_text() == "1"

@@ -51,6 +51,8 @@ def test_an_unknown_sample_is_refused_with_the_nearest(capsys):
     with pytest.raises(InputError, match="Did you mean 'sample:bk-code-minigrid'"):
         load_potential(Path("sample:bk-cod-minigrid"))
     assert run_command(["show", "sample:nothing"]) == 3
+    with pytest.raises(InputError, match="There is no sample"):
+        Run.open(Path("sample:../samples/bk-code-minigrid"))
 
 
 def test_a_policy_is_trained_with_a_sample(tmp_path):

@@ -1,6 +1,7 @@
 """Trackers follow metrics.jsonl: every line once, whatever happens to the run or to the tracker."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -90,6 +91,17 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path, memory
     assert len(run.metrics()) == 2
     (warning,) = told.warned
     assert "tensorboard has stopped (the network is down)" in warning
+
+
+def test_the_record_of_what_was_sent_is_never_torn(tmp_path, memory, monkeypatch):
+    """A kill between emptying the file and writing it would have every point sent again."""
+    run = a_run(tmp_path / "r")
+    with tracked("tensorboard", run, Reporter()):
+        run.log(0, a=0.0)
+        before = run.file("tracking.json").read_text()
+        monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "killed here")))
+        run.log(1, a=1.0)
+    assert run.file("tracking.json").read_text() == before
 
 
 def test_a_damaged_record_of_what_was_sent_begins_anew(tmp_path, memory):

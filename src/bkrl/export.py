@@ -84,6 +84,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
     data = Dataset.open(path)
     if out.exists():
         raise UsageError(f"{out} exists; name a new folder with --out.")
+    truncated = data.episodes.column("truncated").to_pylist()
     buffers = []
     for e in range(data.num_episodes):
         first, length = int(data.first_row[e]), int(data.lengths[e])
@@ -97,7 +98,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 actions=list(data.actions[steps]),
                 rewards=[float(r) for r in data.rewards[steps]],
                 terminations=list(done),
-                truncations=[*([False] * (length - 1)), not bool(data.terminated[e])],
+                truncations=[*([False] * (length - 1)), truncated[e]],
                 infos={},
             )
         )

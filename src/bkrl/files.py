@@ -7,9 +7,10 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,6 +46,19 @@ def lock(file: IO[bytes]) -> bool:
         except OSError:
             pass
     return True
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside the `with` block, no other process is inside one of the same file; waits for its turn.
+
+    A system or file system without locks, or a place that cannot be written, lets everybody in at once.
+    """
+    with ExitStack() as stack:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
+        yield
 
 
 def locked(path: Path) -> bool:
@@ -153,31 +167,26 @@ def plain(value: Any) -> Any:
 
 
 def _atomically(path: Path, write: Any) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        temporary.touch(exist_ok=False)
     except OSError as error:
-        raise RunFailed(f"{path} cannot be written ({error.strerror}).") from None
-    os.close(descriptor)
-    temporary = Path(name)
+        raise RunFailed(
+            f"{path} cannot be written ({error.strerror}); make its folder writable, or choose another."
+        ) from None
     try:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
         raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free); {CONTINUE}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with suppress(OSError):  # some file systems keep a folder's entries by themselves, and refuse to be asked
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

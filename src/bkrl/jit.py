@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event
 
+from bkrl.files import alone
 from bkrl.reporter import Reporter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,9 +111,28 @@ def kernel(function: F) -> F:
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or "")
     try:
-        return cast(F, numba.njit(function, cache=folder is not None, nogil=True))
+        compiled = numba.njit(function, cache=folder is not None, nogil=True)
     finally:
         numba.config.CACHE_DIR = configured
+    if folder is not None:
+        _keep_one_at_a_time(compiled, folder)
+    return cast(F, compiled)
+
+
+def _keep_one_at_a_time(compiled: Any, folder: Path) -> None:
+    """Have processes add to a kernel's index one after the other.
+
+    numba reads the index, chooses the name of a file and writes both. Two processes that keep different signatures at
+    once would choose the same name, and from then on one signature would be answered with the code of the other.
+    """
+    file = compiled._cache._cache_file
+    save = file.save
+
+    def save_alone(key: Any, data: Any) -> None:
+        with alone(folder / ".lock"):
+            save(key, data)
+
+    file.save = save_alone
 
 
 class _Announcer(event.Listener):

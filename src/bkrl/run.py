@@ -31,7 +31,6 @@ SAMPLE = "sample:"
 SAMPLES = Path(__file__).parent / "samples"
 _HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
 _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
-_UNSEALED_KEYS = {*_CONFIG_KEYS, "outputs", "facts", "code", "packages", "python", "platform"}
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = (
@@ -49,13 +48,12 @@ def located(path: Path) -> Path:
     text = Path(path).as_posix()
     if not text.startswith(SAMPLE):
         return Path(path)
-    folder = SAMPLES / text.removeprefix(SAMPLE)
-    if not (folder / "manifest.json").is_file():
+    names = samples()
+    if text not in names:
         from bkrl.registry import did_you_mean
 
-        names = samples()
         raise InputError(f"There is no sample '{text}'.{did_you_mean(text, names)} There are {', '.join(names)}.")
-    return folder
+    return SAMPLES / text.removeprefix(SAMPLE)
 
 
 def samples() -> list[str]:
@@ -312,7 +310,10 @@ class Run:
         """
         self._verify_record()
         for name, recorded in self.manifest["outputs"].items():
-            path = self.file(name)
+            try:
+                path = self.file(name)
+            except ValueError as error:
+                raise InputError(f"{self.path} is no run to be trusted: its output {error}; make it again.") from None
             if not path.exists():
                 raise InputError(f"{path} is missing although the manifest names it; restore it or run again.")
             if path.stat().st_size != recorded["bytes"]:
@@ -327,8 +328,6 @@ class Run:
         """The run's own record: any byte changed in manifest.json or config.json is noticed."""
         record = {key: value for key, value in self.manifest.items() if key != "seal"}
         sealed = self.manifest.get("seal")
-        if set(self.manifest) == _UNSEALED_KEYS:
-            return  # written before manifests were sealed
         path = self.file("manifest.json")
         if sealed != _seal(record) or path.read_text(encoding="utf-8") != to_json(record | {"seal": sealed}):
             raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
@@ -357,11 +356,17 @@ def hold(path: Path) -> IO[bytes]:
     Raises:
         UsageError: another process holds it.
     """
-    file = (path / LOCK).open("ab")
-    if not lock(file):
-        file.close()
-        raise UsageError(f"Another process is at work in {path}; wait for it or stop it.")
-    return file
+    while True:
+        file = (path / LOCK).open("ab")
+        if not lock(file):
+            file.close()
+            raise UsageError(f"Another process is at work in {path}; wait for it or stop it.")
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), (path / LOCK).stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()  # whoever finished here removed the file after we opened it: the next process would make another
 
 
 def busy(path: Path) -> bool:

@@ -17,6 +17,7 @@ from importlib import util
 from typing import Any, Protocol
 
 from bkrl.errors import UsageError
+from bkrl.files import atomic_write
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 
@@ -87,7 +88,7 @@ class _Follower:
     def _send(self, tracker: Tracker, row: dict[str, Any]) -> None:
         # Counted before it is sent: a kill between the two loses a point elsewhere, and never doubles one.
         self.state["lines"] = self.number
-        self.run.file(_STATE).write_text(json.dumps(self.state))
+        atomic_write(self.run.file(_STATE), json.dumps(self.state))
         step = row.pop("step")
         values = {key: value for key, value in row.items() if isinstance(value, (int, float))}
         if values:

@@ -348,6 +348,11 @@ def test_worlds_with_rules_of_their_own_run_on_minigrid() -> None:
         assert env.frame(0).shape[2] == 3
 
 
+def test_a_picture_is_of_an_episode() -> None:
+    with pytest.raises(RuntimeError, match="before reset"):
+        make_native_vec(RED_BALL, 1).frame(0)
+
+
 def test_memory() -> None:
     env = make_native_vec("BabyAI-Text-GoToLocal-RedBall-S30", 4096)
     env.reset(seed=0)

@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance
 
 import bkrl.envs
 from bkrl.envs.crafter import engine as engine_module
-from bkrl.envs.crafter import verify
+from bkrl.envs.crafter import layout, verify
 from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_words, uniform, uniforms
 from bkrl.envs.crafter.noise import noise3, seed_noise
 from bkrl.envs.crafter.render import _grey, _pale
@@ -203,6 +203,17 @@ def test_vector_and_reference_vector_agree():
                 np.testing.assert_array_equal(infos["episode"][key], other[4]["episode"][key])
         np.testing.assert_array_equal(native.frame(1), reference.frame(1))
     assert native.missions() == ["", "", ""]
+
+
+def test_a_plant_stays_ripe_however_long_an_episode_may_be():
+    pair = verify.Pair("CrafterReward-v1", 0)
+    x, y = pair.position
+    for dx, dy in ((2, 0), (1, 1), (1, -1)):  # nobody comes near to eat it
+        pair.clear(x + dx, y + dy, "stone")
+    pair.put("plant", x + 1, y, age=2**15 - 2)
+    for _ in range(3):
+        pair.step(0)
+    assert (pair.observation["symbolic"] == layout.CELL["ripe_plant"]).any()
 
 
 def test_restore_then_step_is_step():

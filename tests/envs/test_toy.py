@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -150,3 +151,6 @@ def test_captions_frames_and_bad_actions() -> None:
     with pytest.raises(UsageError, match="actions 0..1"):
         single.step(2)
     assert world("Toy-Chain").family == "toy"
+    for maker in (make, partial(make_vec, num_envs=2)):
+        with pytest.raises(UsageError, match="no backend 'natve'"):
+            maker("Toy-Chain", backend="natve")

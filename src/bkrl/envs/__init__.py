@@ -68,19 +68,23 @@ def make_vec(env_id: str, num_envs: int, *, backend: Backend = "native", **optio
     """
     facts = world(env_id)
     family = _family(facts.family)
-    if backend == "native" and hasattr(family, "make_native_vec"):
+    if _native(backend) and hasattr(family, "make_native_vec"):
         return cast(WorldVectorEnv, family.make_native_vec(env_id, num_envs, **options))
-    if backend not in ("native", "reference"):
-        raise UsageError(f"There is no backend '{backend}'; use native or reference.")
     return ReferenceVectorEnv(facts, partial(family.make_reference, env_id, **options), num_envs)
 
 
 def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasium.Env[Any, Any]:
     """One world as an ordinary `gymnasium.Env` with the same dynamics."""
     family = _family(world(env_id).family)
-    if backend == "native" and hasattr(family, "make_native"):
+    if _native(backend) and hasattr(family, "make_native"):
         return cast("gymnasium.Env[Any, Any]", family.make_native(env_id, **options))
     return cast("gymnasium.Env[Any, Any]", family.make_reference(env_id, **options))
+
+
+def _native(backend: str) -> bool:
+    if backend not in ("native", "reference"):
+        raise UsageError(f"There is no backend '{backend}'; use native or reference.")
+    return backend == "native"
 
 
 def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callable[[NDArray[np.uint8]], list[str]]:

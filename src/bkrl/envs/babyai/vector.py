@@ -88,6 +88,8 @@ class BabyAIVectorEnv(WorldVectorEnv):
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`, (H, W, 3) uint8."""
+        if not self.engine.begun:
+            raise RuntimeError("frame before reset: call reset() first")
         return self.engine.frame(index)
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:

@@ -177,7 +177,8 @@ def arrow_turn(world: Any, objects: Any, row: Int) -> None:
 def plant_turn(world: Any, objects: Any, row: Int) -> None:
     """Grow; be eaten by any creature that stands next to it."""
     plant = objects[row]
-    plant.timer += 1
+    if plant.timer <= RIPE_AGE:  # riper than ripe it cannot be, and 16 bits would run over
+        plant.timer += 1
     for direction in range(4):
         near = object_on(world, plant.x + DIRECTIONS[direction, 0], plant.y + DIRECTIONS[direction, 1])
         kind = np.int64(objects[near].kind) if near != 0 else NOTHING

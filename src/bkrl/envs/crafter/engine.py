@@ -221,14 +221,16 @@ class Engine:
         except KeyError as missing:
             raise InputError(f"The snapshot lacks {missing}; take it with snapshot().") from None
         if fingerprint.astype(np.uint8).tobytes() != self._fingerprint:
-            raise InputError("The snapshot is of another Crafter world, episode length or version of bkrl.")
+            raise InputError(
+                "The snapshot is of another Crafter world, episode length or version of bkrl; take one of these."
+            )
         if (
             worlds.shape != size
             or len(objects) != self.num_envs
             or worlds.dtype != np.uint8
             or objects.dtype != np.uint8
         ):
-            raise InputError(f"The snapshot is of {len(worlds)} worlds, not {self.num_envs}.")
+            raise InputError(f"The snapshot is of {len(worlds)} worlds, not {self.num_envs}; restore it into as many.")
         if objects.ndim != 2 or objects.shape[1] % OBJECT.itemsize:
             raise InputError("The snapshot's table of objects is damaged; take it again with snapshot().")
         self.worlds = worlds.copy().view(WORLD).reshape(self.num_envs)
