@@ -51,11 +51,11 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         assert found.tensors[name].dtype == np.asarray(value).dtype
 
 
-def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+def test_keeps_the_newest(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3, 4, 5):
-        checkpoints.save(step, TENSORS, {}, best=step == 2)
-    assert sorted(p.name[-1] for p in tmp_path.glob("step-*")) == ["2", "4", "5"]
+        checkpoints.save(step, TENSORS, {})
+    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["4", "5"]
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])
@@ -290,6 +290,49 @@ def test_metrics_that_a_checkpoint_counts_are_on_the_disk_and_missed_when_gone(
     assert metrics.read_bytes() == before[:100]
     metrics.write_bytes(before)
     assert "continuing" in go(tmp_path / "run")[1][0]
+
+
+@pytest.mark.parametrize("lost", ["killed before the checkpoint", "the checkpoint is damaged"])
+def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lost: str) -> None:
+    """Worlds that cannot be saved go on in another way, where the evaluation that was the best may never be."""
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    best = run.file("policy-best.json")
+
+    def go_on(scores: list[float], stop: float = float("inf")) -> None:
+        ppo = make()
+        ppo.envs.snapshot = ppo.envs.restore = unsaved
+
+        def keep() -> list[str]:
+            best.write_text(f"step {ppo.step} of {scores}")
+            if ppo.step == stop:
+                raise Stop
+            return [best.name]
+
+        train(
+            ppo,
+            run,
+            Reporter(),
+            title="test",
+            checkpoint_every=10_000,
+            milestones=[0, 320, 640],
+            at_milestone=lambda number, step: scores[number],
+            at_best=keep,
+        )
+
+    def unsaved(*state: object) -> None:
+        raise NotImplementedError
+
+    first, other = [0.0, 0.5, 1.0], [0.0, -1.0, -1.0]
+    with pytest.raises(Stop):
+        go_on(first, stop=640)
+    assert best.read_text() == f"step 640 of {first}"
+    kept = 320
+    if lost == "the checkpoint is damaged":
+        (run.file("checkpoints") / "step-000000000320" / "state.json").write_text("")
+        kept = 0
+    go_on(other)
+    assert best.read_text() == f"step {kept} of {first}"
+    run.close()
 
 
 def test_the_checkpoint_matters(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from bkrl.errors import BkrlError, InputError, RunFailed
 from bkrl.files import CONTINUE, atomic_write, read_json, sha256, to_json
 
-_TENSORS, _STATE, _MANIFEST, _BEST = "state.safetensors", "state.json", "manifest.json", "best.json"
+_TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,14 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest `keep`, and the best one."""
+    """The checkpoints of one run: the newest `keep`."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
 
-    def save(
-        self, step: int, tensors: Mapping[str, Tensor | np.ndarray], facts: Mapping[str, Any], *, best: bool = False
-    ) -> Path:
-        """Write a checkpoint, then remove those that are neither new nor best, and damaged ones of later steps.
+    def save(self, step: int, tensors: Mapping[str, Tensor | np.ndarray], facts: Mapping[str, Any]) -> Path:
+        """Write a checkpoint, then remove those that are no longer among the newest, and damaged ones of later steps.
 
         Raises:
             RunFailed: it could not be written; the older ones are untouched.
@@ -84,8 +82,6 @@ class Checkpoints:
             raise RunFailed(f"The checkpoint {target} cannot be written ({error.strerror}); {CONTINUE}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        if best:
-            atomic_write(self.folder / _BEST, to_json({"checkpoint": target.name}))
         self._rotate(target)
         return target
 
@@ -115,15 +111,9 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
 
     def _rotate(self, newest: Path) -> None:
-        best = None
-        if (self.folder / _BEST).exists():
-            try:
-                best = read_json(self.folder / _BEST).get("checkpoint")
-            except InputError:
-                best = None
         earlier = [path for path in self._all() if path.name <= newest.name]
         for path in self._all():
-            if path not in earlier[-self.keep :] and path.name != best:
+            if path not in earlier[-self.keep :]:
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from bkrl.errors import InputError
+from bkrl.files import atomic_write
 from bkrl.reporter import Reporter, percent
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.ppo import PPO
@@ -39,7 +40,7 @@ def train(
     checkpoint_every: int,
     milestones: Sequence[int],
     at_milestone: Milestone,
-    at_best: Callable[[], None] | None = None,
+    at_best: Callable[[], Sequence[str]] | None = None,
 ) -> None:
     """Train until `ppo.done`, logging every iteration to the run's metrics.jsonl.
 
@@ -53,7 +54,9 @@ def train(
         milestones: increasing world steps; each is passed once, after the iteration that reaches it (0: before the
             first one).
         at_milestone: what to do there.
-        at_best: what to do when the score was higher than all before, also those before a restart.
+        at_best: what to do when the score was higher than all before, also those before a restart; returns the names
+            of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
+            it puts back those that were the best where it begins.
 
     Raises:
         Diverged: a loss or gradient is not finite; the last good checkpoint stays.
@@ -61,7 +64,7 @@ def train(
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
     checkpoints = Checkpoints(run.file("checkpoints"))
-    progress = _resume(ppo, run, reporter, checkpoints)
+    progress, best_files = _resume(ppo, run, reporter, checkpoints)
     watch = _Watch(progress, reporter)
     saved_at = ppo.step
     started, first_step = time.perf_counter(), ppo.step
@@ -77,10 +80,10 @@ def train(
                 if score is not None and (progress["best"] is None or score > progress["best"]):
                     progress["best"], best = score, True
                     if at_best is not None:
-                        at_best()
+                        best_files = {name: run.file(name).read_bytes() for name in at_best()}
             due = ppo.step - saved_at >= checkpoint_every
             if due or best or interrupted() or ppo.done:
-                _save(ppo, run, checkpoints, progress, best)
+                _save(ppo, run, checkpoints, progress, best_files)
                 saved_at = ppo.step
             if interrupted():
                 interrupted(leave=True)
@@ -101,7 +104,7 @@ def finished(run: Run) -> None:
     Checkpoints(run.file("checkpoints")).clear()
 
 
-def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any], best: bool) -> None:
+def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any], best_files: dict[str, bytes]) -> None:
     tensors, counters = ppo.state()
     for index, stream in enumerate(ppo.streams):
         if isinstance(stream, StatefulStream):
@@ -111,6 +114,7 @@ def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any]
     except NotImplementedError:
         worlds = {}
     tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
+    tensors |= {f"best.{name}": np.frombuffer(raw, np.uint8) for name, raw in best_files.items()}
     run.sync()
     metrics = run.file("metrics.jsonl")
     facts = {
@@ -120,11 +124,17 @@ def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any]
         "hardware": _describe(ppo),
         "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
     }
-    checkpoints.save(ppo.step, tensors, facts, best=best)
+    checkpoints.save(ppo.step, tensors, facts)
 
 
-def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) -> dict[str, Any]:
-    """Put everything back as the newest whole checkpoint has it, or start from nothing."""
+def _resume(
+    ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Put everything back as the newest whole checkpoint has it, or start from nothing.
+
+    Returns:
+        How far the run is, and the files of the best policy so far.
+    """
     checkpoints.sweep()
     found = checkpoints.newest()
     for sentence in found.skipped if found else []:
@@ -133,7 +143,7 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
         if found is not None:
             reporter.warn("no whole checkpoint is left, so this run begins again.")
         _truncate(run, 0)
-        return {"milestones": 0, "best": None, "score": None, "warned": []}
+        return {"milestones": 0, "best": None, "score": None, "warned": []}, {}
     _truncate(run, int(found.facts["metrics_bytes"]))
     tensors, exact = found.tensors, bool(found.facts["exact"])
     ppo.restore(tensors, found.facts["counters"], worlds=exact)
@@ -149,7 +159,10 @@ def _resume(ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints) ->
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
     how = "exactly where it was" if exact else "with fresh episodes, because these worlds cannot be saved"
     reporter.say(f"continuing at step {ppo.step:,}, {how}")
-    return dict(found.facts["progress"])
+    best_files = {name: array.tobytes() for name, array in _under(tensors, "best.").items()}
+    for name, raw in best_files.items():
+        atomic_write(run.file(name), raw)
+    return dict(found.facts["progress"]), best_files
 
 
 def _describe(ppo: PPO) -> str:
