@@ -96,6 +96,16 @@ def test_the_bonuses_of_every_terminated_episode_sum_to_nothing(seed, steps, wor
                 total[n], discount[n] = 0.0, 1.0
 
 
+def test_a_debt_that_would_be_too_large_is_paid_back_at_once():
+    # Φ of what the actions lead to: -0.2, -0.3, -0.4, -0.5.  γ = 1e-8: owed after two, -2e15, is too much, so the
+    # second action pays the first one's debt, 2e7; the fourth that of the third.
+    rollout = one_world([1, 2, 3, 4, 5], terminated=[], truncated=[], finals=[])
+    stream = InvariantBonus(OfTheCell(), 1e-8, num_envs=1, bonus_coef=1.0)
+    paid = stream.rewards(rollout)[:, 0] - rollout.rewards[:, 0]
+    assert paid == pytest.approx([-0.2, 0.2 / 1e-8, -0.4, 0.4 / 1e-8])
+    assert stream.owed == 0.0
+
+
 @settings(max_examples=30, deadline=None)
 @STRUCTURES
 def test_what_is_owed_goes_through_a_checkpoint(seed, steps, worlds, end_rate, gamma):

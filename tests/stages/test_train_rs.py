@@ -15,6 +15,7 @@ from bkrl.envs import toy, world
 from bkrl.errors import InputError, UsageError
 from bkrl.files import sha256
 from bkrl.potentials import advice
+from bkrl.potentials.bonus import MOST_OWED
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.report.provenance import follow
@@ -207,12 +208,24 @@ def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
         assert sorted(tmp_path.iterdir()) == before, source
 
 
-def test_the_invariant_bonus_needs_a_discount(tmp_path: Path) -> None:
-    blind = replace(SMALL, gamma=0.0)
+@pytest.mark.parametrize(("gamma", "shift"), [(0.0, 0.0), (1e-300, 0.0), (1e-30, 0.0), (1e-16, 9.0)])
+def test_the_invariant_bonus_needs_a_discount(tmp_path: Path, gamma: float, shift: float) -> None:
+    blind = replace(SMALL, gamma=gamma)
     rm = potential_run(tmp_path / "rm")
-    with pytest.raises(UsageError, match="choose a --gamma above 0"):
-        run(settings(tmp_path / "run", alg="bk-code", potential=rm, shaping="pbim", ppo=blind), Reporter())
+    pbim = settings(tmp_path / "run", alg="bk-code", potential=rm, shaping="pbim", shaping_shift=shift, ppo=blind)
+    with pytest.raises(UsageError, match=f"--gamma {gamma:g} makes that too large .* choose a --gamma nearer to 1"):
+        run(pbim, Reporter())
     assert [path.name for path in tmp_path.iterdir()] == ["rm"]
+
+
+def test_the_invariant_bonus_stays_finite_under_a_small_discount(tmp_path: Path) -> None:
+    """Debts of up to 48 steps at γ = 0.01 would be of the order of 10⁹⁶."""
+    rm = potential_run(tmp_path / "rm")
+    short = replace(SMALL, gamma=0.01)
+    pbim = settings(tmp_path / "run", alg="bk-code", potential=rm, shaping="pbim", steps=4_000, ppo=short)
+    result = run(pbim, Reporter())
+    largest = [row["shaping/reward_max_abs"] for row in rows(result.path, "shaping/reward_max_abs")]
+    assert 1e6 < max(largest) <= MOST_OWED
 
 
 def test_the_file_that_weights_come_from_is_recorded(tmp_path: Path) -> None:

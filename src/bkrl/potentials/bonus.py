@@ -78,11 +78,16 @@ class Bonus:
         self.steps = int(state["steps"])
 
 
+MOST_OWED = 1e15
+"""Larger debts are settled at once: the squares of many of them still have a sum in float32, which losses need."""
+
+
 class InvariantBonus(Bonus):
     """A bonus that each terminated episode gives back with its last action: Σ γ^t F_t = 0.
 
-    What an episode owes grows by 1/γ a step. A time limit is not an end: the debt stays with the bootstrapped value,
-    as the rest of the episode does.
+    What an episode owes grows by 1/γ a step: where it would outgrow `MOST_OWED`, the action pays it back and earns no
+    bonus. The sum is 0 all the same, for it does not matter when a debt is paid. A time limit is not an end: the debt
+    stays with the bootstrapped value, as the rest of the episode does.
     """
 
     def __init__(
@@ -99,13 +104,14 @@ class InvariantBonus(Bonus):
         self.owed = np.zeros(num_envs)
 
     def paid(self, rollout: Rollout, bonus: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(T, N): the bonus, and minus all that is owed where an episode terminates."""
+        """(T, N): the bonus, and minus all that is owed where an episode terminates or the debt would be too large."""
         paid = bonus.copy()
         self.owed[rollout.ages[0] == 0] = 0.0  # worlds that a checkpoint could not put back begin anew
         for t in range(rollout.num_steps):
-            paid[t] = np.where(rollout.terminated[t], -self.owed, bonus[t])
-            self.owed = (self.owed + bonus[t]) / self.gamma
-            self.owed[rollout.terminated[t] | rollout.truncated[t]] = 0.0
+            owed = (self.owed + bonus[t]) / self.gamma
+            settled = rollout.terminated[t] | (np.abs(owed) > MOST_OWED)
+            paid[t] = np.where(settled, -self.owed, bonus[t])
+            self.owed = np.where(settled | rollout.truncated[t], 0.0, owed)
         return paid
 
     def state(self) -> dict[str, np.ndarray | Tensor]:

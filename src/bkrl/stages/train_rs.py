@@ -18,7 +18,7 @@ from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
 from bkrl.jit import announced
 from bkrl.potentials import advice, load_potential
-from bkrl.potentials.bonus import Bonus, InvariantBonus
+from bkrl.potentials.bonus import MOST_OWED, Bonus, InvariantBonus
 from bkrl.potentials.oracle_state import StateOracle
 from bkrl.potentials.protocol import Scaled
 from bkrl.potentials.shaping import FORMS
@@ -152,7 +152,7 @@ def _train(
             range(0, config.steps + config.eval_every, config.eval_every), config.steps, rollout_size
         ),
         at_milestone=judge,
-        at_best=lambda: _keep(policy, result),
+        at_best=lambda: policy.save(result.path, "policy-best"),
     )
     ppo.envs.close()
     judged.close()
@@ -185,10 +185,6 @@ def _train(
     return result
 
 
-def _keep(policy: Policy, result: Run) -> None:
-    policy.save(result.path, "policy-best")
-
-
 def evaluate(
     policy: Policy, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False
 ) -> dict[str, float]:
@@ -212,7 +208,7 @@ def _streams(
     config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str], device: torch.device
 ) -> list[RewardStream]:
     gamma, scale, form = config.ppo.gamma, config.reward_scale, config.shaping
-    coef = FORMS[form].coef if config.shaping_coef is None else config.shaping_coef
+    coef = _coef(config)
     if potential is not None and defects:
         return [PublishedReward(potential, gamma, defects, reward_scale=scale, shaping_coef=coef)]
     same: dict[str, Any] = {"reward_scale": scale, "shift": config.shaping_shift}
@@ -230,16 +226,25 @@ def _streams(
     return streams
 
 
+def _coef(config: TrainRsConfig) -> float:
+    """The factor of Φ."""
+    return FORMS[config.shaping].coef if config.shaping_coef is None else config.shaping_coef
+
+
 def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
     if config.shaping != "pbrs" and config.potential is None:
         raise UsageError(f"--shaping {config.shaping} says how a potential is used; --alg {config.alg} has none.")
     if config.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
-    if config.shaping == "pbim" and config.ppo.gamma == 0.0:
-        raise UsageError(
-            "--shaping pbim takes back at the end of an episode what it paid before, and --gamma 0 counts nothing that "
-            "comes later: choose a --gamma above 0, or --shaping pbrs."
-        )
+    if config.shaping == "pbim":
+        coef, shift, gamma = _coef(config), config.shaping_shift, config.ppo.gamma
+        largest = coef * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
+        if gamma == 0.0 or largest / gamma > MOST_OWED:
+            raise UsageError(
+                "--shaping pbim takes back later what it paid before, divided by --gamma for each step in between, and "
+                f"--gamma {gamma:g} makes that too large to pay after a single step: choose a --gamma nearer to 1, "
+                "such as 0.99, or --shaping pbrs."
+            )
 
 
 def _check_state_oracle(config: TrainRsConfig, potential: StateOracle, defects: frozenset[str]) -> None:
