@@ -41,6 +41,7 @@ def open_executor(
     name: Callable[[Cell], str],
     folder: Path,
     submitted: dict[str, str],
+    save: Callable[[], None],
     parameters: Mapping[str, Any],
 ) -> Executor:
     """The executor of that name.
@@ -52,12 +53,13 @@ def open_executor(
         name: a cell's name.
         folder: for an executor's own files.
         submitted: name → job number, of an earlier start; kept up to date.
+        save: writes `submitted` to disk.
         parameters: of jobs on a cluster.
     """
     if kind == "slurm":
         from bkrl.executors.slurm import Slurm
 
-        return Slurm(folder / "slurm", submitted, name, log, parameters, jobs)
+        return Slurm(folder / "slurm", submitted, save, name, log, parameters, jobs)
     from bkrl.executors.local import Local
 
     return Local(jobs or cores(), log)
