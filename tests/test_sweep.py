@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,12 @@ import pytest
 from bkrl import cli, console, sweep
 from bkrl.cli import run_command
 from bkrl.config import SweepConfig
-from bkrl.errors import RunFailed, UsageError
-from bkrl.executors import local, shell
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.executors import local, open_executor, shell
 from bkrl.executors.local import Local
 from bkrl.executors.work import work
 from bkrl.reporter import Line, Reporter
-from bkrl.run import hold
+from bkrl.run import Run, hold
 from bkrl.study import load_study, plan, presets
 from tests.toy_study import TOY, contents, toy
 
@@ -59,13 +60,13 @@ class Here:
         return ""
 
 
-def do(tmp_path, monkeypatch, text=TOY, **settings):
+def do(tmp_path, monkeypatch, text=TOY, reporter=None, **settings):
     """A sweep in this process; the outcome and the order in which cells were done."""
     monkeypatch.chdir(tmp_path)
     config = SweepConfig(study=str(toy(tmp_path, text)), **{"out": OUT, **settings})
     here = Here(config.folder)
     monkeypatch.setattr(sweep, "open_executor", lambda *args, **kwargs: here)
-    return sweep.run(config, Reporter()), here.order
+    return sweep.run(config, reporter or Reporter()), here.order
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +146,9 @@ def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
     assert not (out / "chain" / "ppo-s2").exists()
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C in a terminal", "kill -9"])
+@pytest.mark.parametrize("how", ["Ctrl-C in a terminal", "terminal closed", "kill -9"])
 def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
-    """A terminal sends Ctrl-C to the workers, too; a sweep that is killed says nothing to them."""
+    """A terminal sends what it sends to the workers, too; a sweep that is killed says nothing to them."""
     endless = TOY.replace('algs = ["ppo", "bk-pref"]', 'algs = ["ppo"]')
     small, large = (f"ppo = {{ {text} }}\n\n[world.evaluate]" for text in (
         "num_envs = 8, num_steps = 32", "num_envs = 128, num_steps = 512, update_epochs = 40"))  # fmt: skip
@@ -166,7 +167,7 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
     if how == "kill -9":
         process.kill()
     else:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGHUP if how == "terminal closed" else signal.SIGINT)
     process.communicate(timeout=60)  # its workers hold the pipe too: none is left behind
     newest = max(run.glob("checkpoints/step-*"))
     assert int(newest.name.removeprefix("step-")) == sweep.last_step(run) > 65536
@@ -270,6 +271,39 @@ def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
     assert "chain/eval-ppo-s1" in outcome.failed
 
 
+@pytest.mark.parametrize("before", ["label-pref", "rm-pref", "bk-pref-s1"])
+def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
+    """Wherever it is cut: what a run was made from is known by its hash, and is looked for where the study has it."""
+    done = do(tmp_path, monkeypatch, only=f"chain/{before}")[0].done
+    (tmp_path / "out").rename(tmp_path / "moved")
+    outcome, order = do(tmp_path, monkeypatch, only="chain/eval-bk*", out=Path("moved"))
+    assert not outcome.failed
+    assert len(outcome.done) == 5
+    assert set(order) == set(outcome.done) - set(done)
+    # Another run in the place of an input is still another run.
+    data = tmp_path / "moved" / "chain" / "data" / "manifest.json"
+    data.write_text(data.read_text() + " ")
+    assert "chain/label-pref" in do(tmp_path, monkeypatch, only="*/eval-bk*", out=tmp_path / "moved")[0].failed
+
+
+def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
+    text = TOY.replace("seeds = [1]", "seeds = [1]\nlabel_shards = 2")
+    data, one, two, merge, *_ = plan(tomllib.loads(text), tmp_path / "out").cells
+    made_from = {"dataset": data.run_dir, "shard 1": one.run_dir, "shard 2": two.run_dir}
+    for cell, config, inputs in (*((cell, cell.config, {}) for cell in (data, one, two)),
+                                 (merge, merge.config.whole, made_from)):  # fmt: skip
+        Run.create(cell.run_dir, stage="label", config=config, inputs=inputs).finish([])
+    (tmp_path / "out").rename(tmp_path / "moved")
+    merge = plan(tomllib.loads(text), tmp_path / "moved").cells[3]
+    assert sweep.standing(merge) == "done"
+
+    given = []
+    monkeypatch.setattr("bkrl.stages.label.merge", lambda *args: given.append(args))
+    work(merge, tmp_path / "log")  # if it had not been: from the dataset where it lies now
+    assert given[0][0] == merge.config.shards
+    assert given[0][3] == tmp_path / "moved" / "chain" / "data"
+
+
 def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeypatch):
     import bkrl.stages.train_rs
 
@@ -341,20 +375,151 @@ def test_a_damaged_run_is_one_failure_and_does_not_end_the_others(tmp_path, monk
     assert set(order) == set(outcome.done) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
 
 
-def test_jobs_of_an_earlier_start_are_not_forgotten_when_the_queue_does_not_answer(tmp_path, monkeypatch):
+def commands(tmp_path, monkeypatch, **scripts):
+    """Shell scripts in place of a cluster's commands."""
     pytest.importorskip("submitit")
-    for name in ("srun", "squeue"):
+    for name, text in {"srun": "exit 1", "squeue": "exit 1", **scripts}.items():
         command = tmp_path / "bin" / name
         command.parent.mkdir(exist_ok=True)
-        command.write_text("#!/bin/sh\nexit 1\n")
+        command.write_text(f"#!/bin/sh\n{text}\n")
         command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+def on_cluster(state, **settings):
+    """The slurm executor of a sweep in `OUT`."""
+    given = {"jobs": 0, "parameters": {}, **settings}
+    return open_executor(
+        "slurm",
+        log=lambda cell: OUT / "sweep" / "log" / cell.run_dir.name,
+        name=lambda cell: sweep.name_of(cell, OUT),
+        folder=OUT / "sweep",
+        submitted=state.jobs,
+        save=state.save,
+        **given,
+    )
+
+
+class Told(Reporter):
+    """Remembers what was said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    def warn(self, text):
+        self.lines.append(f"warning: {text}")
+
+
+SBATCH = """
+called=$(sed -n 's/^#SBATCH --job-name=//p' "$1")
+echo "$called" >> submitted
+echo "6|RUNNING|None|a job | of somebody's
+7_0|PENDING|Priority|$called
+7_1|RUNNING|None|$called" > queue
+"""
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_kill_while_jobs_are_submitted_submits_none_twice(tmp_path, monkeypatch, accepted):
+    """The kill comes from sbatch, after or before the queue has them: numbers and submitit's files are not written."""
+    from submitit.core.utils import DelayedSubmission
+
+    from bkrl.executors import slurm
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.01)
+    sbatch = f"{SBATCH if accepted else ''}\nkill -9 $PPID"
+    commands(tmp_path, monkeypatch, sbatch=sbatch, squeue="cat queue")
+    (tmp_path / "queue").touch()
+    only = "chain/data,chain/ppo-s1"
+    killed = subprocess.run(
+        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--executor", "slurm", "--only", only],
+        capture_output=True,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    state, again = sweep.State(OUT / "sweep" / "state.json").load(), Told()
+    executor = on_cluster(state)
+    cells = sweep.chosen(load_study("toy.toml", OUT), OUT, only)
+    executor.prepare(cells, again)
+    if not accepted:
+        assert executor.running() == state.jobs == {}
+        return
+    assert executor.running() == {"out/chain/data": "queued", "out/chain/ppo-s1": "running"}
+    assert state.jobs == {"chain/data": "7_0", "chain/ppo-s1": "7_1"}
+    assert again.lines == ["2 jobs of an earlier start are still in the queue"]
+    for place, cell in enumerate(cells):
+        assert DelayedSubmission.load(OUT / "sweep" / "slurm" / f"7_{place}_submitted.pkl").args[0] == cell
+
+
+def test_a_single_job_is_found_again_by_its_name_and_one_that_was_not_chosen_is_not_forgotten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands(tmp_path, monkeypatch, squeue="echo '12|PENDING|None|bkrl-0a'")
+    (tmp_path / "out" / "sweep" / "slurm").mkdir(parents=True)
+    state = sweep.State(OUT / "sweep" / "state.json", jobs={"chain/ppo-s1": "bkrl-0a/0", "chain/data": "bkrl-0b/3"})
+    executor = on_cluster(state)
+    cells = load_study(str(toy(tmp_path)), OUT).training[:1]
+    executor.prepare(cells, Reporter())
+    assert state.jobs == {"chain/ppo-s1": "12", "chain/data": "bkrl-0b/3"}
+    assert "scancel 12`" in executor.stop()
+
+
+def test_each_array_asks_for_the_cores_of_its_own_cells(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands(tmp_path, monkeypatch, sbatch='cat "$1" >> scripts; echo Submitted batch job 7')
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    executor = on_cluster(sweep.State(OUT / "sweep" / "state.json"), parameters={"array_parallelism": 1})
+    data, *_, trained = load_study(str(toy(tmp_path)), OUT).cells
+    executor.start([data._replace(config=replace(data.config, threads=4))])
+    executor.start([data, trained])
+    scripts = (tmp_path / "scripts").read_text()
+    assert [line for line in scripts.splitlines() if "cpus-per-task" in line] == [
+        "#SBATCH --cpus-per-task=4",
+        "#SBATCH --cpus-per-task=1",
+    ]
+    assert "--array=0-1%1" in scripts
+
+
+def test_jobs_that_are_refused_end_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bkrl.executors.slurm.POLL_SECONDS", 0.01)
+    for sbatch, why in (("echo 'no such partition' >&2; exit 1", "no such partition"), ("exit 1", "submitted")):
+        commands(tmp_path, monkeypatch, sbatch=sbatch, squeue="exit 0")
+        with pytest.raises(RunFailed, match=why):
+            sweep.run(SweepConfig(study=str(toy(tmp_path)), out=OUT, executor="slurm", only="*/data"), Reporter())
+
+
+def test_an_array_is_no_larger_than_clusters_take(tmp_path, monkeypatch):
+    commands(tmp_path, monkeypatch)
+    assert 1 < on_cluster(sweep.State(tmp_path / "state.json")).free() <= 1001
+
+
+def test_a_queue_that_does_not_answer_is_told_once(tmp_path, monkeypatch):
+    from bkrl.executors import slurm
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+    commands(tmp_path, monkeypatch, sbatch="echo Submitted batch job 7")
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    executor, told = on_cluster(sweep.State(OUT / "sweep" / "state.json")), Told()
+    executor.prepare([], told)
+    executor.start(load_study(str(toy(tmp_path)), OUT).training[:1])
+    assert executor.ended(0) == executor.ended(0) == []
+    assert told.lines == ["warning: squeue does not answer; it is asked again, and the jobs go on meanwhile."]
+    assert executor.running()
+
+
+def test_jobs_of_an_earlier_start_are_not_forgotten_when_the_queue_does_not_answer(tmp_path, monkeypatch):
+    commands(tmp_path, monkeypatch)
     state = tmp_path / "out" / "sweep" / "state.json"
     state.parent.mkdir(parents=True)
-    state.write_text('{"failed": {}, "jobs": {"chain/ppo-s1": "7"}}')
-    with pytest.raises(RunFailed, match="squeue does not answer"):
-        sweep.run(SweepConfig(study=str(toy(tmp_path)), out=tmp_path / "out", executor="slurm"), Reporter())
-    assert json.loads(state.read_text())["jobs"] == {"chain/ppo-s1": "7"}
+    for job in ("7", "bkrl-0a/0"):
+        state.write_text(json.dumps({"failed": {}, "jobs": {"chain/ppo-s1": job}}))
+        with pytest.raises(RunFailed, match="squeue does not answer"):
+            sweep.run(SweepConfig(study=str(toy(tmp_path)), out=tmp_path / "out", executor="slurm"), Reporter())
+        assert json.loads(state.read_text())["jobs"] == {"chain/ppo-s1": job}
 
 
 def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):
@@ -401,6 +566,76 @@ def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbe
     made = contents(out)
     assert made
     assert made == {name: raw for name, raw in contents(undisturbed).items() if name in made}
+
+
+def test_what_is_left_takes_as_long_as_the_slowest_and_counts_those_that_have_just_begun():
+    quick, slow = Line("a", "running", 0, 100, 10.0), Line("b", "running", 0, 100, 1.0)
+    begun, waiting = Line("c", "running", 0, 100), Line("d", "waiting", total=1000)
+    assert "11 steps/s, about 2 min of steps left" in sweep._summary([quick, slow], 0.0)  # 18 s at the rate of both
+    assert "10 steps/s, about 60 s of steps left" in sweep._summary([quick, begun, waiting], 0.0)
+    assert "left" not in sweep._summary([begun, waiting], 0.0)
+
+
+def test_what_can_no_longer_be_done_is_not_left_to_do(tmp_path, monkeypatch):
+    shown = []
+
+    class Watched(Reporter):
+        @contextmanager
+        def board(self):
+            yield lambda lines, summary: shown.append({line.name: line for line in lines})
+
+    do(tmp_path, monkeypatch, BROKEN, reporter=Watched())
+    blocked = shown[-1]["chain/bk-pref-s1"]
+    assert (blocked.state, blocked.total, blocked.note) == ("waiting", 0, "needs one that failed")
+    assert shown[0]["chain/bk-pref-s1"].total == 4096
+
+
+def test_cells_that_need_each_other_are_named_as_blocked(tmp_path, monkeypatch):
+    circle = TOY.replace(
+        'algs = ["ppo", "bk-pref"]',
+        """algs = [{ name = "a", alg = "ppo", train_rs = { init_from = "out/chain/b-s1" } },
+        { name = "b", alg = "ppo", train_rs = { init_from = "out/chain/a-s1" } }]""",
+    )
+    outcome, order = do(tmp_path, monkeypatch, circle)
+    assert order == ["chain/data"]
+    assert not outcome.failed
+    assert len(outcome.blocked) == 4
+
+
+def test_a_log_is_written_in_any_language(tmp_path):
+    """A system without UTF-8 must not make a failure of a cell that says Φ."""
+    say = "from pathlib import Path; from bkrl.executors.work import LogReporter; LogReporter(Path('x')).say(chr(934))"
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", say], cwd=tmp_path, env=plain, check=True)
+    assert "Φ" in (tmp_path / "x").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["{", '{"failed": 3}', '{"jobs": ["x"]}', "[]"])
+def test_a_damaged_memory_of_a_sweep_is_told(tmp_path, monkeypatch, text):
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    (tmp_path / "out" / "sweep" / "state.json").write_text(text)
+    with pytest.raises(InputError, match="state.json is damaged; restore it, or remove it"):
+        do(tmp_path, monkeypatch)
+
+
+def test_a_full_disk_ends_the_sweep_after_its_workers(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(Here, "stop", lambda self: ended.append(self) or "some jobs go on")
+    monkeypatch.setattr(sweep, "atomic_write", lambda path, data: (_ for _ in ()).throw(RunFailed("no room")))
+    told = Told()
+    with pytest.raises(RunFailed, match="no room"):
+        do(tmp_path, monkeypatch, only="chain/ppo-s1", reporter=told)
+    assert len(ended) == 1
+    assert told.lines[-1] == "some jobs go on"
+
+
+def test_the_estimate_is_for_this_machine_alone(tmp_path):
+    text = "minutes = 4\n" + TOY
+    for jobs, sentences in ((2, 1), (0, 0)):
+        told = Told()
+        study = plan(tomllib.loads(text), tmp_path)
+        sweep.announce(study, study.cells, jobs, told)
+        assert sum("about" in line for line in told.lines) == sentences
 
 
 LINES = [

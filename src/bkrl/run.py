@@ -408,15 +408,21 @@ def _input(path: Path) -> dict[str, str]:
     return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(run.path / "manifest.json")}
 
 
-def check_inputs(run: Run) -> list[str]:
-    """Sentences about inputs of a complete run that are gone or have changed since; empty when all is well."""
+def check_inputs(run: Run, places: Mapping[str, Path] | None = None) -> list[str]:
+    """Sentences about inputs of a complete run that are gone or have changed since; empty when all is well.
+
+    Args:
+        run: a complete run.
+        places: where inputs lie now, by their names; others are looked for where the run found them.
+    """
     problems = []
     for name, recorded in run.manifest["inputs"].items():
-        here = hash_at(Path(recorded["path"]), recorded)
+        place = (places or {}).get(name, Path(recorded["path"]))
+        here = hash_at(place, recorded)
         if here is None:
-            problems.append(f"{run.path}: its {name} {recorded['path']} is no longer there.")
+            problems.append(f"{run.path}: its {name} {place} is no longer there.")
         elif here != input_hash(recorded):
-            problems.append(f"{run.path}: its {name} {recorded['path']} was made again since.")
+            problems.append(f"{run.path}: its {name} {place} was made again since.")
     return problems
 
 

@@ -241,7 +241,8 @@ class _World:
             control = "" if entry.control == "none" else f"-{entry.control}"
             own = entry.label or entry.train_rm
             out = self.root / f"rm-{entry.name if own else entry.variant + control}{_suffix(draw)}"
-            fixed: dict[str, Any] = {"labels": labels, "control": entry.control, "out": out, **_drawn(draw)}
+            read = {"labels": labels, "dataset": self.root / "data"}
+            fixed: dict[str, Any] = {**read, "control": entry.control, "out": out, **_drawn(draw)}
             self._made[key] = out
             self.preparation.append(self._cell("train_rm", vars(entry), variant=entry.variant, **fixed))
         return self._made[key]

@@ -55,10 +55,15 @@ class State:
     jobs: dict[str, str] = field(default_factory=dict)
 
     def load(self) -> State:
-        """Recall what an earlier start saved, if there was one."""
-        found = read_json(self.path) if self.path.exists() else {}
-        self.failed.update(found.get("failed", {}))
-        self.jobs.update(found.get("jobs", {}))
+        """Recall what an earlier start saved, if there was one; InputError when that is damaged."""
+        try:
+            found = read_json(self.path) if self.path.exists() else {}
+            self.failed.update(found.get("failed", {}))
+            self.jobs.update(found.get("jobs", {}))
+        except (InputError, TypeError, ValueError):
+            raise InputError(
+                f"{self.path} is damaged; restore it, or remove it when no job of this study is queued on a cluster."
+            ) from None
         return self
 
     def save(self) -> None:
@@ -84,6 +89,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
         name=lambda cell: name_of(cell, out),
         folder=out / "sweep",
         submitted=state.jobs,
+        save=state.save,
         parameters=_parameters(config, study),
     )
     make_folder(out / "sweep")
@@ -92,7 +98,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
         if config.retry_failed:
             for cell in cells:
                 state.failed.pop(name_of(cell, out), None)
-        announce(study, cells, config.jobs or cores(), reporter)
+        announce(study, cells, config.jobs or (cores() if config.executor == "local" else 0), reporter)
         outcome = _Sweep(cells, out, state, executor, reporter).go()
     if config.report and not outcome.failed and not outcome.blocked:
         report = import_module("bkrl.stages.report").run(study.report.config, reporter)
@@ -150,7 +156,7 @@ def standing(cell: Cell) -> str:
     stage, config = ("label", cell.config.whole) if merged else (cell.stage.replace("_", "-"), cell.config)
     try:
         different = changed(cell.run_dir, stage, config)
-        stale = check_inputs(Run.open(cell.run_dir, verify=False))
+        stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell))
     except InputError as problem:
         return str(problem)
     if different:
@@ -170,7 +176,7 @@ def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
 
 
 def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter) -> None:
-    """Say what there is to do, and about how long it takes."""
+    """Say what there is to do, and about how long it takes; `jobs`: at the same time, 0 where nobody knows."""
     reporter.say(study.title)
     parts = {"train_rs": "train", "evaluate": "evaluate"}
     for title in ("prepare", "train", "evaluate"):
@@ -183,7 +189,7 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
         reporter.say(f"  {title}: {len(part)} runs{told}" + (f" ({done} done already)" if done else ""))
     everything = sum(cell.steps for cell in study.training)
     left = sum(c.steps for c in cells if c.stage == "train_rs" and not (c.run_dir / "manifest.json").exists())
-    if left and study.minutes:
+    if left and jobs and study.minutes:
         minutes = study.minutes * 2 / min(jobs, len(study.training)) * left / everything
         reporter.say(
             f"  about {minutes:.0f} minutes on {jobs} cores (the whole study took {study.minutes:.0f} on 2); "
@@ -218,20 +224,21 @@ class _Sweep:
     def go(self) -> Outcome:
         """Start, wait and file until nothing is left that can be done."""
         try:
-            todo = [cell for cell in self.waiting if not self._blocked(cell)]
+            blocked = self._blocked()
+            todo = [cell for cell in self.waiting if cell.run_dir not in blocked]
             if todo:
                 self.executor.prepare(todo, self.reporter)
                 with self.reporter.board() as show:
                     self._until_done(show)
         finally:
             parting = self.executor.stop()
-            self.state.save()
             if parting:
                 self.reporter.say(parting)
-        blocked = [name_of(cell, self.out) for cell in self.waiting]
+            self.state.save()
+        left = [name_of(cell, self.out) for cell in self.waiting]
         done = [name_of(cell, self.out) for cell in self.cells if cell.run_dir in self.done]
         failed = {name_of(c, self.out): self.failed[c.run_dir] for c in self.cells if c.run_dir in self.failed}
-        return Outcome(self.out, done, failed, blocked)
+        return Outcome(self.out, done, failed, left)
 
     def _until_done(self, show: Callable[[Sequence[Line], str], None]) -> None:
         started = time.monotonic()
@@ -262,18 +269,19 @@ class _Sweep:
     def _ready(self, cell: Cell) -> bool:
         return all(folder in self.done for folder in self.needs[cell.run_dir])
 
-    def _blocked(self, cell: Cell) -> bool:
-        """Whether something that it needs, directly or not, has failed."""
-        return any(
-            folder in self.failed or any(self._blocked(other) for other in self.waiting if other.run_dir == folder)
-            for folder in self.needs[cell.run_dir]
-        )
+    def _blocked(self) -> set[Path]:
+        """Run directories of the cells that wait for something that has failed, directly or not."""
+        waiting = {cell.run_dir for cell in self.waiting}
+        lost = set(self.failed)
+        while more := {folder for folder in waiting - lost if not lost.isdisjoint(self.needs[folder])}:
+            lost |= more
+        return lost & waiting
 
     def _lines(self) -> list[Line]:
-        running = self.executor.running()
-        return [self._line(cell, running.get(cell.run_dir.as_posix())) for cell in self.cells]
+        running, blocked = self.executor.running(), self._blocked()
+        return [self._line(cell, running.get(cell.run_dir.as_posix()), cell.run_dir in blocked) for cell in self.cells]
 
-    def _line(self, cell: Cell, active: str | None) -> Line:
+    def _line(self, cell: Cell, active: str | None, blocked: bool) -> Line:
         name = name_of(cell, self.out)
         if active == "queued":
             return Line(name, "queued", total=cell.steps)
@@ -285,6 +293,8 @@ class _Sweep:
             return Line(name, "done", cell.steps, cell.steps, seconds=seconds)
         if cell.run_dir in self.failed:
             return Line(name, "failed", total=cell.steps, seconds=seconds, note=self.failed[cell.run_dir])
+        if blocked:
+            return Line(name, "waiting", note="needs one that failed")
         return Line(name, "waiting", total=cell.steps)
 
 
@@ -315,15 +325,22 @@ class _Clock:
 
 
 def _summary(lines: Sequence[Line], seconds: float) -> str:
-    """One sentence about them all; the rate is that of the steps being made now."""
+    """One sentence about them all; the rate is that of the steps being made now.
+
+    What is left is taken to go on at that rate, with those that have just begun as fast as the others, but not to end
+    before the slowest of those that run.
+    """
     count = {state: sum(line.state == state for line in lines) for state in ("done", "running", "queued", "failed")}
     parts = [f"{count['done']}/{len(lines)} done"]
     parts += [f"{count[state]} {state}" for state in ("running", "queued", "failed") if count[state]]
-    rate = sum(line.rate for line in lines)
-    left = sum(line.total - line.done for line in lines if line.state in ("running", "queued", "waiting"))
-    if rate > 0:
+    stepping = [line for line in lines if line.state == "running" and line.total]
+    rated = [line for line in stepping if line.rate > 0]
+    if rated:
+        rate = sum(line.rate for line in rated)
+        left = sum(line.total - line.done for line in lines if line.state in ("running", "queued", "waiting"))
+        slowest = max((line.total - line.done) / line.rate for line in rated)
         parts.append(f"{rate:,.0f} steps/s")
-        parts.append(f"about {duration(left / rate)} of steps left")
+        parts.append(f"about {duration(max(left / rate * len(rated) / len(stepping), slowest))} of steps left")
     parts.append(f"{duration(seconds)} so far")
     return ", ".join(parts)
 
@@ -340,7 +357,7 @@ def last_step(run_dir: Path) -> int:
     for line in reversed(lines[:-1]):
         try:
             return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return 0
 
@@ -349,6 +366,14 @@ def _parameters(config: SweepConfig, study: Study) -> dict[str, Any]:
     """What the study says of SLURM jobs, and on top of it what the command line says."""
     given = {key: value for key, value in vars(config.slurm).items() if value is not None}
     return {**study.slurm, **given}
+
+
+def _places(cell: Cell) -> dict[str, Path]:
+    """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
+    if isinstance(cell.config, MergeConfig):
+        shards = {f"shard {number}": path for number, path in enumerate(cell.config.shards, 1)}
+        return {"dataset": cell.config.whole.dataset, **shards}
+    return {name: value for name, value in vars(cell.config).items() if isinstance(value, Path)}
 
 
 def _paths(config: Any) -> list[Path]:

@@ -116,10 +116,14 @@ _working = False
 
 
 def _start_worker(parent: int) -> None:
-    """A terminal sends Ctrl-C to every process; workers leave it to their parent, which then terminates them."""
+    """A terminal sends Ctrl-C, and that it was closed, to every process. Workers leave both to their parent, which then
+    terminates them or dies, so that they keep what they have.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
 

@@ -26,7 +26,7 @@ class LogReporter(Reporter):
 
     def say(self, text: str) -> None:
         """One line, with the time."""
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def warn(self, text: str) -> None:
@@ -42,7 +42,8 @@ def work(cell: Cell, log: Path) -> str:
         time.sleep(0.5)
     try:
         if isinstance(cell.config, MergeConfig):
-            import_module("bkrl.stages.label").merge(cell.config.shards, cell.run_dir, reporter)
+            shards, dataset = cell.config.shards, cell.config.whole.dataset
+            import_module("bkrl.stages.label").merge(shards, cell.run_dir, reporter, dataset)
         else:
             import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
     except BkrlError as problem:
