@@ -2,6 +2,11 @@
 
 import io
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -128,6 +133,27 @@ def test_a_frame_keeps_to_its_width(tmp_path, width):
     assert len(rows) <= 16
     assert "complete" in rows[-1]
     assert "1,000 steps" in rows[-2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_ctrl_c_ends_looking_and_a_signal_to_end_is_told_by_the_exit_code(tmp_path, number, code):
+    """On a terminal, where pictures change."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bkrl.cli", "watch", str(write(tmp_path / "a", ROWS))],
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(slave)
+    seen = b""
+    while b"starting" not in seen and b"steps/s" not in seen:
+        seen += os.read(master, 4096)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == code, said
+    assert b"Traceback" not in said
 
 
 def test_ctrl_c_is_quiet():

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from bkrl.reporter import Board, Line, Reporter, Update
@@ -208,13 +208,17 @@ def show_pictures(draw: Callable[[int, int], tuple[Picture, bool]], every: float
     from rich.live import Live
 
     screen = _stdout()
-    with suppress(KeyboardInterrupt), Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
-        last = False
-        while not last:
-            picture, last = draw(screen.size.width, screen.size.height - 1)
-            live.update(_coloured(picture), refresh=True)
-            if not last:
-                time.sleep(every)
+    try:
+        with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
+            last = False
+            while not last:
+                picture, last = draw(screen.size.width, screen.size.height - 1)
+                live.update(_coloured(picture), refresh=True)
+                if not last:
+                    time.sleep(every)
+    except KeyboardInterrupt as reason:
+        if type(reason) is not KeyboardInterrupt:  # a signal that told the process to end is no wish to stop looking
+            raise
 
 
 def _coloured(picture: Picture) -> Any:
@@ -258,8 +262,8 @@ def print_text(text: str) -> None:
 
 
 def error(text: str) -> None:
-    """One sentence on stderr, control characters made visible."""
-    sys.stderr.write(f"bkrl: {_visible(text)}\n")
+    """One sentence on one line of stderr, control characters made visible."""
+    sys.stderr.write(f"bkrl: {_visible(' '.join(text.splitlines()))}\n")
 
 
 _COLOURS = {"running": "cyan", "queued": "blue", "failed": "red", "done": "green", "waiting": "dim"}
