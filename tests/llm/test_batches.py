@@ -350,6 +350,23 @@ def test_half_the_price_is_reckoned_and_the_limit_holds(desk: Desk) -> None:
     assert desk.server.desk.submitted.total() - before < 60
 
 
+def test_answers_of_a_batch_that_are_lost_count_as_possibly_paid(desk: Desk) -> None:
+    prices = desk.folder / "prices.toml"
+    prices.write_text(PRICES)
+    empty = set()
+
+    def plan(prompt: str, attempt: int) -> str:
+        if attempt == 0 and int(prompt[:2], 16) % 3 == 0:
+            empty.add(prompt)
+            return "null_content"
+        return "ok"
+
+    desk.server.plan = plan
+    usage = desk.finished(prices=prices).facts["usage"]
+    assert len(empty) > 2
+    assert usage["possibly_spent_usd"] > 2.0 * len(empty), "each at the most that it can cost"
+
+
 def test_an_endpoint_without_batches_says_so(desk: Desk) -> None:
     desk.server.desk.plan = lambda call, attempt: "404"
     with pytest.raises(RunFailed, match="no Batch API"):

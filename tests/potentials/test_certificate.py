@@ -207,6 +207,23 @@ def test_a_failing_check_is_named(dataset):
     assert "finite" in found.summary()
 
 
+def test_what_is_not_a_number_passes_no_sum(rollouts):
+    def spoilt(rollout, phi, phi_final, gamma):
+        rewards = shaping_rewards(rollout, phi, phi_final, gamma).copy()
+        rewards[1] = np.nan
+        return rewards
+
+    assert not certificate.telescoping(HashPotential(3), rollouts, spoilt).passed
+    assert not certificate.constant_potential(rollouts, spoilt).passed
+
+
+def test_checks_that_a_flat_potential_cannot_be_put_to_are_named(dataset):
+    found = certify(Faulty(lambda windows, phi: np.zeros_like(phi)), dataset, worlds=4, steps=20)
+    assert found.passed
+    assert found.summary() == "6 of 6 checks hold (not applicable: present, units)"
+    assert "one value" in found.to_json()["not_applicable"]["units"]
+
+
 def test_windows_of_a_rollout_without_ends_certify_trivially():
     rollout = Rollout(
         0,

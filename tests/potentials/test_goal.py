@@ -10,7 +10,17 @@ from bkrl.errors import InputError, UsageError
 from bkrl.potentials import load_potential
 from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
-from bkrl.potentials.goal import GoalIndex, GoalRaw, Texts, action_clause, build_index, calibrate, clauses, on_grid
+from bkrl.potentials.goal import (
+    GoalIndex,
+    GoalRaw,
+    Texts,
+    action_clause,
+    build_index,
+    calibrate,
+    clauses,
+    load,
+    on_grid,
+)
 from bkrl.run import SAMPLES
 from bkrl.windows import Windows
 from tests.envs.test_crafter_captions import drawn, played
@@ -242,6 +252,17 @@ def test_an_encoder_by_name_is_taken_from_this_machine_alone(tmp_path, monkeypat
         fit_encoder("hf:some/encoder")
     assert vectors.shape == (1, 16)
     assert not asked, "nothing is fetched"
+
+
+def test_an_encoder_that_was_changed_since_is_refused(tmp_path, monkeypatch):
+    artefact = load_potential("sample:bk-goal-minigrid").artefact
+    assert load(artefact)
+    monkeypatch.setattr("bkrl.potentials.goal.open_encoder", lambda settings: HashEncoder({}, settings["size"]))
+    with pytest.raises(InputError, match="encoder hash gives other vectors .* run train-rm again"):
+        load(artefact)
+    monkeypatch.setattr("bkrl.potentials.goal.open_encoder", lambda settings: HashEncoder({}, 16))
+    with pytest.raises(InputError, match="gives other vectors"):
+        load(artefact)
 
 
 def test_an_encoder_with_damaged_files_is_a_sentence(tmp_path):

@@ -149,6 +149,26 @@ def test_components_come_back_by_name():
     np.testing.assert_array_equal(components["first"] + components["second"], values)
 
 
+def test_components_that_some_windows_lack_or_that_change_places_keep_their_names():
+    source = body(
+        "a = actions[:, 0] * 1.0\nif observations[0, -1, 0] == 1:\n    return a, {'first': a, 'second': a + 1}\n"
+        "if observations[0, -1, 0] == 2:\n    return a, {'third': a, 'second': a + 1, 'first': a}\n"
+        "return a, {'second': a + 1}"
+    )
+    batch = windows(3 * CHUNK)
+    for part in range(3):
+        batch.observations[part * CHUNK : (part + 1) * CHUNK, -1, 0] = part + 1
+    index = np.arange(len(batch) * 3).reshape(-1, 3)
+    views = batch.observations.reshape(-1, 4)
+    with Sandbox(source, (4,), 2) as program:
+        for _ in range(2):
+            values, components = program.evaluate_views(views, index, batch.actions, batch.valid)
+            assert list(components) == ["first", "second"]
+            np.testing.assert_array_equal(components["second"], values + 1)
+            np.testing.assert_array_equal(components["first"][: 2 * CHUNK], values[: 2 * CHUNK])
+            assert np.isnan(components["first"][2 * CHUNK :]).all()
+
+
 def test_a_program_sees_raw_integers_and_their_types():
     source = body(
         "assert observations.dtype == np.int64\nassert actions.dtype == np.int64\nassert valid.dtype == bool\n"

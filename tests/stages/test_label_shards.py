@@ -186,6 +186,12 @@ def test_usage_of_shards_is_added_up() -> None:
     }
 
 
+def test_labels_of_a_shipped_sample_can_be_read_again(tmp_path: Path) -> None:
+    first = label(Path("sample:data-minigrid"), tmp_path / "first", num=10)
+    again = label(Path("sample:data-minigrid"), tmp_path / "again", reparse=first.path)
+    assert same_tables(again, first, "pref")
+
+
 @pytest.mark.parametrize("variant", ["pref", "goal", "code"])
 def test_reading_again_with_the_same_parsers_changes_nothing_and_asks_nobody(
     variant: str, data: Path, tmp_path: Path

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.config import LabelConfig
+from bkrl.dataset import Dataset
 from bkrl.errors import InputError, UsageError
-from bkrl.files import read_json, read_table, sha256
+from bkrl.files import read_json, read_table
 from bkrl.labelers import baseline
 from bkrl.labelers.tables import responses_of
 from bkrl.llm import open_backend
@@ -111,8 +112,8 @@ class Recorded(Asker):
         return Exchange(request, key, None, NOT_ASKED)
 
 
-def settings_of(run: Path, given: LabelConfig) -> LabelConfig:
-    """`given` with the settings of the run whose answers are to be read again.
+def settings_of(run: Path, given: LabelConfig, dataset: Dataset) -> LabelConfig:
+    """`given`, for `dataset`, with the settings of the run whose answers are to be read again.
 
     Raises InputError when `run` is no label run or of another dataset, UsageError when `given` asks for something else.
     """
@@ -129,7 +130,7 @@ def settings_of(run: Path, given: LabelConfig) -> LabelConfig:
             raise UsageError(f"--{name.replace('_', '-')} is taken from {run} (there it is {value}); leave it out.")
     if settings["llm"] in baseline.NAMES:
         raise InputError(f"{run} is a control, which asked nobody; there is nothing to read again.")
-    if recorded["inputs"]["dataset"]["manifest_sha256"] != sha256(given.dataset / "manifest.json"):
+    if recorded["inputs"]["dataset"]["manifest_sha256"] != dataset.manifest_sha256:
         raise InputError(f"{run} labelled another dataset than {given.dataset}; name the one in its config.json.")
     return replace(given, **settings)
 

@@ -42,5 +42,6 @@ class SignsOfLife:
     def _sweep(self) -> None:
         """Remove what killed processes have left; young files may be about to be locked."""
         for file in self._folder.iterdir():
-            if time.time() - file.stat().st_mtime > _STALE_SECONDS and not self.alive(file.name):
-                file.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+                if time.time() - file.stat().st_mtime > _STALE_SECONDS and not self.alive(file.name):
+                    file.unlink()

@@ -271,6 +271,8 @@ class Batches:
                     reply = cleaned(self._api.reply(line, request, batch.known))
                 except Fault as fault:
                     self._note(key, fault, outcome)
+                    if fault.billed and self._price is not None:
+                        doubtful += self._price.bound(request, "batch")
                     continue
                 question = request_content(self._backend.identity, request) if request is not _NOBODY else ""
                 kept = None if reply.status == "ok" else self._store.rejected(key, reply.status)

@@ -39,6 +39,7 @@ INDEX, ENCODER = "goal_index.parquet", "encoder.json"
 HORIZON = 4
 TOP = 3
 _GRID = 1024.0
+_ROUNDING = 2.0  # steps of the grid by which the same encoder may differ from one processor to another
 _CHUNK = 2048  # windows compared with all moments at once
 _MEMORY = 32_768  # rows kept; beyond that all are forgotten and made again as needed, with the same result
 _SEPARATORS = str.maketrans(".;", ",,")
@@ -386,6 +387,12 @@ def load(artefact: Artefact) -> GoalRaw:
         mask[row["goals"]] = True
     index = GoalIndex(_matrix(keys), [row["text"] for row in goals], _matrix(goals), suggested)
     encoder = open_encoder(read_json(artefact.part(ENCODER)))
+    now = on_grid(encoder(index.goals[:1]))
+    if now.shape != index.vectors[:1].shape or np.abs(now - index.vectors[:1]).max() > _ROUNDING:
+        raise InputError(
+            f"The text encoder {encoder.name} gives other vectors than when {artefact.folder} was built: a model of "
+            "that name was changed or is another one here; bring back the one it was built with, or run train-rm again."
+        )
     language = str(artefact.settings.get("language", "en"))
     return GoalRaw(
         index,

@@ -249,11 +249,15 @@ class _Worker:
             if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
                 result, components = result
             problem = self.store(0, "the potential", result, start, used)
+            named = {_clean(str(name), 40): value for name, value in components.items()}
             if problem is None and names is None:
-                names = [_clean(str(name), 40) for name in components][: len(self.out) - 1]
+                names = list(named)[: len(self.out) - 1]
             if problem is None:
-                for row, (name, value) in enumerate(list(components.items())[: len(self.out) - 1], start=1):
-                    problem = problem or self.store(row, f"component {_clean(str(name), 40)!r}", value, start, used)
+                for row, name in enumerate(names or [], start=1):
+                    if name not in named:  # by the first chunk's names, whatever the others leave out or rearrange
+                        self.out[row, start : start + used] = np.nan
+                    else:
+                        problem = problem or self.store(row, f"component {name!r}", named[name], start, used)
             if problem is not None:
                 return BAD_RETURN, {"line": 0, "reason": _clean(problem)}
         finite = np.isfinite(self.out[0, :count])

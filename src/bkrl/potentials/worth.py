@@ -41,6 +41,7 @@ from bkrl.potentials.protocol import Potential
 from bkrl.potentials.ranks import rank_correlation, ranks
 from bkrl.repeats import distinct_rows
 from bkrl.rng import generator
+from bkrl.spacing import end_to_end
 
 SMALL: Final = "BabyAI-GoToLocalS5N2-v0"
 SHARED: Final = "BabyAI-Text-GoToLocal-RedBall-S20"
@@ -67,7 +68,7 @@ class _Pool:
     played_truth: list[NDArray[np.float64]] = field(default_factory=list)
 
     def add(self, potential: Potential, views: NDArray[np.uint8], truth: NDArray[np.float64]) -> None:
-        kept = np.unique(np.linspace(0, len(views) - 1, min(_KEPT, len(views))).astype(np.int64))
+        kept = end_to_end(len(views), _KEPT)
         self.phi.append(potential(alone(views[kept], potential.horizon)))
         self.truth.append(truth[kept])
         self.views.append(views[kept])

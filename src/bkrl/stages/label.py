@@ -78,7 +78,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
     """
     dataset = Dataset.open(config.dataset)
     if config.reparse is not None:
-        config = recorded.settings_of(config.reparse, config)
+        config = recorded.settings_of(config.reparse, config, dataset)
     _check(config)
     _check_dataset(config, dataset)
     if _questions(config) > _MANY and config.variant != "code":
