@@ -254,6 +254,25 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, 
     assert not do(tmp_path, monkeypatch, only=only)[0].failed
 
 
+def test_an_unfinished_run_with_other_settings_is_no_failure_to_remember(tmp_path, monkeypatch):
+    """Its settings may come back, or the run may go: neither needs --retry-failed."""
+    only, run = "chain/ppo-s1", tmp_path / "out" / "chain" / "ppo-s1"
+    do(tmp_path, monkeypatch, only=only)
+    (run / "manifest.json").unlink()
+    changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
+    outcome, order = do(tmp_path, monkeypatch, changed, only=only)
+    assert order == []
+    assert "differs in steps; remove it, or choose another --out" in outcome.failed[only]
+    assert "differs in steps" in sweep.listed(plan(tomllib.loads(changed), OUT).training[:1], OUT)[0][3]
+    for file in [*run.glob("*.*"), *run.glob("checkpoints/*")]:
+        if file.is_file() and file.name != "config.json":
+            file.unlink()
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    assert do(tmp_path, monkeypatch, changed, only=only)[0].done == [
+        only
+    ]  # of a run that has not begun nothing is lost
+
+
 def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
     only = "chain/bk-pref-s1,chain/eval-ppo-s1"
     assert not do(tmp_path, monkeypatch, only=only)[0].failed

@@ -377,8 +377,11 @@ def busy(path: Path) -> bool:
 def changed(path: Path, stage: str, config: object) -> list[str]:
     """Names of the settings in which the run at `path` differs from `config`; what changes no result is left out.
 
-    An input that lies elsewhere by now, or is named by another path, is the same one.
+    An input that lies elsewhere by now, or is named by another path, is the same one. A run that wrote nothing but its
+    config differs in nothing: it is replaced.
     """
+    if _not_begun(path):
+        return []
     found, wanted = read_json(path / "config.json"), plain(config)
     same = {name: known for name, known in found.get("inputs", {}).items() if _is(known, wanted.get(name))}
     return _differences({**found, "inputs": same}, {"stage": stage, "config": wanted, "inputs": same})

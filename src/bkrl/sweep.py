@@ -150,18 +150,21 @@ def chosen(study: Study, out: Path, only: str) -> list[Cell]:
 
 def standing(cell: Cell) -> str:
     """ "done" for a finished cell, "" for one that is not, and else why what is there is not what is wanted."""
-    if not (cell.run_dir / "manifest.json").exists():
+    complete = (cell.run_dir / "manifest.json").exists()
+    if not complete and not (cell.run_dir / "config.json").exists():
         return ""
     merged = isinstance(cell.config, MergeConfig)
     stage, config = ("label", cell.config.whole) if merged else (cell.stage.replace("_", "-"), cell.config)
     try:
         different = changed(cell.run_dir, stage, config)
-        stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell))
+        stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell)) if complete else []
     except InputError as problem:
         return str(problem)
     if different:
         return f"{cell.run_dir} holds a run that differs in {', '.join(different)}; remove it, or choose another --out."
-    return f"{stale[0]} Remove {cell.run_dir} to make it again." if stale else "done"
+    if stale:
+        return f"{stale[0]} Remove {cell.run_dir} to make it again."
+    return "done" if complete else ""
 
 
 def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
