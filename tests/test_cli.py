@@ -3,16 +3,18 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 
 from bkrl import __version__
 from bkrl.cli import run_command
-from bkrl.config import VERBS
+from bkrl.config import MANY, VERBS
 from bkrl.options import flags_of, option_name
 from bkrl.run import Run
 
@@ -33,6 +35,24 @@ def test_every_flag_is_explained_with_its_default(verb, capsys, monkeypatch):
         if not flag.positional:
             assert option_name(path) in text
         assert flag.help.split(";")[0].split("[")[0].strip()[:40] in text
+
+
+@pytest.mark.parametrize("words", ["collect", "label", "train-rs", "sweep", "export curves", "cache prune", "list"])
+def test_help_fits_a_narrow_terminal_with_nothing_cut(words, capsys, monkeypatch):
+    """Names, choices and defaults are what one reads a help page for; no Python types, and arguments in one case."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command([*words.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"<(bool|path|str|int|float|list)", text)
+    assert not re.search(r"Usage: .*\{[a-z]", text)
+    for path, kind, _, default in flags_of((VERBS | MANY)[words]) if words in VERBS | MANY else ():
+        assert {option_name(path), path[-1].upper()} & set(re.findall(r"[\w-]+", text))
+        for word in get_args(kind) if get_origin(kind) is Literal else ():
+            assert word in text
+        if isinstance(default, str):
+            assert default in text
 
 
 @pytest.mark.parametrize(
@@ -68,6 +88,7 @@ def test_a_default_in_words_is_not_lost_as_markup(words, default, capsys, monkey
         (["report", "nowhere"], 3, "no run at nowhere"),
         (["train-rs", "--env", "BabyAI-Text-GoToLocal-RedBal-S20"], 2, "mean 'BabyAI-Text-GoToLocal-RedBall-S20'"),
         (["collect", "--env", "Crafter-Text-Rewards"], 2, "Did you mean 'Crafter-Text-Reward'"),
+        (["collect", "--env", "BabyAI-Text-GoToLocal-RedBall"], 2, "mean 'BabyAI-Text-GoToLocal-RedBall-S20'"),
         (["prompt", "code", "Crafter"], 2, "no world 'Crafter'"),
         (["cache", "import", "nowhere"], 3, "nowhere cannot be read"),
     ],
@@ -209,9 +230,50 @@ def test_settings_that_cannot_work_leave_nothing_behind(tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("problem", [MemoryError(), OverflowError("Python int too large to convert to C long")])
+def test_what_does_not_fit_into_memory_gets_a_sentence(problem, capsys, monkeypatch):
+    def too_much(*_):
+        raise problem
+
+    monkeypatch.setattr("bkrl.stages.train_rs.run", too_much)
+    assert run_command(["train-rs", "--num-envs", "999999999"]) == 1
+    text = capsys.readouterr().err
+    assert text.startswith(f"bkrl: This does not fit into memory ({str(problem) or 'no memory is left'}); give smaller")
+    assert text.count("\n") == 1
+
+
+def test_a_line_feed_in_a_name_leaves_the_sentence_on_one_line(capsys):
+    assert run_command(["train-rs", "--env", "Toy\nGrid"]) == 2
+    assert capsys.readouterr().err.startswith("bkrl: There is no world 'Toy Grid'. ")
+
+
 def test_a_name_that_no_file_can_have_gets_a_sentence(capsys):
     assert run_command(["show", "a" * 300]) == 1
     assert "File name too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["list algs", "list algs --json", "--help"])
+def test_a_result_that_cannot_be_printed_gets_a_sentence(words):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m bkrl {words} >/dev/full"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("bkrl: The result cannot be printed (No space left on device); ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["&-", "/dev/full"])
+def test_an_exit_code_does_not_depend_on_who_reads_stderr(place):
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m bkrl show nowhere 2>{place}"], capture_output=True)
+    assert done.returncode == 3
+
+
+def test_work_goes_on_when_nobody_reads_its_progress(tmp_path):
+    made = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128 --eval-episodes 2"
+    command = f"{sys.executable} -m bkrl {made} --out {tmp_path / 'run'} 2>/dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert Run.open(tmp_path / "run").complete
 
 
 def test_a_closed_stdout_is_no_error():

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl import __version__, console
@@ -24,10 +23,10 @@ from bkrl.commands import cache, datasets, labels, potentials, reports, studies
 from bkrl.commands.shown import LOOK, Json, show_result, show_run
 from bkrl.config import VERBS, SweepConfig
 from bkrl.errors import BkrlError
-from bkrl.options import command, complaint
+from bkrl.options import Commands, Group, command, complaint
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Lets a command have two words: "label view" is one beside "label DATASET"."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -36,7 +35,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
+app = Commands(
     cls=_Commands,
     name="bkrl",
     help="Turn a language model's background knowledge into faster reinforcement learning.\n\n"
@@ -156,8 +155,9 @@ def _on_sigterm(number: int, frame: Any) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _on_sigterm)
-    if sys.stdout is None:  # closed, as by >&-: nobody wants to know
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by >&-: nobody wants to know
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
     for stream in (sys.stdin, sys.stdout, sys.stderr):  # a terminal that has no Φ shows a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -195,10 +195,18 @@ def run_command(arguments: list[str] | None = None) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except (MemoryError, OverflowError) as problem:
+        why = str(problem) or "no memory is left"
+        console.error(f"This does not fit into memory ({why}); give smaller numbers, or take a larger machine.")
+        return 1
     except OSError as problem:
         if problem.errno not in _PLACE:
             raise
-        console.error(f"{problem.filename or 'A file'}: {problem.strerror}; make it accessible, or name another place.")
+        if problem.filename is None:  # every file says where it is; what has no name is stdout
+            console.error(f"The result cannot be printed ({problem.strerror}); run the same command again elsewhere.")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        else:
+            console.error(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.")
         return 1
 
 

@@ -80,8 +80,7 @@ class PlainReporter(Reporter):
 
     def say(self, text: str) -> None:
         """One line on stderr."""
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        _to_stderr(text)
 
     def warn(self, text: str) -> None:
         """One line on stderr, marked."""
@@ -263,7 +262,16 @@ def print_text(text: str) -> None:
 
 def error(text: str) -> None:
     """One sentence on one line of stderr, control characters made visible."""
-    sys.stderr.write(f"bkrl: {_visible(' '.join(text.splitlines()))}\n")
+    _to_stderr(f"bkrl: {_visible(' '.join(text.splitlines()))}")
+
+
+def _to_stderr(line: str) -> None:
+    """A line on stderr; where it cannot be written, work goes on without: nothing depends on what is said there."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 _COLOURS = {"running": "cyan", "queued": "blue", "failed": "red", "done": "green", "waiting": "dim"}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl.config import Flag
@@ -21,6 +22,41 @@ from bkrl.registry import did_you_mean
 
 LENIENT = "--lenient"
 _PANELS = {"ppo": "PPO", "hardware": "Hardware", "slurm": "With --executor slurm"}
+
+
+class _Help:
+    """Help in which nothing is cut on a terminal of 80 columns: the column of types, which took the place of names and
+    defaults, is left out, and the choices stand in the text.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for p in self.get_params(ctx):  # type: ignore[attr-defined]
+            if p.type_descriptor.is_choice:
+                p.help = f"{p.help} \\[{' | '.join(p.type_descriptor.choices)}]"
+            if p.param_type_name == "argument":
+                p.metavar = (p.metavar or p.name).upper()
+            p.display_type_rich = lambda ctx: ""
+            p.min = p.max = None  # refused with words of their own
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class Command(_Help, TyperCommand):
+    """A command."""
+
+
+class Group(_Help, TyperGroup):
+    """A command that has commands."""
+
+
+class Commands(typer.Typer):
+    """An app, or a part of one, whose commands have the help of `Command`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": Group, **settings})
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        """A command of it, as of any `typer.Typer`."""
+        return super().command(name, **{"cls": Command, **settings})
 
 
 def flags_of(config: type) -> list[tuple[tuple[str, ...], Any, Flag, Any]]:

@@ -9,8 +9,9 @@ import typer
 
 from bkrl import console
 from bkrl.commands.shown import LOOK, Json, print_facts
+from bkrl.options import Commands
 
-cache = typer.Typer(help="Look at, thin out and share the replies that were kept.", no_args_is_help=True)
+cache = Commands(help="Look at, thin out and share the replies that were kept.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--cache", help="folder where replies are kept")]
 

@@ -9,8 +9,9 @@ import typer
 
 from bkrl import console
 from bkrl.commands.shown import LOOK, Json, print_facts, show_run
+from bkrl.options import Commands
 
-data = typer.Typer(help="Check, look at and export datasets.", no_args_is_help=True)
+data = Commands(help="Check, look at and export datasets.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
