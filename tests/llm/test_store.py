@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.errors import InputError
+from bkrl.llm.alive import SignsOfLife
 from bkrl.llm.protocol import Message, Reply, Request, request_key
 from bkrl.llm.store import Store
 
@@ -25,6 +26,18 @@ def test_a_key_is_stable_for_ever() -> None:
     """A change here throws away every cache in the world."""
     assert request_key(WHO, QUESTION) == "78687b65b429b2124f12bcf2ec4a8fa62479949b50e7e4a204963c5e19cc8dd9"
     assert request_key(dict(reversed(WHO.items())), QUESTION) == request_key(WHO, QUESTION)
+
+
+def test_a_sign_of_life_is_shown_though_another_process_sweeps_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "alive" / "gone"
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([gone]))
+    signs = SignsOfLife(tmp_path / "alive")
+    signs.show("me")
+    assert signs.alive("me")
+    signs.close()
+    assert not signs.alive("me")
 
 
 def test_a_key_changes_with_exactly_what_changes_the_answer() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bkrl.dataset import Dataset, DatasetWriter
+from bkrl.potentials import quality
 from bkrl.potentials.quality import SEGMENT, courses, disagreement, foresight, segments, sensitivity
 from bkrl.run import Run
 from bkrl.windows import Windows
@@ -100,6 +101,20 @@ def test_disagreement_is_a_matrix_and_windows_in_words(dataset):
         assert set(window["between"]) == {"a", "b"}
         assert abs(window["places"]["a"] - window["places"]["b"]) > 0.5
         assert len(window["captions"]) == len(window["actions"]) + 1 <= 5
+
+
+def test_steps_are_measured_in_early_and_in_late_episodes(dataset, monkeypatch):
+    looked_at = []
+
+    def course(potential, data, episode, steps):
+        looked_at.append(episode)
+        return np.arange(steps + 1) * np.float32(episode)
+
+    monkeypatch.setattr(quality, "_COURSES", 3)
+    monkeypatch.setattr(quality, "_course", course)
+    found = quality._episodes(Of(place), dataset, np.zeros(10, np.float32))
+    assert looked_at == [0, 5, 11]
+    assert found["step_change"] == pytest.approx(16 / 3)
 
 
 def test_courses_show_one_episode_of_each_kind(dataset):

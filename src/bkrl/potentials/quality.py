@@ -23,6 +23,7 @@ SEGMENT = 10
 _EXAMPLES = 4
 _EXAMPLE_STEPS = 60
 _ENDS = 400
+_COURSES = 40
 
 
 def describe(
@@ -88,7 +89,7 @@ def _episodes(potential: Scaled, dataset: Dataset, others: NDArray[np.float32]) 
         above = (at_end[:, None] > others).mean() + 0.5 * (at_end[:, None] == others).mean()
         ordering = float(above)
     changes, orders = [], []
-    for episode in chosen[:40]:
+    for episode in chosen[end_to_end(len(chosen), _COURSES)]:  # early episodes and late ones
         course = _course(potential, dataset, int(episode), int(dataset.lengths[episode]))
         changes.append(float(np.abs(np.diff(course)).mean()))
         if dataset.success[episode] and len(course) >= 5 and np.ptp(course) > 0:
