@@ -15,6 +15,7 @@ from PIL import Image
 from bkrl.cli import run_command
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
+from bkrl.report import markdown
 from bkrl.report.export import _safe, export_curves
 from bkrl.report.markdown import write_results
 from bkrl.report.provenance import follow
@@ -136,6 +137,18 @@ def test_a_title_begins_no_markup(made: Path, tmp_path: Path):
         assert "<script>alert" not in page.read_text()
         assert "</style><script" not in page.read_text()
     assert "\n# x" not in (tmp_path / "r.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("place_table, lr=1e-05", "place_table, lr=1e-05"),
+        ("*a* `b` [c](d) _e_ __f__", r"\*a\* \`b\` \[c\](d) \_e\_ \_\_f\_\_"),
+        ("a\nb \\ <i> &lt; R&D", r"a b \\ &lt;i> &amp;lt; R&D"),
+    ],
+)
+def test_names_begin_no_markup(text: str, shown: str):
+    assert markdown._text(text) == shown
 
 
 def test_a_title_may_be_in_any_script(made: Path, tmp_path: Path):

@@ -191,6 +191,52 @@ def test_every_line_keeps_its_colour(tmp_path: Path, dark: bool, colours: tuple[
         assert np.abs(there - wanted).sum(axis=1).min() <= 3, colour
 
 
+# Machado, Oliveira and Fernandes 2009: what is seen of linear RGB, where one kind of cone is missing.
+SEEN = {
+    "all": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def linear(colour: str) -> np.ndarray:
+    raw = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(raw <= 0.04045, raw / 12.92, ((raw + 0.055) / 1.055) ** 2.4)
+
+
+def cielab(rgb: np.ndarray) -> np.ndarray:
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x = to_xyz @ np.clip(rgb, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize(("colours", "ground"), [(COLOURS, "#ffffff"), (DARK_COLOURS, "#14171a")])
+def test_lines_are_told_apart_by_all_eyes(colours: tuple[str, ...], ground: str):
+    """Of the colour-blind too; one of a method and its control had the same colour for the commonest kind."""
+    light = [float(linear(colour) @ [0.2126, 0.7152, 0.0722]) + 0.05 for colour in (*colours, ground)]
+    assert min(max(one, light[-1]) / min(one, light[-1]) for one in light[:-1]) >= 3  # WCAG 2.1, 1.4.11
+    for name, matrix in SEEN.items():
+        seen = [cielab(np.array(matrix) @ linear(colour)) for colour in colours]
+        apart = {(i, j): float(np.linalg.norm(seen[i] - seen[j])) for j in range(8) for i in range(j)}
+        assert min(apart.values()) > 12, (name, min(apart, key=apart.__getitem__))
+
+
+def test_names_are_no_formulas(tmp_path: Path):
+    panel = Panel("$\\frac{$", [replace(bands()[0], label="a $x^{$ b")], [Style(0)])
+    write_png(tmp_path / "a.png", [panel], ylabel="success", title="$_$", limits=(0, 1))
+
+
+def test_captions_say_what_lines_and_bands_are():
+    few, one = (Group("W", "ppo", "ppo", "none", tuple(run for run in group("ppo").runs[:n])) for n in (3, 1))
+    notes = [figures_of(0, compare("W", members, 0.8), 0.8)[0]["note"] for members in ([group("ppo")], [few], [one])]
+    assert "Lines: interquartile means over runs (n each); shaded: 95 % intervals (bootstrap)" in notes[0]
+    assert "Lines: means over runs (n each); shaded: 95 % intervals (Student’s t)" in notes[1]
+    assert notes[2].endswith("Lines: one run each.")
+    assert "Shaded" not in figures_of(0, compare("W", [one], 0.8), 0.8)[-1]["note"]
+
+
 def test_a_foreign_picture_has_no_identity(tmp_path: Path):
     Image.new("RGB", (4, 4)).save(tmp_path / "x.png")
     with pytest.raises(InputError, match="was not made by bkrl report"):

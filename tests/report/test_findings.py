@@ -106,6 +106,51 @@ def test_a_sentence_and_its_table_say_the_same_of_what_was_seen():
     assert "bk-pref was faster as far as seen, which is no verdict" in said(trained, "open")
 
 
+def test_worlds_without_a_method_do_not_count_for_the_headline():
+    trained = (
+        runs("ppo", 600) + runs("bk-code", 200) + runs("ppo", 600, 2, env="Other") + runs("rnd", 200, 2, env="Other")
+    )
+    assert "hint" not in headline(judged(trained)[0])
+    assert "with 2 seeds per method this is a hint" in headline(judged(trained[:2] + trained[6:8])[0])
+
+
+@pytest.mark.parametrize(("others", "said"), [(0, ", and the method is slower"), (1, ", and 1 of 2 methods is slower")])
+def test_a_headline_counts_in_grammar(others: int, said: str):
+    trained = runs("ppo", 200) + runs("bk-code", 600) + runs("bk-goal", 200, 6 * others)
+    assert headline(judged(trained)[0]) == f"No gain over plain PPO is shown{said}."
+
+
+def test_too_few_seeds_are_said_of_those_who_have_them():
+    trained = runs("ppo", 600) + runs("bk-code", 200) + runs("rnd", 200, 2)
+    assert "rnd: There are only 2 seeds" in said(trained, "caution")
+
+
+def test_what_censoring_does_to_a_ratio_it_does_to_that_with_collection():
+    base = [*runs("ppo", 900, 5), run("ppo", 5, 9000)]
+    told = said(base + runs("bk-code", 200, collect_steps=500), "for")
+    assert "of PPO’s never got there" in told
+    assert "for this one task, it is at most 0.7" in told
+
+
+def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict():
+    """There at once, and lost again: fewer steps than the control, and less success on the whole."""
+
+    def lost(one: Trained) -> Trained:
+        return replace(one, series={SUCCESS: (STEPS, np.where(STEPS == 50, 0.9, 0.01 * one.seed))})
+
+    trained = runs("ppo", 950) + [lost(one) for one in runs("bk-pref", 0)] + runs("bk-pref", 300, control="zero")
+    (comparison,), found = judged(trained)
+    (one,) = next(row for row in comparison.rows if row.versus).versus
+    assert one.difference.ratio is not None
+    assert one.difference.ratio.faster
+    assert one.difference.paired is not None
+    assert one.difference.paired.difference.high < 0
+    assert (one.difference.better, one.difference.worse, one.difference.mixed) == (False, False, True)
+    told = [one.text for one in found if one.tone == "against"]
+    assert any("Steps and mean success say opposite things of bk-pref" in text for text in told)
+    assert headline([comparison]).startswith("Where a method is faster than plain PPO, a control is not shown")
+
+
 def test_without_plain_ppo_nothing_is_claimed():
     trained = runs("bk-code", 200)
     assert "There is no plain PPO run here" in said(trained, "caution")

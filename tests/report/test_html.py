@@ -64,6 +64,7 @@ def test_forest_stays_inside_its_box(bound: str):
     circle = next(element for element in root.iter() if element.tag == "circle")
     assert 0 <= float(circle.attrib["cx"]) <= 120
     assert circle.attrib["class"] == ("open" if bound == "unknown" else "dot")
+    assert float(circle.attrib["cx"]) >= float(circle.attrib["r"])  # not cut in half at the end of the axis
     assert "bar" not in str(html.forest(0.5, math.nan, math.nan, ""))
     assert ("m4 -4" in str(html.forest(0.5, math.nan, math.nan, bound))) == (bound == "at most")
 
@@ -96,3 +97,7 @@ def test_percentages_have_one_form() -> None:
     for folder in ("report", "labelers", "stages", "rl"):
         for path in (Path(bkrl.__file__).parent / folder).rglob("*.py"):
             assert not re.search(r"\.\d%}", path.read_text()), f"{path.name} writes percentages in a form of its own"
+
+
+def test_no_line_ends_before_a_percent_sign():
+    assert html.tight("80 % of 5, 71 to 92 %") == "80\u00a0% of 5, 71 to 92\u00a0%"

@@ -58,6 +58,15 @@ def test_potentials_of_two_families_are_refused_before_anything_is_written(tmp_p
     assert not (tmp_path / "report").exists()
 
 
+def test_a_mean_over_some_tasks_says_over_which() -> None:
+    def part(*rhos: float | None) -> dict[str, object]:
+        return {"tasks": [{"play_rho": None if rho is None else {"rho": rho}} for rho in rhos]}
+
+    assert potentials._tasks(part(0.5, 0.1)) == "tasks"
+    assert potentials._tasks(part(0.5, None)) == "the 1 of 2 tasks where it has one in play"
+    assert potentials._tasks(part(None, None)) == "tasks"  # then the mean is over all states
+
+
 @pytest.mark.parametrize("width", [320, 390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool) -> None:

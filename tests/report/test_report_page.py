@@ -130,6 +130,32 @@ def test_lines_go_and_come_and_x_becomes_logarithmic(page: browser.Page, html: P
     assert not page.run(f"{line}.getClientRects().length")
 
 
+def test_long_names_leave_the_line_of_a_legend_to_be_seen(page: browser.Page, html: Path):
+    page.open(html, 390, 800)
+    button = "document.querySelectorAll('figure.curves .legend button')[0]"
+    page.run(f"{button}.childNodes[1].textContent = 'bk-pref (label.model=' + 'very-long-name-'.repeat(20) + ')'")
+    wide, high = page.run(
+        f"[{button}.querySelector('svg').getBoundingClientRect().width,"
+        f" {button}.querySelector('.soft').getBoundingClientRect().height]"
+    )
+    assert wide > 20
+    assert high < 30  # "n = 5" on one line
+    assert page.run("document.scrollingElement.scrollWidth") <= 390
+
+
+def test_axes_have_names_and_numbers_sort_as_numbers(page: browser.Page, html: Path):
+    page.open(html)
+    names = page.run(
+        "[...document.querySelectorAll('figure.curves')].map((f) => f.querySelector('.ylabel').textContent)"
+    )
+    assert set(names) >= {"success rate", "share of runs above τ", "episode return", "episode length (steps)"}
+    column = "[...document.querySelectorAll('#agents table.sortable')][1]"
+    page.run(f"{column}.tBodies[0].append({column}.tBodies[0].rows[0].cloneNode(true))")
+    page.run(f"[...{column}.tBodies[0].rows].forEach((r, i) => {{ r.cells[4].textContent = ['1,000', '200'][i] }})")
+    page.run(f"{column}.tHead.rows[0].cells[4].querySelector('button').click()")
+    assert page.run(f"[...{column}.tBodies[0].rows].map((r) => r.cells[4].textContent)") == ["200", "1,000"]
+
+
 def test_tables_sort_and_links_open_what_they_lead_to(page: browser.Page, html: Path):
     page.open(html)
     column = "[...document.querySelectorAll('#world-1 ~ * table.sortable')][0]"

@@ -152,6 +152,52 @@ def test_difference_of_means_is_welch_below_five_runs() -> None:
     assert st.mean_difference(np.tile(x, 2), np.tile(y, 2), rng()).method == "bootstrap"
 
 
+def test_few_values_that_do_not_differ_leave_their_spread_unknown() -> None:
+    """Three runs that all end at 100 % are no certainty."""
+    same, other = np.ones(3), np.full(4, 0.5)
+    assert (st.t_interval(same).estimate, st.t_interval(same).n) == (1.0, 3)
+    assert not st.t_interval(same).known
+    assert not st.centre_interval(same, rng()).known
+    assert not st.mean_difference(same, other, rng()).known
+    assert st.mean_difference(same, np.array([0.4, 0.5]), rng()).known
+    assert st.t_interval(np.ones(st.FEW_SEEDS)).known
+    shifted = st.paired_test({1: 0.5, 2: 0.75, 3: 1.0}, {1: 0.25, 2: 0.5, 3: 0.75}, rng())
+    assert not shifted.difference.known
+
+
+@pytest.mark.parametrize("n", [5, 7, 12])
+def test_intervals_against_a_naive_bootstrap(n: int) -> None:
+    """Loops over runs drawn one by one, and quantiles by sorting."""
+    x, y = rng(n).normal(0.6, 0.2, n), rng(n + 1).normal(0.5, 0.2, n + 1)
+
+    def naive(draw: np.random.Generator) -> tuple[float, float]:
+        index = draw.integers(0, n, (2000, n))
+        other = draw.integers(0, n + 1, (2000, n + 1))
+        found = []
+        for mine, theirs in zip(index, other, strict=True):
+            wins = [1.0 * (x[i] > y[j]) + 0.5 * (x[i] == y[j]) for i in mine for j in theirs]
+            found.append(sum(wins) / len(wins))
+        found.sort()
+        ends = []
+        for level in (0.025, 0.975):
+            place = level * (len(found) - 1)
+            low = math.floor(place)
+            ends.append(found[low] + (place - low) * (found[min(low + 1, len(found) - 1)] - found[low]))
+        return ends[0], ends[1]
+
+    ours = st.probability_of_improvement([x], [y], rng(3))
+    assert (ours.low, ours.high) == pytest.approx(naive(rng(3)))
+
+
+def test_holm_against_its_definition() -> None:
+    p = [0.04, 0.01, 0.5, 0.01, 0.03]
+    ordered = sorted(p)
+    expected = {
+        value: max(min(1.0, (len(p) - rank) * one) for rank, one in enumerate(ordered) if one <= value) for value in p
+    }
+    assert st.holm(p) == pytest.approx([expected[value] for value in p])
+
+
 def test_holm_by_hand() -> None:
     assert st.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert st.holm([]) == []

@@ -44,19 +44,32 @@ class Difference:
 
     @property
     def better(self) -> bool:
-        """Beyond doubt: fewer steps, or a higher mean success by the adjusted paired test."""
-        higher = self.p_holm is not None and self.p_holm < ALPHA and self._sign > 0
-        return (self.ratio is not None and self.ratio.faster) or (higher and not self.worse)
+        """Beyond doubt: fewer steps, or a higher mean success by the adjusted paired test; and nothing against it."""
+        return self._ahead and not self._behind
 
     @property
     def worse(self) -> bool:
         """Beyond doubt the other way round."""
-        lower = self.p_holm is not None and self.p_holm < ALPHA and self._sign < 0
-        return (self.ratio is not None and self.ratio.slower) or lower
+        return self._behind and not self._ahead
 
     @property
-    def _sign(self) -> float:
-        return self.paired.difference.estimate if self.paired is not None else 0.0
+    def mixed(self) -> bool:
+        """Steps and mean success say opposite things, both beyond doubt."""
+        return self._ahead and self._behind
+
+    @property
+    def _ahead(self) -> bool:
+        return (self.ratio is not None and self.ratio.faster) or self._shift > 0
+
+    @property
+    def _behind(self) -> bool:
+        return (self.ratio is not None and self.ratio.slower) or self._shift < 0
+
+    @property
+    def _shift(self) -> float:
+        """Difference of mean success where the adjusted paired test shows one, else 0."""
+        shown = self.paired is not None and self.p_holm is not None and self.p_holm < ALPHA
+        return self.paired.difference.estimate if shown and self.paired is not None else 0.0
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,11 @@ class StepsRatio:
         return self.ratio.known and self.ratio.low > 1 and self.bound in ("", "at least")
 
 
+def bounded(value: float, bound: str) -> str:
+    """A ratio of steps with what censoring does to it: "at most 0.45", "not known"."""
+    return "not known" if bound == "unknown" else f"{bound} {value:.2f}".strip()
+
+
 def steps_ratio(
     a: Sequence[Crossing], b: Sequence[Crossing], horizon: float, rng: np.random.Generator, *, level: float = 0.95
 ) -> StepsRatio:

@@ -31,7 +31,14 @@ PROFILE_POINTS = 51
 # A colour for each algorithm and each kind of control, a pattern for each form of shaping: figures agree.
 _SLOTS = {"ppo": 0, "bk-code": 1, "bk-pref": 2, "bk-goal": 3, "rnd": 4}
 _CONTROL_SLOTS = {"shuffled": 5, "zero": 7, "random": 6, "random labels": 4, "return labels": 3}
-_DASHES = {"none": "6 4", "pbrs": "", "advice": "8 3", "pbrs+advice": "12 2", "decay": "2 3", "pbim": "10 3 2 3"}
+_DASHES = {
+    "none": "6 4",
+    "pbrs": "",
+    "advice": "8 3",
+    "pbrs+advice": "12 3 2 3 2 3",
+    "decay": "2 3",
+    "pbim": "10 3 2 3",
+}
 _OTHER_DASHES = ("", "8 3", "2 3", "10 3 2 3", "4 2", "1 4")
 
 
@@ -159,7 +166,7 @@ def _curves(
     )
     return _figure(name, ylabel, title, drawing, bands, looks, shown, share) | {
         "xlabel": "environment steps",
-        "note": f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes; shaded: 95 % intervals.",
+        "note": f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_told(bands)}",
         "points": _points(bands, share),
     }
 
@@ -180,11 +187,25 @@ def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles:
         "panel": "performance profile",
         "xlabel": "τ: mean success in training",
         "note": "The share of runs whose mean success in training is above τ (Agarwal et al. 2021): higher is better, "
-        "and a method whose line is never below another’s is better whatever the aim. Shaded: 95 % intervals.",
+        "and where a line is never below another’s, these runs did better whatever the aim."
+        + (" Shaded: 95 % bootstrap intervals over runs." if any(b.method != "none" for b in bands) else ""),
         "points": _points(bands, True, lambda x: f"{x:.1f}"),
         "small": True,
         "folded": False,
     }
+
+
+def _told(bands: Sequence[Band]) -> str:
+    """What lines and bands of learning curves are, for as many runs as there are."""
+    methods = {b.method for b in bands}
+    lines = {"bootstrap": "interquartile means over runs (n each)", "t": "means over runs (n each)"}
+    known = [words for method, words in lines.items() if method in methods]
+    if not known:
+        return "Lines: one run each."
+    shaded = {"bootstrap": "bootstrap", "t": "Student’s t"}
+    some = " or ".join(words for method, words in shaded.items() if method in methods)
+    lined = known[0] if len(known) == 1 else f"interquartile means over runs (n each), means below {st.FEW_SEEDS}"
+    return f"Lines: {lined}; shaded: 95 % intervals ({some}) at each step on its own."
 
 
 def _figure(
@@ -200,6 +221,7 @@ def _figure(
     return {
         "name": name,
         "title": ylabel,
+        "ylabel": ylabel,
         "panel": panel,
         "svg": Markup(drawing.svg),  # ours; the only text of others in it is escaped by draw
         "y_ticks": drawing.y_ticks,

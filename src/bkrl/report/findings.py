@@ -8,7 +8,7 @@ from typing import Literal
 
 from bkrl.report import statistics as st
 from bkrl.report.comparison import ALPHA, Comparison, Difference, Row, Versus
-from bkrl.report.crossings import StepsRatio
+from bkrl.report.crossings import StepsRatio, bounded
 from bkrl.report.curves import step_label
 from bkrl.reporter import percent, percents
 
@@ -44,11 +44,11 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     faster = [row for row in methods if row.ratio is not None and row.ratio.faster]
     slower = [row for row in methods if row.ratio is not None and row.ratio.slower]
     known = [row for row in faster if not any(versus_matches(one) for one in row.versus)]
-    n = min(comparison.baseline.n for comparison in comparisons if comparison.baseline is not None)
-    n, total = min([n, *(row.n for row in methods)]), len(methods)
+    compared = [one.baseline for one in comparisons if any(row.group.is_method for row in one.rows)]
+    n, total = min(row.n for row in (*compared, *methods) if row is not None), len(methods)
     if not faster:
         text = "No gain over plain PPO is shown"
-        text += f", and {len(slower)} of {total} methods are slower" if slower else ""
+        text += f", and {_of_methods(len(slower), total)} slower" if slower else ""
     elif not known:
         text = "Where a method is faster than plain PPO, a control is not shown to do worse"
     elif total == 1:
@@ -66,6 +66,10 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     if n < st.FEW_SEEDS:
         text += f"; with {n} seed{'s' if n > 1 else ''} per method this is a hint, not a result"
     return text + "."
+
+
+def _of_methods(some: int, total: int) -> str:
+    return "the method is" if total == 1 else f"{some} of {total} methods {'is' if some == 1 else 'are'}"
 
 
 def versus_matches(one: Versus) -> bool:
@@ -106,7 +110,7 @@ def interval_text(interval: st.Interval) -> str:
 
 def ratio_text(ratio: StepsRatio) -> str:
     """The ratio with what censoring does to it: "at most 0.45"."""
-    return f"{ratio.bound} {ratio.ratio.estimate:.2f}".strip() if ratio.bound != "unknown" else "not known"
+    return bounded(ratio.ratio.estimate, ratio.bound)
 
 
 def verdict(difference: Difference | None) -> str:
@@ -131,9 +135,7 @@ def _as_far_as_seen(ratio: StepsRatio) -> str:
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     base = comparison.baseline
     found = [Finding("caution", note) for note in comparison.notes]
-    warning = st.few_seeds_warning(min(row.n for row in comparison.rows))
-    if warning:
-        found.append(Finding("caution", warning))
+    found += _few_seeds(comparison)
     methods = [row for row in comparison.rows if row.group.is_method]
     controls = [row for row in comparison.rows if row.group.is_control and not row.group.is_oracle]
     if base is None:
@@ -162,6 +164,16 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
                 )
             )
     return found
+
+
+def _few_seeds(comparison: Comparison) -> list[Finding]:
+    """A warning about the methods with too few seeds, by name where others have enough."""
+    few = [row for row in comparison.rows if row.n < st.FEW_SEEDS]
+    if not few:
+        return []
+    warning = st.few_seeds_warning(min(row.n for row in few))
+    whose = ", ".join(row.group.label for row in few) + ": " if len(few) < len(comparison.rows) else ""
+    return [Finding("caution", whose + warning)]
 
 
 def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> Finding:
@@ -206,6 +218,9 @@ def _against_controls(row: Row) -> list[Finding]:
             found.append(Finding("for", f"{row.group.label} is better than its control {told}."))
         elif one.difference.worse:
             found.append(Finding("against", f"{row.group.label} is worse than its control {told}."))
+        elif one.difference.mixed:
+            said = f"Steps and mean success say opposite things of {row.group.label} against its control {told}."
+            found.append(Finding("against" if faster else "open", said))
         elif faster:
             found.append(Finding("against", f"{row.group.label} is not shown to be better than its control {told}."))
         else:
@@ -266,10 +281,10 @@ def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
 
 
 def _collected(row: Row) -> str:
-    if row.ratio_with_collection is None:
+    if row.ratio is None or row.ratio_with_collection is None:
         return ""
     steps = row.group.runs[0].collect_steps
     return (
         f" Counting the {step_label(steps)} steps that collected the dataset, for this one task, it is "
-        f"{row.ratio_with_collection:.2f} of PPO’s steps."
+        f"{bounded(row.ratio_with_collection, row.ratio.bound)} of PPO’s steps."
     )

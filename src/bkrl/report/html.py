@@ -21,6 +21,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from bkrl.report.crossings import bounded
 from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
 from bkrl.reporter import duration, percent, percents
 
@@ -63,14 +64,17 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         steps=steps,
-        percent=percent,
+        percent=lambda *share: tight(percent(*share)),
+        tight=tight,
         figure=figure,
         duration=duration,
         capitalize_first=lambda text: text if text.startswith("bk-") else text[:1].upper() + text[1:],
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
     )
-    environment.globals.update(percents=percents, python=python, course=course, forest=forest)
+    environment.globals.update(
+        bounded=bounded, percents=lambda *shares: tight(percents(*shares)), python=python, course=course, forest=forest
+    )
     return environment
 
 
@@ -80,6 +84,11 @@ def _environment() -> jinja2.Environment:
 def steps(value: float | None) -> str:
     """Environment steps: 450k; an en dash for nothing."""
     return "–" if value is None or math.isnan(value) else step_label(value)
+
+
+def tight(text: str) -> str:
+    """Text in which no line ends between a number and its percent sign."""
+    return text.replace(" %", "\u00a0%")
 
 
 def figure(value: Any) -> str:
@@ -134,11 +143,13 @@ def course(phi: Sequence[float], label: str) -> Markup:
 
 
 def forest(estimate: float, low: float, high: float, bound: str) -> Markup:
-    """Interval of a ratio on a logarithmic axis around 1; an arrow where censoring leaves a side open."""
+    """Interval of a ratio on a logarithmic axis around 1; an arrow where censoring leaves a side open. What lies
+    beyond the axis stands at its end.
+    """
     a, b = (math.log(x) for x in RATIO_RANGE)
 
     def place(x: float) -> float:
-        return 2 + 116 * (math.log(min(max(x, RATIO_RANGE[0]), RATIO_RANGE[1])) - a) / (b - a)
+        return 6 + 108 * (math.log(min(max(x, RATIO_RANGE[0]), RATIO_RANGE[1])) - a) / (b - a)
 
     parts = [f'<path class="rule" d="M{place(1):.1f} 0V16"/>']
     if not (math.isnan(low) or math.isnan(high)):

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, make_folder, read_json
+from bkrl.report.crossings import bounded
 from bkrl.report.curves import step_label
 from bkrl.report.html import figure
 from bkrl.report.provenance import Chain, Node, follow
@@ -67,13 +68,13 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
     lines = [f"## {_text(results['title'])}", "", f"**{_text(results['headline'])}**", ""]
     lines += ["Made with", "", "```sh", *_commands(chain), "```", "", _counts(chain, run), ""]
     if chain.problems:
-        lines += ["Not as it was when the report was made:", "", *_bullets(chain.problems), ""]
+        lines += ["Not as it was when the report was made:", "", *(f"* {_text(one)}" for one in chain.problems), ""]
     lines += ["### What the numbers say", ""]
-    lines += [*_bullets(_finding(one) for one in results["findings"]), ""]
+    lines += [*(f"* {_finding(one)}" for one in results["findings"]), ""]
     copied = []
     for world in results["worlds"]:
-        lines += [f"### {world['env']}", ""]
-        lines += [text for text in (world["solved"] and f"Success: {world['solved']}", "") if text is not None]
+        lines += [f"### {_text(world['env'])}", ""]
+        lines += [text for text in (world["solved"] and f"Success: {_text(world['solved'])}", "") if text is not None]
         light, dark = f"curves-{world['env']}.png", f"curves-{world['env']}-dark.png"
         names = [f"{slug}-{world['env'].lower()}{end}.png" for end in ("", "-dark")]
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
@@ -91,7 +92,10 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
     lines += ["### Forms of shaping", ""]
     lines += _table(
         ["form", "methods", "what is added to the reward", "guarantee"],
-        [[one["form"], ", ".join(one["algs"]), one["what"], one["guarantee"]] for one in results["forms"]],
+        [
+            [_text(words) for words in (one["form"], ", ".join(one["algs"]), one["what"], one["guarantee"])]
+            for one in results["forms"]
+        ],
     )
     lines += ["", "### Cost", "", *_costs(results["costs"], timings), ""]
     return "\n".join(lines), copied
@@ -105,15 +109,15 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
     ]  # fmt: skip
     rows = [
         [
-            f"_{row['label']}_" if row["control"] else f"**{row['label']}**",
-            "–" if row["form"] == "none" else row["form"] + (", no guarantee" if row["unguarded"] else ""),
+            f"_{_text(row['label'])}_" if row["control"] else f"**{_text(row['label'])}**",
+            "–" if row["form"] == "none" else _text(row["form"]) + (", no guarantee" if row["unguarded"] else ""),
             str(row["n"]) + (f" ({row['draws']} draws)" if row["draws"] > 1 else ""),
             _share(row["final"]),
             _share(row["average"]),
             f"{row['reached']} of {row['n']}",
             _steps(row),
             "1" if row["baseline"] else _ratio(row["ratio"]),
-            "–" if row["with_collection"] is None else f"{row['with_collection']:.2f}",
+            "–" if row["with_collection"] is None else bounded(row["with_collection"], row["ratio"]["bound"]),
             "–" if row["improvement"] is None else _plain(row["improvement"]),
             _p(row["p"]),
             row["verdict"] or "–",
@@ -123,8 +127,8 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
     lines = [f"All methods over the first {step_label(world['horizon'])} steps.", "", *_table(header, rows), ""]
     tests = [
         [
-            f"**{row['label']}**",
-            f"_{one['control']}_" + (" (made for another method)" if one["borrowed"] else ""),
+            f"**{_text(row['label'])}**",
+            f"_{_text(one['control'])}_" + (" (made for another method)" if one["borrowed"] else ""),
             "better" if one["better"] else "worse" if one["worse"] else "no difference",
             _ratio(one["ratio"]),
             "–" if one["improvement"] is None else _plain(one["improvement"]),
@@ -142,7 +146,7 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
         header += ["F test p", "mean over draws"]
         body = [
             [
-                one["label"],
+                _text(one["label"]),
                 str(one["draws"]),
                 str(one["n"]),
                 *(f"{100 * one[name]:.1f} points" for name in ("between_sd", "within_sd")),
@@ -163,8 +167,8 @@ def _told(world: Mapping[str, Any]) -> str:
 def _evaluated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     body = [
         [
-            row["env"] + (f" (trained in {row['elsewhere']})" if row["elsewhere"] else ""),
-            row["alg"],
+            _text(row["env"] + (f" (trained in {row['elsewhere']})" if row["elsewhere"] else "")),
+            _text(row["alg"]),
             str(row["n"]),
             *(_share(row[mode]) if row.get(mode) else "–" for mode in ("sampled", "greedy")),
         ]
@@ -203,6 +207,7 @@ def _command(node: Node) -> str:
         folders = dict.fromkeys(f"{Path(word).parent.as_posix()}/*" for word in words if "/" in word[:-1])
         return " ".join(["bkrl report", *folders])
     words = [Path(word).name if word.startswith("/") else word for word in words]
+    words = [" ".join(word.splitlines()) for word in words]  # no line of its own, where a fence could end
     return " ".join(f"'{word}'" if re.search(r"[\s*?\[\]'\"$&;|<>()]", word) else word for word in words)
 
 
@@ -219,8 +224,8 @@ def _counts(chain: Chain, run: Run) -> str:
 
 
 def _finding(one: Mapping[str, Any]) -> str:
-    worlds = f"**{one['worlds']}** " if one["worlds"] else ""
-    return f"_{one['word']}._ {worlds}{one['text']}"
+    worlds = f"**{_text(one['worlds'])}** " if one["worlds"] else ""
+    return f"_{one['word']}._ {worlds}{_text(one['text'])}"
 
 
 def _share(x: Mapping[str, Any]) -> str:
@@ -249,20 +254,19 @@ def _p(p: Mapping[str, Any] | None) -> str:
     return "–" if p is None else f"{p['holm']:.2g} ({p['n']} pairs)"
 
 
-def _bullets(texts: Iterable[str]) -> list[str]:
-    return [f"* {_text(text)}" for text in texts]
-
-
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table of cells in which texts of others went through `_text`."""
+
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(_text(str(cell)).replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
 
 
 def _text(text: str) -> str:
     """Text of others on one line, in which no markup begins."""
-    return " ".join(text.replace("<", "&lt;").split())
+    text = re.sub(r"([\\`*\[\]])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", " ".join(text.split()))
+    return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
 
 
 def _slug(title: str) -> str:

@@ -55,7 +55,7 @@ def write_png(
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     out = io.BytesIO()
-    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9}):
+    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False}):
         lines = max(_legend_columns_and_lines(panel)[1] for panel in panels)
         size = (7.4 if columns == 1 else 5.2 * columns, (3.4 + 0.17 * lines) * rows)
         figure = Figure(figsize=size, layout="constrained")

@@ -154,7 +154,7 @@ def summary(quality: dict[str, Any]) -> str:
         text = f"Φ orders states of solved levels as their optimal value does with a rank correlation of {rho:.2f}"
         if paper and paper["mean_play_rho"] is not None:
             text += f", and those of the paper’s levels as their distance to success with {paper['mean_play_rho']:.2f}"
-        said.append(text + ", on average over tasks.")
+        said.append(text + f", on average over {_tasks(small)}.")
     segments = quality["segments"]
     if segments["above"] is not None:
         said.append(
@@ -166,6 +166,13 @@ def summary(quality: dict[str, Any]) -> str:
     else:
         said.append(f"It differs from its commonest value in {percent(quality['coverage'])} of windows.")
     return " ".join(said)
+
+
+def _tasks(part: dict[str, Any]) -> str:
+    """The tasks that a mean in play is over: where Φ stays the same there is no correlation."""
+    known = sum(row["play_rho"] is not None and row["play_rho"]["rho"] is not None for row in part["tasks"])
+    total = len(part["tasks"])
+    return f"the {known} of {total} tasks where it has one in play" if 0 < known < total else "tasks"
 
 
 def _describe(potential: Scaled, data: Dataset, run: Run) -> dict[str, Any]:

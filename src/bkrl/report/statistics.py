@@ -140,13 +140,15 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
 
 
 def t_interval(values: np.ndarray, level: float = 0.95) -> Interval:
-    """Mean of ``values`` (n,) with Student's t interval; one value gives no interval."""
+    """Mean of ``values`` (n,) with Student's t interval. One value gives no interval, nor do fewer than ``FEW_SEEDS``
+    that do not differ: their spread is not zero, it was not seen.
+    """
     x = np.asarray(values, dtype=np.float64).reshape(-1)
     if x.size == 0:
         raise ValueError("an interval of no values is undefined")
     mean = float(x.mean())
-    if x.size == 1:
-        return Interval(mean, math.nan, math.nan, 1, "none", level)
+    if x.size == 1 or (x.size < FEW_SEEDS and np.ptp(x) == 0):
+        return Interval(mean, math.nan, math.nan, int(x.size), "none", level)
     half = student_quantile(0.5 + level / 2, x.size - 1) * float(x.std(ddof=1)) / math.sqrt(x.size)
     return Interval(mean, mean - half, mean + half, int(x.size), "t", level)
 
@@ -227,18 +229,16 @@ def probability_of_improvement(
 
 def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, level: float = 0.95) -> Interval:
     """Difference of means of two independent samples: bootstrap from ``FEW_SEEDS`` runs on each side on, below Welch's
-    t with its degrees of freedom rounded down; one run on a side gives no interval.
+    t with its degrees of freedom rounded down; one run on a side gives no interval, nor do few that differ on neither.
     """
     x, y = (np.asarray(v, dtype=np.float64).reshape(-1) for v in (x, y))
     n = min(x.size, y.size)
     estimate = float(x.mean() - y.mean())
     if n >= FEW_SEEDS:
         return stratified_bootstrap([x, y], rng, lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1), level=level)
-    if n == 1:
-        return Interval(estimate, math.nan, math.nan, 1, "none", level)
+    if n == 1 or (np.ptp(x) == 0 and np.ptp(y) == 0):
+        return Interval(estimate, math.nan, math.nan, n, "none", level)
     parts = [float(v.var(ddof=1)) / v.size for v in (x, y)]
-    if sum(parts) == 0:
-        return Interval(estimate, estimate, estimate, n, "t", level)
     df = sum(parts) ** 2 / sum(part**2 / (v.size - 1) for part, v in zip(parts, (x, y)))
     half = student_quantile(0.5 + level / 2, max(1, math.floor(df))) * math.sqrt(sum(parts))
     return Interval(estimate, estimate - half, estimate + half, n, "t", level)

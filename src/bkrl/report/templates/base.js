@@ -21,8 +21,9 @@
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
         const value = (row) => {
-          const cell = row.cells[column];
-          return cell.dataset.value !== undefined ? parseFloat(cell.dataset.value) : cell.textContent.trim();
+          const cell = row.cells[column], shown = cell.textContent.trim();
+          if (cell.dataset.value !== undefined) return parseFloat(cell.dataset.value);
+          return cell.classList.contains("number") ? parseFloat(shown.replaceAll(",", "")) : shown;
         };
         const body = table.tBodies[0];
         [...body.rows]
