@@ -41,15 +41,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.config import CollectConfig, HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.envs import make, make_vec, world
-from bkrl.rl.hardware import choose
 from bkrl.rl.networks import build_network
-from bkrl.rl.policy import network_for, observation_options
+from bkrl.rl.policy import observation_options
 from bkrl.rl.ppo import PPO
-from bkrl.rl.rnd import RND
-from bkrl.rl.streams import EnvReward, RewardStream
-from bkrl.rng import derive_seed
+from bkrl.stages.collect import explorer
+from bkrl.stages.train_rs import learner
 from plain_ppo import Plain, crafter_noise
 
 ENVS = {"babyai": "BabyAI-Text-GoToLocal-RedBall-S20", "crafter": "Crafter-Text-PlaceCraftingTable"}
@@ -61,16 +59,10 @@ Shares = dict[str, float]
 def our_run(
     env_id: str, network: str, config: PPOConfig, every_view: bool = False, novelty: bool = False, seed: int = 0
 ) -> PPO:
-    """A run as `bkrl train-rs` makes it, or `bkrl collect` if paid for novelty."""
-    facts = world(env_id)
-    options, view = observation_options(facts, network)
-    envs = make_vec(env_id, config.num_envs, **options)
-    streams: list[RewardStream] = [EnvReward()]
-    if novelty:
-        streams = [RND(facts.obs_shape, config.num_envs, seed=derive_seed(seed, "rnd"))]
-    hardware = choose(HardwareConfig(device="cpu"), network)
-    net = network_for(network, envs, view, 1, derive_seed(seed, "weights"))
-    ppo = PPO(envs, net, streams, config, total_steps=10**9, seed=seed, hardware=hardware, view=view)
+    """The run that `bkrl train-rs` makes, or `bkrl collect` if paid for novelty."""
+    same: dict[str, Any] = {"env": env_id, "network": network, "steps": 10**9, "seed": seed, "ppo": config}
+    same["hardware"] = HardwareConfig(device="cpu")
+    ppo = explorer(CollectConfig(**same))[0] if novelty else learner(TrainRsConfig(**same)).ppo
     if every_view:
         ppo.repeats = None
     return ppo

@@ -46,12 +46,12 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
-    explorer = None
+    made = None
     if to_do(config):
         torch.set_num_threads(config.threads)
-        explorer = _explorer(config, facts)
+        made = explorer(config)
     result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
-    if explorer is None or result.complete:
+    if made is None or result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
     points = recording_points(config)
@@ -61,7 +61,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
         )
     with tracked(config.track, result, reporter):
-        steps = _explore(config, *explorer, points, result, reporter)
+        steps = _explore(config, *made, points, result, reporter)
     return _record(config, facts, describe, points, steps, result, reporter)
 
 
@@ -74,8 +74,13 @@ def recording_points(config: CollectConfig) -> list[int]:
     return sorted({round(rollout) * size for rollout in np.linspace(0, last, config.checkpoints)})
 
 
-def _explorer(config: CollectConfig, facts: World) -> tuple[PPO, Policy]:
-    """Who explores, untrained, and its policy; what cannot work is refused here."""
+def explorer(config: CollectConfig) -> tuple[PPO, Policy]:
+    """Who explores, untrained, and its policy.
+
+    Raises:
+        UsageError: settings that cannot work.
+    """
+    facts = world(config.env)
     options, view = observation_options(facts, config.network)
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
     hardware = choose(config.hardware, config.network)

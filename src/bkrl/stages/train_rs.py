@@ -25,7 +25,7 @@ from bkrl.potentials.shaping import FORMS
 from bkrl.potentials.stream import ShapedReward
 from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
 from bkrl.reporter import Reporter
-from bkrl.rl.hardware import Hardware, choose
+from bkrl.rl.hardware import choose
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.networks.advised import Advised
 from bkrl.rl.play import MOST_AT_ONCE, play, summarise
@@ -56,7 +56,6 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     variant = _variant(config)
     defects = parse(config.compat, variant, facts.family)
     inputs = {"potential": config.potential} if config.potential is not None else {}
-    hardware = choose(config.hardware, config.network)
     if config.init_from is not None and config.init_from.exists():  # what is wrong with it, its reader says
         inputs["init_from"] = config.init_from
     _check_form(config, defects)
@@ -66,34 +65,43 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     elif potential is not None:
         potential = spoilt(potential, defects)
     try:
-        learner = None
+        made = None
         if to_do(config):
             torch.set_num_threads(config.threads)
-            learner = _learner(config, facts, potential, defects, hardware)
+            made = learner(config, potential, defects)
         result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
-        if learner is None or result.complete:
+        if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
         with tracked(config.track, result, reporter):
-            return _train(config, learner, potential, defects, hardware, result, reporter)
+            return _train(config, made, potential, defects, result, reporter)
     finally:
         if potential is not None:
             potential.close()
 
 
-class _Learner(NamedTuple):
-    """Everything that training needs: `policy` acts with `base` and, if there is any, advice on its logits."""
+class Learner(NamedTuple):
+    """Who learns, its policy, and the worlds in which that is judged."""
 
     ppo: PPO
     policy: Policy
-    base: ActorCritic
     judged: WorldVectorEnv
 
 
-def _learner(
-    config: TrainRsConfig, facts: World, potential: Scaled | None, defects: frozenset[str], hardware: Hardware
-) -> _Learner:
-    """Who learns, untrained; what cannot work is refused here."""
+def learner(config: TrainRsConfig, potential: Scaled | None = None, defects: frozenset[str] = frozenset()) -> Learner:
+    """Who learns, untrained.
+
+    Args:
+        config: of the run.
+        potential: Φ, where `config.alg` wants one.
+        defects: of the published code, to train with.
+
+    Raises:
+        UsageError: settings that cannot work.
+        InputError: the weights to start from are missing, damaged or another network's.
+    """
+    facts = world(config.env)
+    hardware = choose(config.hardware, config.network)
     options, view = observation_options(facts, config.network)
     knows = {"distances": True} if isinstance(potential, StateOracle) else {}
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
@@ -101,7 +109,7 @@ def _learner(
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:
         take_weights(network, config.init_from)
-    network, base = _advised(config, potential, view, network), network
+    network = _advised(config, potential, view, network)
     policy = Policy(network, config.env, facts.family, facts.action_names, view)
     ppo = PPO(
         envs,
@@ -115,19 +123,18 @@ def _learner(
         hardware=hardware,
     )
     judged = make_vec(config.env, min(config.eval_episodes, MOST_AT_ONCE), backend=config.backend, **options)
-    return _Learner(ppo, policy, base, judged)
+    return Learner(ppo, policy, judged)
 
 
 def _train(
     config: TrainRsConfig,
-    learner: _Learner,
+    made: Learner,
     potential: Scaled | None,
     defects: frozenset[str],
-    hardware: Hardware,
     result: Run,
     reporter: Reporter,
 ) -> Run:
-    ppo, policy, base, judged = learner
+    ppo, policy, judged = made
     network = ppo.network
 
     def judge(number: int, step: int) -> float:
@@ -162,7 +169,7 @@ def _train(
         said |= {"compat": named(defects), "guarantee": guarantee(defects)}
     network.at_step(ppo.step)
     if isinstance(network, Advised) and network.now == 0.0:
-        policy = replace(policy, network=base)  # nothing of the advice is left
+        policy = replace(policy, network=network.learnt)  # nothing of the advice is left
     outputs = policy.save(result.path)
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
@@ -172,9 +179,9 @@ def _train(
         env_id=config.env,
         steps=ppo.step,
         episodes=ppo.episodes,
-        device=hardware.device.type,
-        precision=hardware.precision,
-        parameters=sum(p.numel() for p in base.parameters()),
+        device=ppo.device.type,
+        precision=ppo.hardware.precision,
+        parameters=sum(p.numel() for p in network.learnt.parameters()),
         success_rate=rows[-1]["eval/success_rate"],
         episode_return=rows[-1]["eval/return"],
         best_success_rate=top["eval/success_rate"],
