@@ -72,6 +72,9 @@ def test_this_machine_costs_nothing() -> None:
         '[[price]]\nmodel = "m"\ninput = -1\noutput = 1',
         '[[price]]\nmodel = "m"\ninput = nan\noutput = 1',
         '[[price]]\nmodel = "m"\ninput = 1\noutput = 1\nouput = 2',
+        '[[price]]\nmodel = "m"\ninput = 1\noutput = 1\nflex = 1.5',
+        '[[price]]\nmodel = "m"\ninput = 1\noutput = 1\nbatch = 2',
+        '[[price]]\nmodel = "m"\ninput = 1\noutput = 1\ncached_input = 2',
         "[[price",
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bkrl.errors import InputError
-from bkrl.partition import TEST, TRAIN, partition
+from bkrl.partition import TEST, TRAIN, VALIDATION, partition
 from bkrl.potentials.distinct import NumberedWindows, number
 from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load, save_net
 from bkrl.potentials.preference_fit import (
@@ -140,6 +140,20 @@ def test_pairs_drawn_within_partitions_are_all_used():
     assert len(train) + len(validation) + len(test) == 600
     assert (partition(chosen[test]) == TEST).all()
     assert (partition(chosen[train]) == TRAIN).all()
+
+
+def test_a_few_strangers_among_the_pairs_do_not_take_the_place_of_all_others():
+    rng = np.random.default_rng(0)
+    parts = partition(np.arange(200))
+    chosen = np.array([rng.choice(np.flatnonzero(parts == part), 2) for part in rng.choice(3, 600)])
+    one = {part: int(np.flatnonzero(parts == part)[0]) for part in (TRAIN, VALIDATION, TEST)}
+    strangers = [(TRAIN, VALIDATION), (VALIDATION, TEST), (TEST, VALIDATION), (TEST, TRAIN)]
+    chosen[:4] = [(one[a], one[b]) for a, b in strangers]
+    data = pairs(600)
+    train, validation, test = split_pairs(Pairs(data.a, data.b, data.labels, chosen))
+    assert len(train) + len(validation) + len(test) == 596
+    assert (partition(chosen[validation]) == VALIDATION).all()
+    assert (partition(chosen[test]) == TEST).all()
 
 
 def test_too_few_pairs_are_an_input_error():

@@ -149,5 +149,9 @@ def _entry(entry: Mapping[str, Any], source: str) -> tuple[str, str, Price]:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
             raise ValueError(f"{name} must be a number of dollars, not {value!r}")
+    # Otherwise a reply could cost more than `bound` says.
+    for name, most in (("cached_input", entry["input"]), ("batch", 1), ("flex", 1)):
+        if numbers[name] > most:
+            raise ValueError(f"{name} must be at most {most}, not {numbers[name]!r}")
     prices = {name: float(value) for name, value in numbers.items()}
     return str(entry["model"]), str(entry.get("host", "*")), Price(**prices, source=source)

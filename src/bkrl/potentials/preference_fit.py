@@ -88,14 +88,16 @@ def split_pairs(pairs: Pairs, seed: int = 0) -> tuple[NDArray[np.int64], NDArray
 
     Pairs lie within one part of the episodes (`bkrl.partition`); tables from elsewhere may hold others.  A pair counts
     for training only if both its episodes are training episodes.  The others are held out: a test pair holds no segment
-    of a training episode, a validation pair at least one that training has not seen.
+    of a training episode.  Where most validation pairs mix a validation episode with a training one, those are what is
+    stopped early on, and pairs of two held-out episodes are for testing.
     """
     parts = partition(pairs.episodes, seed)
     train = np.flatnonzero((parts == TRAIN).all(axis=1))
     test = np.flatnonzero((parts != TRAIN).all(axis=1))
     validation = np.setdiff1d(np.flatnonzero((parts == VALIDATION).any(axis=1)), test)
-    if len(validation) == 0:  # every pair within one partition: nothing mixed is left to stop early on
-        validation, test = test[parts[test, 0] == VALIDATION], test[parts[test, 0] == TEST]
+    within = [np.flatnonzero((parts == part).all(axis=1)) for part in (VALIDATION, TEST)]
+    if len(validation) <= len(within[0]):
+        validation, test = within
     return train, validation, test
 
 
