@@ -8,7 +8,7 @@ import pytest
 import bkrl.dataset as dataset_module
 from bkrl.dataset import Dataset, DatasetWriter, Segment
 from bkrl.errors import InputError
-from bkrl.files import to_json
+from bkrl.files import read_table, to_json
 from bkrl.run import Run
 from tests.experience import Config, write_dataset
 
@@ -114,3 +114,14 @@ def test_the_writer_refuses_what_is_no_episode(tmp_path):
 
 def _rewrite(path, change):
     path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize("part_bytes", [1, 10**6])
+def test_each_episode_says_where_it_lies_and_how_its_world_was_seeded(tmp_path, monkeypatch, part_bytes):
+    monkeypatch.setattr(dataset_module, "PART_BYTES", part_bytes)
+    write_dataset(tmp_path / "d")
+    for row in Dataset.open(tmp_path / "d").episodes.to_pylist():
+        part = read_table(tmp_path / "d" / "steps" / f"part-{row['part']:05d}.parquet").slice(row["row_start"])
+        assert part.column("episode_id").to_pylist()[: row["length"] + 1] == [row["episode_id"]] * (row["length"] + 1)
+        assert part.column("step")[0].as_py() == 0
+        assert row["seed"] == 7

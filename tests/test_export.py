@@ -24,8 +24,8 @@ def reseal(path):
     Run(path, json.loads((path / "config.json").read_text()), None).finish(outputs)
 
 
-def change(path, **columns):
-    file = path / "steps" / "part-00000.parquet"
+def change(path, file="steps/part-00000.parquet", **columns):
+    file = path / file
     table = pq.read_table(file)
     for name, values in columns.items():
         place = table.schema.get_field_index(name)
@@ -49,6 +49,14 @@ def test_a_good_dataset_is_described(tmp_path):
     [
         ({"action": lambda a: [9, *a[1:]]}, "out of range"),
         ({"action": lambda a: [None, *a[1:]]}, "not the last has no action"),
+        ({"action": lambda a: [*a[:-1], 0]}, "a last row has an action"),
+        ({"reward": lambda r: [float("nan"), *r[1:]]}, "not finite"),
+        ({"file": "episodes.parquet", "terminated": lambda t: [False, *t[1:]]}, "neither terminated nor was truncated"),
+        ({"file": "episodes.parquet", "episode_id": lambda e: [1, *e[1:]]}, "ids are not 0, 1, 2"),
+        (
+            {"file": "episodes.parquet", "length": lambda n: [n[0] + 1, *n[1:]]},
+            "has 12 step rows, its episodes need 13",
+        ),
         ({"reward": lambda r: [5.0, *r[1:]]}, "sum of its rewards"),
         ({"step": lambda s: [1, *s[1:]]}, "count up from 0"),
         ({"episode_id": lambda e: [1, *e[1:]]}, "stand together"),

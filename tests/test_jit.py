@@ -197,3 +197,16 @@ def test_two_processes_that_keep_two_signatures_at_once_keep_both(cache: Path, m
     other.join()
     assert first.load("of floats") == "a float's code"
     assert first.load("of integers") == "an integer's code"
+
+
+def test_a_change_to_any_source_beside_a_kernel_begins_another_cache(cache: Path, tmp_path: Path) -> None:
+    """numba watches a kernel's own file alone; the rules it calls may stand in another."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    folders = []
+    for text in ("x = 1", "x = 2"):
+        (sources / "kernels.py").write_text("import rules")
+        (sources / "rules.py").write_text(text)
+        jit._cache_folder.cache_clear()
+        folders.append(jit._cache_folder(sources))
+    assert folders[0] != folders[1]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.files import atomic_write, make_folder, read_table, to_json, write_table
-from bkrl.run import Run, busy, changed, check_inputs, hold
+from bkrl.run import Run, _empty, busy, changed, check_inputs, hold
 from bkrl.schema import GOALS
 
 
@@ -453,3 +454,56 @@ def test_a_folder_that_cannot_be_synced_takes_files_all_the_same(tmp_path, monke
     monkeypatch.setattr(os, "fsync", refuse)
     atomic_write(tmp_path / "x", "1")
     assert (tmp_path / "x").read_text() == "1"
+
+
+def test_a_flipped_bit_that_decompresses_all_the_same_is_noticed(tmp_path):
+    """Random bytes are kept as they are, so that only the checksum of the page knows better."""
+    path = tmp_path / "x.parquet"
+    raw = os.urandom(4096)
+    write_table(path, pa.table({"raw": [raw]}))
+    written = path.read_bytes()
+    place = written.index(raw[1000:1100])
+    path.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
+    with pytest.raises(InputError, match="damaged"):
+        read_table(path)
+
+
+def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path):
+    class Full(FileIO):
+        def write(self, line):
+            return super().write(line[:5])
+
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    run.log(0, x=1.0)
+    run.close()
+    before = run.file("metrics.jsonl").read_bytes()
+    run._metrics = Full(run.file("metrics.jsonl"), "ab")
+    with pytest.raises(RunFailed, match="No space left"):
+        run.log(1, x=1.0)
+    assert run.file("metrics.jsonl").read_bytes() == before
+
+
+def test_metrics_that_were_removed_meanwhile_end_the_run(tmp_path):
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    run.log(0, x=1.0)
+    run.file("metrics.jsonl").unlink()
+    with pytest.raises(RunFailed, match="was removed while it was written"):
+        run.log(1, x=1.0)
+
+
+def test_fresh_removes_the_manifest_first_and_the_config_last(tmp_path, monkeypatch):
+    """Killed at any moment, what is left is no complete run, and is known for a run."""
+    finished(tmp_path / "r")
+    remove, removed = Path.unlink, []
+
+    def watched(path, **options):
+        removed.append(path.name)
+        remove(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    monkeypatch.setattr(
+        Path, "iterdir", lambda path: iter([path / n for n in ("config.json", "a.txt", "manifest.json")])
+    )
+    hold(tmp_path / "r").close()
+    _empty(tmp_path / "r")
+    assert removed == ["manifest.json", "a.txt", "config.json"]

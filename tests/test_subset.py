@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from bkrl.dataset import Dataset
+from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.errors import UsageError
 from bkrl.export import validate
+from bkrl.run import Run
 from bkrl.subset import subset
-from tests.experience import write_dataset
+from tests.experience import Config, write_dataset
 
 
 def test_episodes_are_copied_whole_and_half_of_them_are_solved(tmp_path):
@@ -33,3 +34,30 @@ def test_too_many_episodes_are_refused(tmp_path):
     with pytest.raises(UsageError, match="has 3 episodes"):
         subset(tmp_path / "all", tmp_path / "some", 4)
     assert not (tmp_path / "some").exists()
+
+
+@pytest.mark.parametrize(
+    ("solved", "wanted", "kept"),
+    [
+        ((True, True, True, False), 3, [True, True, False]),  # where too few have failed, more solved ones
+        ((True, True), 1, [True]),
+        ((False, False), 2, [False, False]),
+        ((True, False), 1, [False]),
+    ],
+)
+def test_there_are_as_many_episodes_as_were_asked_for(tmp_path, solved, wanted, kept):
+    run = Run.create(tmp_path / "all", stage="collect", config=Config())
+    writer = DatasetWriter(run, env_id="Toy", obs_shape=(1,), action_names=("a",))
+    for number, success in enumerate(solved):
+        writer.add_episode(
+            np.full((2, 1), number, np.uint8), np.zeros(1, int), np.zeros(1), ["", ""],
+            mission="", terminated=True, truncated=False, success=success, seed=number, checkpoint_step=0,
+        )  # fmt: skip
+    writer.close()
+    run.finish(writer.outputs)
+    subset(tmp_path / "all", tmp_path / "some", wanted)
+    some = Dataset.open(tmp_path / "some")
+    assert some.success.tolist() == kept
+    taken = some.observations[some.first_row, 0].tolist()
+    assert len(set(taken)) == wanted
+    assert some.episodes.column("seed").to_pylist() == taken

@@ -93,6 +93,23 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path, memory
     assert "tensorboard has stopped (the network is down)" in warning
 
 
+def test_a_kill_while_a_point_is_sent_loses_it_and_doubles_none(tmp_path, memory, monkeypatch):
+    send = Memory.log
+
+    def killed(self, step, values):
+        send(self, step, values)
+        raise KeyboardInterrupt
+
+    run = a_run(tmp_path / "r")
+    with monkeypatch.context() as during:
+        during.setattr(Memory, "log", killed)
+        with pytest.raises(KeyboardInterrupt), tracked("tensorboard", run, Reporter()):
+            run.log(0, a=0.0)
+    with tracked("tensorboard", run, Reporter()):
+        run.log(1, a=1.0)
+    assert memory.points == [(0, {"a": 0.0}), (1, {"a": 1.0})]
+
+
 def test_the_record_of_what_was_sent_is_never_torn(tmp_path, memory, monkeypatch):
     """A kill between emptying the file and writing it would have every point sent again."""
     run = a_run(tmp_path / "r")

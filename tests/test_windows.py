@@ -115,3 +115,19 @@ def test_windows_shorten_but_do_not_lengthen():
     assert windows.last(1).actions.tolist() == [[3]]
     with pytest.raises(ValueError, match="lengthened"):
         windows.last(4)
+
+
+def test_an_empty_view_is_not_taken_for_a_missing_one():
+    windows = Windows(
+        np.zeros((2, 2, 1), np.uint8), np.zeros((2, 1), np.int64), np.array([[False, True], [True, True]])
+    )
+    distinct, inverse = windows.unique()
+    assert len(distinct) == 2
+    assert_same(distinct[inverse], windows)
+
+
+def test_no_windows_at_all_are_windows_too():
+    ages = np.arange(3)
+    none = gather(np.zeros((3, 2), np.uint8), np.zeros(3, np.int64), ages, np.zeros(0, np.int64), 2)
+    assert (none.observations.shape, none.actions.shape, none.valid.shape) == ((0, 3, 2), (0, 2), (0, 3))
+    assert len(none.unique()[0]) == 0

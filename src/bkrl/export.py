@@ -31,10 +31,10 @@ def validate(path: Path) -> dict[str, Any]:
         "a last row has an action": data.actions[last] == -1,
         "a row that is not the last has no action": (data.actions >= 0) | np.isin(np.arange(len(data.actions)), last),
         "an action is out of range": data.actions < len(data.action_names),
+        "a reward is not finite": np.isfinite(data.rewards),
         "an episode's return is not the sum of its rewards": np.isclose(
             np.add.reduceat(data.rewards.astype(np.float64), data.first_row), data.returns, rtol=1e-4, atol=1e-5
         ),
-        "a reward is not finite": np.isfinite(data.rewards),
         "an episode neither terminated nor was truncated": data.terminated
         | data.episodes.column("truncated").to_numpy(),
     }

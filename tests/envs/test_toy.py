@@ -104,6 +104,17 @@ def test_vector_and_single_worlds_agree(env_id: str) -> None:
             assert np.array_equal(observations[i], obs)
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_success_at_the_last_moment_is_an_end_and_each_episode_is_counted_for_itself(backend: str) -> None:
+    envs = make_vec("Toy-Chain", 1, backend=backend)
+    envs.reset(seed=0)
+    for lefts in (42, 3, 0):  # 8 steps to the right leave the corridor; the clock ends an episode after 50
+        for action in [0] * lefts + [1] * 8:
+            _, _, terminated, truncated, infos = envs.step(np.array([action]))
+        assert (terminated.tolist(), truncated.tolist(), infos["success"].tolist()) == ([True], [False], [True])
+        assert (infos["episode"]["r"].tolist(), infos["episode"]["l"].tolist()) == ([1.0], [lefts + 8])
+
+
 def test_snapshot_goes_back_in_time() -> None:
     envs = make_vec("Toy-Grid", 4)
     envs.reset(seed=1)
