@@ -15,7 +15,7 @@ from bkrl.labelers.asking import Asked, Responses, Sampling
 from bkrl.labelers.material import draw_segments, return_to_go, segment_text
 from bkrl.labelers.preferences import Pair, Question
 from bkrl.llm.ask import Exchange
-from bkrl.llm.protocol import Fault, Reply, Request
+from bkrl.llm.protocol import Fault, Message, Reply, Request
 from bkrl.rng import generator
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, asker
@@ -150,3 +150,10 @@ def test_an_exchange_without_a_good_reply_has_no_answer() -> None:
     assert Exchange(request, "", Reply("x", "truncated")).answer is None
     assert Exchange(request, "", None, "timeout").status == "failed"
     assert Asked((Exchange(request, "", Reply("x")),), Unparsed("why")).status == "unparsed"
+
+
+def test_a_refusal_of_who_answers_freely_counts_as_no_answer_as_it_did_when_it_was_bought() -> None:
+    free = asker(lambda request: Reply("no", "refused"))
+    (exchange,) = free.run([lambda: free.ask(Request((Message("user", "x"),)))], "ask")
+    assert (exchange.status, exchange.answer) == ("refused", None)
+    assert (free.usage.failed, free.usage.reasons) == (1, {"refused": 1})

@@ -151,10 +151,11 @@ class Asker:
         if self.backend.identity is None:
             await asyncio.sleep(0)
             self._check()
-            return await self._answer_freely(request)
-        exchange = await self._ask_stored(request)
-        if exchange.status == "truncated":
-            exchange = await self._ask_stored(replace(request, max_tokens=request.max_tokens * LONGER_REPLY))
+            exchange = await self._answer_freely(request)
+        else:
+            exchange = await self._ask_stored(request)
+            if exchange.status == "truncated":
+                exchange = await self._ask_stored(replace(request, max_tokens=request.max_tokens * LONGER_REPLY))
         if exchange.status != "ok":
             reason = exchange.reason or exchange.status
             self.usage.failed += 1
@@ -191,13 +192,12 @@ class Asker:
 
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
-            return Exchange(request, "", cleaned(await self.backend.complete(request)))
+            reply = cleaned(await self.backend.complete(request))
         except Fault as fault:
             if fault.kind == "stop":
                 raise self._halt(str(fault)) from None
-            self.usage.failed += 1
-            self.usage.reasons[fault.reason] = self.usage.reasons.get(fault.reason, 0) + 1
             return Exchange(request, "", None, fault.reason, str(fault))
+        return Exchange(request, "", reply)
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
