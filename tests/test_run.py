@@ -57,6 +57,19 @@ def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):
     assert not fresh.file("a.txt").exists()
 
 
+def test_a_setting_of_a_group_is_named_by_itself(tmp_path):
+    def create(**ppo):
+        return Run.create(
+            tmp_path / "r", stage="collect", config={"seed": 1, "ppo": {"gamma": 0.9, "num_envs": 64} | ppo}
+        )
+
+    create().finish([])
+    with pytest.raises(UsageError, match="holds a run that differs in gamma; choose"):
+        create(gamma=0.5)
+    with pytest.raises(UsageError, match="holds a run that differs in gamma, num_envs, more; choose"):
+        create(gamma=0.5, num_envs=8, more=1)
+
+
 def test_a_run_that_has_only_its_config_is_replaced(tmp_path):
     """What a refused command leaves must not stand in the way of the corrected one."""
     Run.create(tmp_path / "r", stage="label", config=Config()).release()

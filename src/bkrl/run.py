@@ -437,9 +437,19 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     inputs_old = {k: input_hash(v) for k, v in found.get("inputs", {}).items()}
     inputs_new = {k: input_hash(v) for k, v in wanted["inputs"].items()}
     same = {k for k, found_there in inputs_old.items() if found_there == inputs_new.get(k)}  # wherever they lie
-    keys = [k for k in {**old, **new} if k not in (*_NOT_IDENTITY, *same) and old.get(k) != new.get(k)]
+    ignored = {*_NOT_IDENTITY, *same}
+    keys = [name for k in {**old, **new} if k not in ignored for name in _differing(k, old.get(k), new.get(k))]
     keys += [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
     return keys
+
+
+def _differing(name: str, old: object, new: object) -> list[str]:
+    """The setting, if its values differ; of a group of settings, such as those of PPO, the ones that do."""
+    if old == new:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return [name]
 
 
 def _spare(path: Path, stage: str, inputs: Sequence[Path], fresh: bool) -> None:
