@@ -143,6 +143,7 @@ class StopsAt(Reporter):
     def __init__(self, step: float) -> None:
         self.at = step
         self.said: list[str] = []
+        self.noted: list[str] = []
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -155,6 +156,7 @@ class StopsAt(Reporter):
         @contextmanager
         def block():
             def update(completed: float, note: str = "") -> None:
+                self.noted.append(note)
                 if completed >= self.at:
                     raise Stop
 
@@ -187,6 +189,18 @@ def go(path: Path, stop: float = float("inf"), network=plain) -> tuple[PPO, list
     finally:
         run.close()
     return ppo, reporter.said
+
+
+def test_progress_calls_what_was_evaluated_by_its_name(tmp_path: Path) -> None:
+    """Milestones are scored by the return, which is no success rate: a slow success pays less than 1."""
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    reporter = StopsAt(64)
+    with pytest.raises(Stop):
+        train(
+            make(), run, reporter, title="test", checkpoint_every=10_000, milestones=[0], at_milestone=lambda *at: 0.25
+        )
+    assert reporter.noted == ["return 0.25 when last evaluated"]
+    run.close()
 
 
 def timeless(path: Path) -> str:

@@ -10,7 +10,6 @@ import torch
 
 from bkrl.config import HardwareConfig
 from bkrl.errors import UsageError
-from bkrl.rl.networks import ActorCritic
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,3 @@ def multiplies_bf16(device: str) -> bool:
     # Absent in some versions of torch and on other processors: then the answer is no.
     tests = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
     return any(test() for test in tests if test is not None)
-
-
-def compiled(network: ActorCritic) -> ActorCritic:
-    """The network, translated at its first call; the weights stay the given module's own."""
-    network.compile(dynamic=True)
-    return network

@@ -22,7 +22,7 @@ from bkrl.config import PPOConfig
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import RunFailed
 from bkrl.repeats import Repeats
-from bkrl.rl.hardware import CPU, Hardware, compiled
+from bkrl.rl.hardware import CPU, Hardware
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.streams import LearningStream, MeasuringStream, RewardStream
 from bkrl.rng import derive_seed
@@ -73,7 +73,7 @@ class PPO:
         self.hardware, self.device = hardware, hardware.device
         self.network = network.to(self.device)
         if hardware.compile:
-            compiled(self.network.learnt)
+            self.network.learnt.compile(dynamic=True)  # at its first call; the weights stay its own
         A = int(envs.single_action_space.n)  # type: ignore[attr-defined]
 
         first, _ = envs.reset(seed=derive_seed(seed, "worlds"))

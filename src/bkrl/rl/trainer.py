@@ -28,7 +28,7 @@ from bkrl.rl.streams import StatefulStream
 from bkrl.run import Run
 
 Milestone = Callable[[int, int], float | None]
-"""Called with (its number, the step reached) when a milestone is passed; may return a score, the higher the better."""
+"""Called with (its number, the step reached) when a milestone is passed; may return the mean return it evaluated."""
 
 
 def train(
@@ -54,7 +54,7 @@ def train(
         milestones: increasing world steps; each is passed once, after the iteration that reaches it (0: before the
             first one).
         at_milestone: what to do there.
-        at_best: what to do when the score was higher than all before, also those before a restart; returns the names
+        at_best: what to do when that return was higher than all before, also those before a restart; returns the names
             of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
             it puts back those that were the best where it begins.
 
@@ -189,7 +189,7 @@ def _truncate(run: Run, size: int) -> None:
 def _note(figures: dict[str, float], score: float | None) -> str:
     """How well it goes: by the last evaluation where there is one, for the first episodes to end are the lucky ones."""
     if score is not None:
-        return f"success {score:.2f} when last evaluated"
+        return f"return {score:.2f} when last evaluated"
     if "rollout/success_rate" not in figures:
         return ""
     return f"success {figures['rollout/success_rate']:.2f}, return {figures['rollout/return']:.2f}"

@@ -200,7 +200,8 @@ def evaluate(
     The sampled policy is the one that counts: a policy without memory, made greedy, often walks in circles.
     """
     scores: dict[str, float] = {}
-    for prefix, greedy in (("eval/greedy_", True), ("eval/", False))[not also_greedy :]:
+    kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
+    for prefix, greedy in kinds:
         played = list(play(policy.network, envs, episodes, seed=seed, greedy=greedy, view=policy.view))
         scores |= summarise(played, prefix)
     return scores
