@@ -122,6 +122,7 @@ def _draw(
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: step_label(x)))
     axes.tick_params(colors=ink, length=0, labelsize=8.5)
+    axes.set_facecolor("none")  # as the ground around
     axes.grid(color=rule, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left", "bottom"):
