@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bkrl"
 
 FLOORS = [
-    {"errors", "registry", "rng", "spacing", "config", "reporter", "jit"},
-    {"schema", "dataset", "files", "run", "windows", "partition", "repeats", "tracking", "hub"},
+    {"errors", "registry", "rng", "spacing", "config", "reporter"},
+    {"schema", "dataset", "files", "jit", "run", "windows", "partition", "repeats", "tracking", "hub"},
     {"envs", "llm", "prompts", "export", "subset", "potentials.sandbox", "potentials.sandbox_check",
      "potentials.sandbox_level", "potentials.sandbox_lock", "potentials.sandbox_process", "potentials.sandbox_worker",
      "potentials.shaping", "rl.networks"},
