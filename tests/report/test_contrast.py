@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli import run_command
+from bkrl.config import TrainRsConfig
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write
 from bkrl.report.contrast import contrast, values
 from bkrl.report.export import export_curves
+from bkrl.run import Run
 from tests.report.synthetic import KEY, RED, train_rs
 
 
@@ -158,3 +161,19 @@ def test_one_damaged_run_among_many_is_said_and_left_out(folder: Path, tmp_path:
 def test_a_pattern_that_is_none(pattern: str, capsys: pytest.CaptureFixture[str]):
     assert run_command(["compare", pattern, "b"]) in (2, 3)
     assert "bkrl: " in capsys.readouterr().err
+
+
+def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict(tmp_path: Path):
+    """There at once, and lost again: neither A against B nor B against A is better."""
+    values = {"early": [0.9, 0.0, 0.1, 0.1, 0.1], "late": [0.0, 0.7, 0.7, 0.7, 0.9]}
+    for name, rates in values.items():
+        for seed in range(6):
+            config = TrainRsConfig(alg="ppo", env=RED, seed=seed, out=tmp_path / name / str(seed))
+            run = Run.create(config.run_dir, stage="train-rs", config=config)
+            for place, rate in enumerate(rates):
+                run.log(10 * (place + 1), **{"eval/success_rate": rate - 0.001 * seed * (rate < 0.9)})
+            atomic_write(run.file("policy.json"), "{}\n")
+            run.finish(["policy.json"], alg="ppo", env_id=RED, steps=50)
+    for a, b in (("early", "late"), ("late", "early")):
+        (one,), _ = contrast(str(tmp_path / a), str(tmp_path / b), 0.8)
+        assert one.verdict == "steps and mean success say opposite things"

@@ -44,6 +44,8 @@ class Contrast:
         """In a few words."""
         if self.difference.better:
             return "A is better" + (f": {words.verdict(self.difference)}" if self._faster else "")
+        if self.difference.mixed:
+            return "steps and mean success say opposite things"
         return "A is worse" if self.difference.worse else "no difference shown"
 
     @property
