@@ -15,10 +15,10 @@ from bkrl.config import CollectConfig, LabelConfig, TrainRmConfig
 from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.envs import captioner, make, world
 from bkrl.errors import BkrlError, InputError, RunFailed, UsageError
-from bkrl.files import read_table, write_table
+from bkrl.files import read_table, to_json, write_table
 from bkrl.potentials import load_potential
 from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.run import Run, _seal
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
 
@@ -259,7 +259,8 @@ def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, lab
     other = tmp_path / "other"
     shutil.copytree(data, other)
     found = json.loads((other / "manifest.json").read_text())
-    (other / "manifest.json").write_text(json.dumps({key: value for key, value in found.items() if key != "seal"}))
+    record = {key: value for key, value in found.items() if key != "seal"} | {"finished": "another day"}
+    (other / "manifest.json").write_text(to_json(record | {"seal": _seal(record)}))
     before = sorted(tmp_path.iterdir())
     for settings, match in (
         ({"labels": few}, "label more pairs, or collect more episodes"),
