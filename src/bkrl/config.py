@@ -88,7 +88,9 @@ class CollectConfig:
 
     env: Annotated[str, Flag("world to explore; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-Pretraining-S20"
     out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]")] = None
-    steps: Annotated[int, Flag("environment steps to train the explorer for", least=1)] = 500_000
+    steps: Annotated[
+        int, Flag("environment steps to train the explorer for; the last rollout is played to its end", least=1)
+    ] = 500_000
     checkpoints: Annotated[int, Flag("how often to record, evenly from step 0 to the end", least=1)] = 6
     episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time", least=1)] = 40
     ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0)] = 0.0
@@ -219,7 +221,9 @@ class TrainRsConfig:
     ] = None
     env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
     out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
-    steps: Annotated[int, Flag("environment steps to train for", least=1)] = 1_000_000
+    steps: Annotated[int, Flag("environment steps to train for; the last rollout is played to its end", least=1)] = (
+        1_000_000
+    )
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
     shaping: Annotated[
         Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
