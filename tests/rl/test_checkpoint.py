@@ -51,11 +51,18 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         assert found.tensors[name].dtype == np.asarray(value).dtype
 
 
-def test_keeps_the_newest(tmp_path: Path) -> None:
+def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3, 4, 5):
-        checkpoints.save(step, TENSORS, {})
-    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["4", "5"]
+        checkpoints.save(step, TENSORS, {}, best=step == 2)
+    assert sorted(p.name[-1] for p in tmp_path.glob("step-*")) == ["2", "4", "5"]
+
+
+def test_a_best_one_of_training_that_was_lost_is_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 5, 2, 3, 4):
+        checkpoints.save(step, TENSORS, {}, best=step == 5)
+    assert sorted(p.name[-1] for p in tmp_path.glob("step-*")) == ["3", "4"]
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])

@@ -23,7 +23,7 @@ from torch import Tensor
 from bkrl.errors import BkrlError, InputError, RunFailed
 from bkrl.files import CONTINUE, atomic_write, read_json, sha256, to_json
 
-_TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
+_TENSORS, _STATE, _MANIFEST, _BEST = "state.safetensors", "state.json", "manifest.json", "best.json"
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,16 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest `keep`."""
+    """The checkpoints of one run: the newest `keep`, and the one of the best evaluation so far."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
 
-    def save(self, step: int, tensors: Mapping[str, Tensor | np.ndarray], facts: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, then remove those that are no longer among the newest, and damaged ones of later steps.
+    def save(
+        self, step: int, tensors: Mapping[str, Tensor | np.ndarray], facts: Mapping[str, Any], *, best: bool = False
+    ) -> Path:
+        """Write a checkpoint, then remove those that are neither new nor best, and those of later steps.
 
         Raises:
             RunFailed: it could not be written; the older ones are untouched.
@@ -82,6 +84,8 @@ class Checkpoints:
             raise RunFailed(f"The checkpoint {target} cannot be written ({error.strerror}); {CONTINUE}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        if best:
+            atomic_write(self.folder / _BEST, to_json({"checkpoint": target.name}))
         self._rotate(target)
         return target
 
@@ -111,10 +115,20 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
 
     def _rotate(self, newest: Path) -> None:
-        earlier = [path for path in self._all() if path.name <= newest.name]
+        earlier = [
+            path for path in self._all() if path.name <= newest.name
+        ]  # later ones are damaged or of lost training
+        kept = earlier[-self.keep :] + [path for path in earlier if path.name == self._best()]
         for path in self._all():
-            if path not in earlier[-self.keep :]:
+            if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _best(self) -> str | None:
+        """The name of the best checkpoint, if that is known: it is one more to go back to, and nothing hangs on it."""
+        try:
+            return str(read_json(self.folder / _BEST)["checkpoint"])
+        except (InputError, KeyError, TypeError):
+            return None
 
 
 def _load(path: Path) -> Checkpoint:

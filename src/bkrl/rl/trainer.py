@@ -83,7 +83,7 @@ def train(
                         best_files = {name: run.file(name).read_bytes() for name in at_best()}
             due = ppo.step - saved_at >= checkpoint_every
             if due or best or interrupted() or ppo.done:
-                _save(ppo, run, checkpoints, progress, best_files)
+                _save(ppo, run, checkpoints, progress, best_files, best)
                 saved_at = ppo.step
             if interrupted():
                 interrupted(leave=True)
@@ -104,7 +104,14 @@ def finished(run: Run) -> None:
     Checkpoints(run.file("checkpoints")).clear()
 
 
-def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any], best_files: dict[str, bytes]) -> None:
+def _save(
+    ppo: PPO,
+    run: Run,
+    checkpoints: Checkpoints,
+    progress: dict[str, Any],
+    best_files: dict[str, bytes],
+    best: bool,
+) -> None:
     tensors, counters = ppo.state()
     for index, stream in enumerate(ppo.streams):
         if isinstance(stream, StatefulStream):
@@ -124,7 +131,7 @@ def _save(ppo: PPO, run: Run, checkpoints: Checkpoints, progress: dict[str, Any]
         "hardware": _describe(ppo),
         "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
     }
-    checkpoints.save(ppo.step, tensors, facts)
+    checkpoints.save(ppo.step, tensors, facts, best=best)
 
 
 def _resume(
