@@ -279,3 +279,11 @@ def test_work_goes_on_when_nobody_reads_its_progress(tmp_path):
 def test_a_closed_stdout_is_no_error():
     done = subprocess.run(["bash", "-c", f"{sys.executable} -m bkrl.cli list algs >&-"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("start", [["-m", "bkrl"], ["-c", "from bkrl.__main__ import main; main()"]])
+def test_ctrl_c_while_modules_are_loaded_says_nothing(tmp_path: Path, start: list[str]) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")  # among the first to be imported
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *start, "list", "envs"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -4,7 +4,6 @@ import ast
 import json
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 
@@ -104,21 +103,15 @@ def test_labelers_never_import_torch():
         assert "torch" not in {name.split(".")[0] for name in imports(path)}
 
 
-def test_help_is_quick_and_imports_nothing_heavy():
+def test_help_imports_nothing_heavy():
     code = (
         "import sys, json\nfrom bkrl.cli import run_command\nrun_command(['--help'])\n"
         "sys.stderr.write(json.dumps(sorted(sys.modules)))"
     )
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - started)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in json.loads(done.stderr)}
     heavy = {"torch", "numba", "pyarrow", "gymnasium", "transformers", "openai", "numpy", "matplotlib"}
     assert not loaded & heavy
-    # Not a benchmark: a machine ten times busier than usual still passes, an import of torch does not go unseen.
-    assert min(seconds) < 5
 
 
 def test_no_pickles_and_no_exec_outside_the_sandbox():

@@ -1,9 +1,17 @@
-"""`python -m bkrl` is `bkrl`, in the record of its runs too."""
+"""Where `bkrl` and `python -m bkrl` begin; both stand as `bkrl` in the record of a run."""
 
 import sys
 
-from bkrl.cli import main
+
+def main() -> None:
+    """Run the command line. Ctrl-C while its modules are being loaded ends it without a word: nothing has begun."""
+    sys.argv[0] = "bkrl"
+    try:
+        from bkrl.cli import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
 
 if __name__ == "__main__":
-    sys.argv[0] = "bkrl"
     main()
