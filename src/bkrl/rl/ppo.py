@@ -99,7 +99,7 @@ class PPO:
             self.rollout_.observations[H:] if seen is symbols else np.zeros((T + 1, N, *seen.shape[1:]), np.uint8)
         )
         self.seen[T] = seen
-        self.final_seen = self.rollout_.final_observations
+        self.final_seen = np.zeros((0, *seen.shape[1:]), np.uint8)
         # Repeats are looked up on the processor; a GPU computes them sooner than it hears that they are some.
         self.repeats = Repeats(self.seen[:T]) if self.device.type == "cpu" else None
         self.logits = torch.zeros(T, N, A, device=self.device)
