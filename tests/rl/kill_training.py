@@ -155,7 +155,7 @@ def stages(folder: Path, scale: int) -> list[tuple[str, list[str]]]:
 def main() -> None:
     """Torture every stage; exit code 1 when one of them differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="kills of each train-rs run; the other stages get half")
+    parser.add_argument("--kills", type=int, default=20, help="kills of each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--scale", type=int, default=2, help="size of the runs")
     parser.add_argument("--folder", type=Path, default=None, help="where to work; default: a temporary folder")
@@ -165,9 +165,8 @@ def main() -> None:
     folder = args.folder or Path(tempfile.mkdtemp(prefix="bkrl-kill-"))
     failed = False
     for name, arguments in stages(folder, args.scale):
-        kills = args.kills if name.startswith("train-rs") else args.kills // 2
         start = time.monotonic()
-        outcome = torture(arguments, folder / "whole" / name, folder / "killed" / name, kills, rng)
+        outcome = torture(arguments, folder / "whole" / name, folder / "killed" / name, args.kills, rng)
         verdict = "the same bytes" if not outcome.different else f"DIFFERENT: {', '.join(outcome.different)}"
         print(
             f"{name:16} killed {outcome.kills:3}, continued from a checkpoint {outcome.continued:3}, {verdict} "
