@@ -145,6 +145,66 @@ def test_a_reader_that_leaves_before_the_first_line_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("reader", ["true", "head -1"])
+@pytest.mark.parametrize("form", ["", " --json"])
+def test_a_reader_that_leaves_changes_no_exit_code(reader, form, tmp_path):
+    first = Run.create(tmp_path / "data", stage="collect", config={"seed": 1})
+    first.finish([])
+    second = Run.create(tmp_path / "labels", stage="label", config={"seed": 1}, inputs={"dataset": first.path})
+    second.finish([])
+    (first.path / "manifest.json").unlink()  # the chain is broken, which is what the exit code says
+    code = f"{sys.executable} -m bkrl.cli trace {second.path}{form} | {reader}"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {code}"], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("bkrl: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_broken_pipe_inside_the_work_is_a_failure(capsys, monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(Run, "open", broken)
+    assert run_command(["show", "run"]) == 1
+    assert capsys.readouterr().err.startswith("bkrl: A process that this command works with has gone; ")
+
+
+def test_help_nobody_reads_is_no_error():
+    code = f"{sys.executable} -m bkrl.cli collect --help | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {code}"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("width", ["abc", "", "-5", "90"])
+def test_any_width_of_the_terminal_is_borne(width):
+    environment = os.environ | {"TERMINAL_WIDTH": width}
+    done = subprocess.run([sys.executable, "-m", "bkrl", "--help"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "next_step"),
+    [
+        (["label", "nowhere"], "`bkrl collect` makes one."),
+        (["evaluate", "nowhere"], "`bkrl train-rs` makes one."),
+        (["watch", "nowhere"], "`bkrl collect` or `bkrl train-rs` makes one."),
+        (["compare", "nowhere", "neither"], "`bkrl train-rs` makes one."),
+        (["show", "nowhere"], "Name the folder that a command was given as --out, or chose."),
+    ],
+)
+def test_where_no_run_is_the_next_step_is_named(arguments, next_step, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(arguments) == 3
+    assert capsys.readouterr().err.endswith(f"at nowhere. {next_step}\n")
+    (tmp_path / "nowhere1").mkdir()
+    assert run_command(arguments) == 3
+    assert capsys.readouterr().err.endswith("at nowhere. Did you mean 'nowhere1'?\n")
+
+
+def test_a_seed_may_be_any_number():
+    assert run_command(["collect", "--seed", "1" + "0" * 26, "--steps", "0"]) == 2  # for its steps alone
+
+
 def test_a_terminal_without_greek_is_served(tmp_path):
     environment = dict(os.environ, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     done = subprocess.run(
@@ -172,6 +232,12 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
         (["collect", "--steps", "x"], "'--steps': it must be a whole number. Try"),
         (["collect", "--gamma", "2"], "'--gamma': it must be at most 1. Try"),
         (["collect", "--gamma", "x"], "'--gamma': it must be a number. Try"),
+        (["collect", "--gamma", "nan"], "'--gamma': it must be a finite number. Try bkrl collect --help."),
+        (["train-rs", "--reward-scale", "-inf"], "'--reward-scale': it must be a finite number. Try"),
+        (["cache", "prune", "--older-than", "nan"], "'--older-than': it must be a finite number. Try"),
+        (["compare", "a", "b", "--threshold", "inf"], "'--threshold': it must be a finite number. Try"),
+        (["collect", "--steps", "1" + "0" * 26], "'--steps': it must be at most 9007199254740992. Try"),
+        (["label", "x", "--num", "1" + "0" * 26], "'--num': it must be at most 9007199254740992. Try"),
         (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
         (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --num-steps, --seed, --steps?"),
         (["collect", "--threads", "100000"], "'--threads': it must be at most 256."),

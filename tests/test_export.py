@@ -1,7 +1,9 @@
 """`bkrl data`: validate finds broken rules, head shows steps, Minari reads what is exported."""
 
+import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +119,15 @@ def test_minari_reads_an_export(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     to_minari(Path("d"), Path("new/relative"))
     assert (tmp_path / "new" / "relative" / "data").is_dir()
+
+
+def test_a_place_where_nothing_can_be_made_is_named_as_it_was_given(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    write_dataset(tmp_path / "d")
+
+    def refused(suffix, prefix, folder):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{folder}/{prefix}abcdef")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(UsageError, match=r"exported cannot be made \(Permission denied\); choose another --out\.$"):
+        to_minari(tmp_path / "d", tmp_path / "exported")

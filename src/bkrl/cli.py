@@ -1,6 +1,7 @@
 """The `bkrl` command: parse → frozen config → stage → exit code. No logic and no heavy import lives here.
 
 Exit codes: 0 success, 1 failure, 2 usage, 3 bad or incomplete input, 130 interrupted, 143 terminated.
+They tell how the work went, whoever reads: when the reader of stdout or stderr leaves (`| head`), work goes on.
 """
 
 from __future__ import annotations
@@ -189,11 +190,9 @@ def run_command(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except (BrokenPipeError, SystemExit) as problem:
-        # The reader of our stdout left (as `head` does); nothing is wrong, and there is nobody to tell. Typer and rich
-        # make an exit of it.
-        if not isinstance(problem, BrokenPipeError) and not isinstance(problem.__context__, BrokenPipeError):
+        if not console.left(problem):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        console.forget_stdout()  # help, which Typer prints by itself: nothing was to be done but that
         return 0
     except (MemoryError, OverflowError) as problem:
         why = str(problem) or "no memory is left"
@@ -204,7 +203,7 @@ def run_command(arguments: list[str] | None = None) -> int:
             raise
         if problem.filename is None:  # every file says where it is; what has no name is stdout
             console.error(f"The result cannot be printed ({problem.strerror}); run the same command again elsewhere.")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            console.forget_stdout()
         else:
             console.error(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.")
         return 1

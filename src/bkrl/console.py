@@ -147,7 +147,8 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
     widths = _widths([header, *texts], screen.width) if any(header) else [None] * len(header)
     if not widths:
         if title:
-            screen.print(Text(_visible(title), style="bold"))
+            with _listened_to():
+                screen.print(Text(_visible(title), style="bold"))
         for row in rows:
             print_table("", ("", ""), list(zip(header, row, strict=True)))
         return
@@ -163,7 +164,8 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
         table.add_column(name, justify="right" if numeric else "left", overflow="fold", width=widths[i])
     for line in texts:
         table.add_row(*map(Text, line))
-    screen.print(table)
+    with _listened_to():
+        screen.print(table)
 
 
 def _visible(text: str) -> str:
@@ -199,7 +201,8 @@ Picture = Sequence[Sequence[tuple[str, int | None]]]
 
 def print_picture(picture: Picture) -> None:
     """Rows of coloured characters on stdout."""
-    _stdout().print(_coloured(picture), no_wrap=True, overflow="crop")
+    with _listened_to():
+        _stdout().print(_coloured(picture), no_wrap=True, overflow="crop")
 
 
 def show_pictures(draw: Callable[[int, int], tuple[Picture, bool]], every: float) -> None:
@@ -251,18 +254,44 @@ def picture_size() -> tuple[int, int]:
 
 def print_json(value: Any) -> None:
     """JSON on stdout, exactly."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    with _listened_to():
+        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_text(text: str) -> None:
     """Plain text on stdout: into a pipe exactly, on a terminal with control characters made visible."""
     shown = _visible(text) if sys.stdout.isatty() else text
-    sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
+    with _listened_to():
+        sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
 
 
 def error(text: str) -> None:
     """One sentence on one line of stderr, control characters made visible."""
     _to_stderr(f"bkrl: {_visible(' '.join(text.splitlines()))}")
+
+
+@contextmanager
+def _listened_to() -> Iterator[None]:
+    """Printing on stdout. When its reader leaves (as `head` does) the command goes on without: what it still has to do,
+    and the exit code that tells how it went, do not depend on who reads.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as problem:
+        if not left(problem):
+            raise
+        forget_stdout()
+
+
+def left(problem: BaseException) -> bool:
+    """Whether the reader of a pipe left; rich and Typer make an exit of it."""
+    return isinstance(problem, BrokenPipeError) or isinstance(problem.__context__, BrokenPipeError)
+
+
+def forget_stdout() -> None:
+    """Nobody reads it any more, or it cannot be written: whatever comes goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _to_stderr(line: str) -> None:

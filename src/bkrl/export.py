@@ -105,7 +105,11 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
     out = out.absolute()  # Minari joins a relative root twice
     make_folder(out.parent)
     previous = os.environ.get("MINARI_DATASETS_PATH")
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch, warnings.catch_warnings():
+    try:
+        folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.")
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made ({error.strerror}); choose another --out.") from None
+    with folder as scratch, warnings.catch_warnings():
         os.environ["MINARI_DATASETS_PATH"] = scratch
         try:
             # Minari asks for an environment to evaluate in and for its spec; a recording has neither.

@@ -17,10 +17,12 @@ from typer.exceptions import TyperException
 
 from bkrl.config import Flag
 from bkrl.effects import BELONGS, in_vain
-from bkrl.errors import UsageError
+from bkrl.errors import RunFailed, UsageError
 from bkrl.registry import did_you_mean
 
 LENIENT = "--lenient"
+MOST = 2**53
+"""Greatest whole number of a setting that counts something and names no limit of its own: more than any run can do."""
 _PANELS = {"ppo": "PPO", "hardware": "Hardware", "slurm": "With --executor slurm"}
 
 
@@ -42,6 +44,14 @@ class _Help:
 
 class Command(_Help, TyperCommand):
     """A command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # not of stdout or stderr, which the console looks after; Typer would keep quiet
+            raise RunFailed(
+                "A process that this command works with has gone; run the same command again to continue."
+            ) from None
 
 
 class Group(_Help, TyperGroup):
@@ -99,6 +109,8 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
             if kind is bool and default is True:
                 names = [f"{names[0]}/--no-{names[0][2:]}"]
             limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
+            if kind is int and flag.least is not None and flag.most is None and path[-1] != "seed":
+                limits["max"] = MOST
             info = typer.Option(
                 *names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits
             )
@@ -157,6 +169,8 @@ def complaint(problem: TyperException) -> str:
     text = problem.format_message()
     for pattern, words in _WORDS:
         text = re.sub(pattern, words, text)
+    if _is_no_number(problem):
+        text = re.sub(r"it must be at (least|most) \S+", "it must be a finite number", text)
     text = text.strip()
     if not text:
         return ""
@@ -165,6 +179,15 @@ def complaint(problem: TyperException) -> str:
         text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
     context = getattr(problem, "ctx", None)
     return f"{text} Try {context.command_path if context is not None else 'bkrl'} --help."
+
+
+def _is_no_number(problem: TyperException) -> bool:
+    """Whether what was refused is infinite or no number: it has no place above or below a limit."""
+    refused: list[dict[str, Any]] = getattr(problem.__cause__, "errors", list)()
+    try:
+        return not all(math.isfinite(float(one["input"])) for one in refused)
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -167,10 +167,7 @@ class Run:
         if path.is_file():
             raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
         if not path.is_dir():
-            near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
-            from bkrl.registry import did_you_mean
-
-            raise InputError(f"There is no run at {path}.{did_you_mean(path.name, near)}")
+            raise no_run(path, [stage] if isinstance(stage, str) else stage or ())
         if not (path / "config.json").exists():
             raise InputError(f"{path} is not a bkrl run: it has no config.json.")
         config = read_json(path / "config.json")
@@ -348,6 +345,22 @@ class Run:
 def _seal(record: Mapping[str, Any]) -> str:
     """The SHA-256 of a manifest's own text, so that a change in a run that nothing else names is noticed too."""
     return hashlib.sha256(to_json(record).encode()).hexdigest()
+
+
+def no_run(path: Path, stages: Sequence[str] = (), what: str = "run") -> InputError:
+    """What to raise where nothing is at a path: the nearest name there or, failing that, what makes a run like it.
+
+    Args:
+        path: what was named.
+        stages: those of the run that is wanted; none: any.
+        what: the path should have been.
+    """
+    from bkrl.registry import did_you_mean
+
+    near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
+    commands = " or ".join(f"`bkrl {stage.replace('potential-report', 'potential report')}`" for stage in stages)
+    help = f" {commands} makes one." if commands else " Name the folder that a command was given as --out, or chose."
+    return InputError(f"There is no {what} at {path}.{did_you_mean(path.name, near) or help}")
 
 
 def hold(path: Path) -> IO[bytes]:

@@ -16,7 +16,7 @@ from bkrl.config import WatchConfig
 from bkrl.errors import BkrlError, InputError, UsageError
 from bkrl.files import read_json
 from bkrl.registry import did_you_mean
-from bkrl.run import busy
+from bkrl.run import busy, no_run
 
 Row = list[tuple[str, int | None]]
 _KEYS = {"success": ("eval/success_rate", "rollout/success_rate"), "return": ("eval/return", "rollout/return")}
@@ -51,7 +51,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            raise InputError(f"There is no run at {path}.")
+            raise no_run(path, ("collect", "train-rs"))
         logs = [path / "metrics.jsonl"] if (path / "config.json").exists() else sorted(path.rglob("metrics.jsonl"))
         found += [log.parent for log in logs if (log.parent / "config.json").exists()]
     if not found and not any(busy(path / "sweep") for path in paths):

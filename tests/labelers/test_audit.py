@@ -190,3 +190,16 @@ def test_bytes_that_are_no_text_are_no_answer(run: Path) -> None:
     done = subprocess.run(words, input=b"1\n\xff\n2\n", capture_output=True, env=strict)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["answered"] == 2
+
+
+def test_nobody_is_asked_where_answers_cannot_be_kept(run: Path) -> None:
+    (run / "audit").write_text("a file where the folder has to be")
+
+    def asked(text: str) -> str:
+        raise AssertionError("asked")
+
+    with pytest.raises(RunFailed, match="audit a copy of the run"):
+        audit.hold(run, asked, n=2)
+    (run / "audit").unlink()
+    audit.hold(run, lines(), n=2)
+    assert not list((run / "audit").iterdir())

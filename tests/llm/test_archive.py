@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,3 +262,77 @@ def test_processes_that_export_prune_and_write_at_once_disturb_nobody(store: Sto
             archive.prune(reopened, model=None, older_than_days=None, statuses=("refused",), really=True)
         assert [writer.returncode for writer in writers] == [0, 0]
         assert archive.summary(reopened)["replies"] == 304
+
+
+@contextmanager
+def only_readable(folder: Path) -> Iterator[Path]:
+    """A copy of a folder in which the one who looks may write nothing."""
+    place = Path(tempfile.mkdtemp())  # below tmp_path nobody else may look
+    copy = Path(shutil.copytree(folder, place / "cache"))
+    for path in (place, copy, *copy.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    identity = os.geteuid()
+    if identity == 0:
+        os.seteuid(65534)
+    else:
+        copy.chmod(0o555)
+    try:
+        yield copy
+    finally:
+        os.seteuid(identity)
+        copy.chmod(0o755)
+        shutil.rmtree(place)
+
+
+def test_who_may_only_read_a_store_can_look_at_it_and_export_it(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with only_readable(cache(store)) as folder:
+        assert run_command(["cache", "info", "--cache", str(folder), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["replies"] == 5
+        with archive.existing(folder, reading=True) as shown:
+            assert len(shown.keys()) == 3
+            with pytest.raises(InputError, match="cannot be written"):
+                put(shown, 9, Reply("no"))
+        with pytest.raises(InputError, match="cannot be written"):
+            Store(folder)
+    connection = sqlite3.connect(store.path)
+    connection.execute("delete from reply")
+    connection.commit()  # and left open: what was deleted is in the log alone
+    with only_readable(cache(store)) as folder:
+        (code,) = {run_command(["cache", "info", "--cache", str(folder)])}
+        assert (code, "copy the folder" in capsys.readouterr().err) in ((3, True), (0, False))
+    connection.close()
+
+
+def test_a_store_of_an_earlier_version_that_is_only_read_is_brought_up_to_date(store: Store) -> None:
+    with sqlite3.connect(store.path) as connection:
+        for table in ("reply", "rejected"):
+            for column in ("cached_tokens", "tier"):
+                connection.execute(f"alter table {table} drop column {column}")
+        connection.execute("pragma user_version = 1")
+    connection.close()
+    with archive.existing(cache(store), reading=True) as shown:
+        assert archive.summary(shown)["replies"] == 5
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ("folder", "name a file that `bkrl cache export` wrote"),
+        ("cache", "write its replies into a file with `bkrl cache export FILE --cache"),
+        ("empty", "holds no replies; name a file that"),
+        ("blank", "holds no replies; name a file that"),
+    ],
+)
+def test_what_cannot_be_imported_is_told_what_to_do_and_makes_no_store(
+    made: str, sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = cache(store) if made == "cache" else tmp_path / made
+    if made == "folder":
+        source.mkdir()
+    elif made != "cache":
+        source.write_text("" if made == "empty" else "\n\n")
+    assert run_command(["cache", "import", str(source), "--cache", str(tmp_path / "new")]) == 3
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -138,3 +138,11 @@ def test_every_run_has_an_anchor_of_its_own():
     keys = ("logs/a_b", "logs/a-b", "logs/a/b", "logs/é", "logs/è", "é", "\udcff")
     assert len({anchor(key) for key in keys}) == len(keys)
     assert all(re.fullmatch(r"run-[A-Za-z0-9-]+", anchor(key)) for key in keys)
+
+
+def test_a_run_whose_config_is_gone_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    collect(tmp_path)
+    label(tmp_path, "pref")
+    (tmp_path / "label-pref" / "config.json").write_text("{}")
+    assert run_command(["trace", str(tmp_path / "label-pref")]) == 3
+    assert "has a damaged config.json; restore it or make the run again." in capsys.readouterr().err

@@ -30,7 +30,7 @@ def cache_info(
     """Replies by endpoint, model and status: how many, how large, what they cost."""
     from bkrl.llm import archive
 
-    with archive.existing(folder) as store:
+    with archive.existing(folder, reading=True) as store:
         facts = archive.summary(store, prices)
     if as_json:
         console.print_json(facts)
@@ -96,7 +96,7 @@ def cache_export(
     """Write replies into one file that others can import, or replay with --llm replay:FILE."""
     from bkrl.llm import archive
 
-    with archive.existing(folder) as store:
+    with archive.existing(folder, reading=True) as store:
         count, bare = archive.export(store, file, model)
     console.print_text(f"{count:,} replies written to {file}.")
     if bare:

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,7 @@ def hold(
 
     Raises:
         InputError: the run or its dataset is missing or damaged, or earlier answers are.
+        RunFailed: answers could not be kept there; nobody is asked then.
         UsageError: no pair has a label to compare with, or the auditor's name is no file name.
     """
     file_of(labels, auditor)  # a name that cannot be is refused before anything is read
@@ -130,6 +132,8 @@ def hold(
     if not chosen:
         raise UsageError(f"No pair of {labels} was labelled by an answer; there is nothing to audit.")
     open_ = [(i, swapped) for i, swapped in chosen if int(table[i]["pair_id"]) not in given]
+    if open_:
+        _check_writable(path)
     done = len(chosen) - len(open_)
     for number, (place, swapped) in enumerate(open_, done + 1):
         a, b = (segment_text(data, segment) for segment in segments_of(table[place]))
@@ -203,6 +207,20 @@ def _asked(ask: Ask, text: str) -> str:
         if reply in _KEYS or reply in _SKIP or reply in _STOP:
             return reply
         text = f"{_one_line(line.strip())[:40]!r} is no answer. {HELP}"
+
+
+def _check_writable(path: Path) -> None:
+    """RunFailed where an answer could not be kept, before somebody has thought about one."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise RunFailed(
+            f"{path} cannot be written ({error.strerror}); make it writable, or audit a copy of the run."
+        ) from None
 
 
 def _append(path: Path, entry: Mapping[str, Any]) -> None:

@@ -55,11 +55,14 @@ class Imported:
     torn: bool
 
 
-def existing(folder: Path) -> Store:
-    """The store of a cache folder; InputError when there is none (a new one would only hide a wrong path)."""
+def existing(folder: Path, *, reading: bool = False) -> Store:
+    """The store of a cache folder; InputError when there is none (a new one would only hide a wrong path).
+
+    With `reading` the folder need not be writable.
+    """
     if not (folder / FILE).exists():
         raise InputError(f"There is no reply store in {folder}; name the folder with --cache.")
-    return Store(folder)
+    return Store(folder, reading=reading)
 
 
 def summary(store: Store, prices: Path | None = None) -> dict[str, Any]:
@@ -180,11 +183,18 @@ def load(store: Store, file: Path) -> Imported:
 
 
 def read(file: Path) -> tuple[list[Record], bool]:
-    """The records of an exported file, and whether its last line was torn and left out."""
+    """The records of an exported file, and whether its last line was torn and left out. InputError without any."""
+    if (file / FILE).is_file():
+        raise InputError(
+            f"{file} is a cache folder; write its replies into a file with `bkrl cache export FILE --cache {file}` and "
+            "name that."
+        )
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}).") from None
+        raise InputError(
+            f"{file} cannot be read ({error.strerror}); name a file that `bkrl cache export` wrote."
+        ) from None
     records, last = [], max((number for number, line in enumerate(lines) if line.strip()), default=-1)
     for number, line in enumerate(lines):
         if not line.strip():
@@ -197,6 +207,8 @@ def read(file: Path) -> tuple[list[Record], bool]:
             raise InputError(f"{file}, line {number + 1}: {error}; export it again.") from None
         except ValueError as error:
             raise InputError(f"{file}, line {number + 1}: {error}; export it again.") from None
+    if not records:
+        raise InputError(f"{file} holds no replies; name a file that `bkrl cache export` wrote.")
     return records, False
 
 

@@ -56,10 +56,12 @@ pragma user_version = {STORE_VERSION};
 class Store:
     """Replies by key. Use as a context manager, from one thread; open another Store in another thread or process.
 
+    With `reading` nothing is put into it, and the folder need not be writable.
+
     Raises InputError when the folder cannot be used or the file is damaged, RunFailed when the disk is full.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, reading: bool = False) -> None:
         self.path = folder / FILE
         # Not the process number: that comes again, in containers as a rule.
         self._process = secrets.token_hex(8)
@@ -70,18 +72,18 @@ class Store:
             raise InputError(
                 f"The cache folder {folder} cannot be made ({error.strerror}); choose another with --cache."
             ) from None
-        try:
-            self._db = sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
-        except sqlite3.Error as error:
-            raise InputError(
-                f"The reply store {self.path} cannot be opened ({error}); choose another with --cache."
-            ) from None
+        self._db = self._to_read() if reading else self._connect()
         with self._explained():
             version = self._db.execute("pragma user_version").fetchone()[0]
             if version > STORE_VERSION:
                 raise InputError(
                     f"The reply store {self.path} was written by a newer bkrl (version {version}); update bkrl."
                 )
+            if reading and version == STORE_VERSION:
+                return
+            if reading:  # it has to be brought up to date first
+                self._db.close()
+                self._db = self._connect()
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = normal")
             if version < STORE_VERSION:
@@ -204,6 +206,34 @@ class Store:
     def close(self) -> None:
         self._db.close()
         self._signs.close()
+
+    def _connect(self, uri: str = "") -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(uri or self.path, timeout=60.0, isolation_level=None, uri=bool(uri))
+        except sqlite3.Error as error:
+            raise InputError(
+                f"The reply store {self.path} cannot be opened ({error}); choose another with --cache."
+            ) from None
+
+    def _to_read(self) -> sqlite3.Connection:
+        """A connection that writes nothing. Beside an open log SQLite still wants a file of its own; where it may make
+        none, and no log is left, the file stands still and is read as it is.
+        """
+        place = self.path.absolute().as_uri()
+        db = self._connect(f"{place}?mode=ro")
+        with self._explained():
+            try:
+                db.execute("pragma user_version")
+            except sqlite3.OperationalError:
+                log = Path(f"{self.path}-wal")
+                if log.exists() and log.stat().st_size:
+                    raise InputError(
+                        f"The reply store {self.path} was not closed and cannot be mended in a read-only folder; "
+                        "copy the folder elsewhere and name the copy with --cache."
+                    ) from None
+                db.close()
+                db = self._connect(f"{place}?mode=ro&immutable=1")
+        return db
 
     def _upgrade(self) -> None:
         """Make the tables, or bring those of an earlier version up to date; another process may do the same."""

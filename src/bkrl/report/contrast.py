@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bkrl.errors import InputError, UsageError
-from bkrl.registry import did_you_mean
 from bkrl.report import findings as words
 from bkrl.report import statistics as st
 from bkrl.report.comparison import Difference, Row, compare, difference
@@ -20,7 +19,7 @@ from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
 from bkrl.reporter import percent
 from bkrl.rng import generator
-from bkrl.run import Run
+from bkrl.run import Run, no_run
 
 TRAINED = ("train-rs",)
 
@@ -178,8 +177,7 @@ def _paths(side: str) -> tuple[list[Path], str]:
     path = Path(side)
     if path.is_file():
         raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
-    near = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
-    raise InputError(f"There is no run or folder of runs at {side}.{did_you_mean(path.name, near)}")
+    raise no_run(path, TRAINED, "run or folder of runs")
 
 
 def _only(group: Group, keys: set[str]) -> Group:

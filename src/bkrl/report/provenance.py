@@ -165,8 +165,13 @@ def _open(path: Path, key: str) -> Node:
         digest = sha256(run.path / "manifest.json")
         stage = run.stage
         _check_record(run)
-    except (BkrlError, OSError, KeyError) as problem:
-        return Node(key, "?", None, "", str(problem) if isinstance(problem, BkrlError) else f"{path} cannot be read.")
+    except BkrlError as problem:
+        return Node(key, "?", None, "", str(problem))
+    except OSError as problem:
+        why = f"{path} cannot be read ({problem.strerror}); make it readable, or leave it out."
+        return Node(key, "?", None, "", why)
+    except KeyError:
+        return Node(key, "?", None, "", f"{path} has a damaged config.json; restore it or make the run again.")
     node = Node(key, stage, run, digest)
     try:
         run.verify()

@@ -283,9 +283,11 @@ def _check(config: LabelConfig) -> None:
         )
     if config.variant != "pref" and config.swap != "none":
         raise UsageError("--swap is for --variant pref: only a comparison has an order.")
-    if config.batch != "off" and (not config.llm.startswith("openai:") or config.variant == "code"):
+    if config.batch != "off" and not config.llm.startswith("openai:"):
+        raise UsageError(f"--batch is for --llm openai:MODEL; leave it out, {config.llm} has no batches.")
+    if config.batch != "off" and config.variant == "code":
         raise UsageError(
-            "--batch is for --llm openai:MODEL and the variants pref and goal; code is a conversation, each question "
+            "--batch is for the variants pref and goal; leave it out, code is a conversation in which each question "
             "builds on the reply before."
         )
     if config.tier != "default" and not config.llm.startswith("openai:"):
