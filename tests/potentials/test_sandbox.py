@@ -70,6 +70,27 @@ def test_rejected_with_reasons_before_anything_runs(worker: Worker, program: Pro
         assert len(reason) < 220
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("    {name}[0] = 1", "is a module constant and cannot be changed: potentials keep no state"),
+        ("    {name}_()", "is not allowed: it is neither defined here nor an allowed builtin"),
+        ("    observations.{name}()", "is not allowed"),
+        ("    np.{name}()", "is not allowed: it is not on the list of allowed functions"),
+        ("    {name}__ = 1", "is not allowed"),
+        ("def {name}(): pass", "is defined twice"),
+    ],
+)
+@pytest.mark.parametrize("letter", ["\u4e00", "\U00020000", "\xe9", "a"])
+def test_the_reasons_fit_into_the_reply_however_long_the_names(worker: Worker, letter: str, line: str, reason: str):
+    """A reply that is cut would count as that of a killed worker."""
+    name = letter * (600 // len(letter.encode()))
+    lines = "".join(f"{line.format(name=name)}\n" for _ in range(24))
+    found = problems(worker, f"{name} = [0]\ndef potential(observations, actions, valid):\n    return 0\n{lines}")
+    assert all(len(text) < 200 for _, text in found)
+    assert any(text.endswith(reason) for _, text in found)
+
+
 @pytest.mark.parametrize("program", DYNAMIC, ids=lambda program: program.name)
 def test_killed_reported_or_accepted_as_specified(program: Program):
     got, error = outcome(program.source)

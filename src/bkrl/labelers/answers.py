@@ -2,7 +2,8 @@
 
 Accepted forms, in this order: the JSON that was asked for (also inside prose or a fence), tagged text
 (`<choice>A</choice>`), and a few unmistakable short forms (`**A**`, `Answer: B`, `A > B`). What a model wrote inside
-`<think>` is not its answer. Two different answers in one reply are none.
+`<think>` is not its answer. Two different answers in one reply are none, and neither is one that is taken back after it
+("Answer: A. Actually, B."): which of them counts would be a guess, and whoever asked can ask again.
 """
 
 from __future__ import annotations
@@ -63,6 +64,27 @@ _END_OF_ANSWER = re.compile(
     re.IGNORECASE,
 )
 """What may follow an answer in its sentence. Other words may turn it round: "A is worse", "A and B are equal"."""
+_SENTENCE = re.compile(r"[\n.;:!?]+")
+_CLAUSE = re.compile(r"[\n.;:!?,()–—…]+|\s-+\s")
+_STATED = re.compile(
+    rf"{_VALUE}(?:[^\S\n]+(?:is|was|does|performs|looks)[^\S\n]+{_WORD}(?:better|preferred|preferable|ahead))?",
+    re.IGNORECASE,
+)
+"""A whole sentence that says nothing but an answer."""
+_TAKEN_BACK = re.compile(
+    r"(?:(?:but|oh|and|well|ok|okay|so|ah|um+|uh|hm+|then|yet|please)[^\S\n]+){0,3}"
+    r"(?:actually|wait|hang on|hold on|hm+|oops|whoops|sorry(?! to\b)|apologies|correction|correcting|corrected|nope"
+    r"|my (?:mistake|bad|error|apologies)|(?:scratch|strike|ignore|disregard) (?:that|this|it)"
+    r"|on (?:second|further|closer|reflection|reconsideration|rereading)|(?:re(?:considering|thinking|reading))"
+    r"|thinking again|looking again|come to think|let me (?:re\w+|correct|think|look|check|double)"
+    r"|i (?:meant|was wrong|misread|misspoke|made an?\b|take (?:that|it)|changed?\b|have changed)|i['’]ve changed"
+    r"|no(?:$|[^\S\n]+(?:wait|sorry|actually|that|it|i)\b)|not?[^\S\n]+{V}|edit$|update$|revised?$"
+    r"|(?:or|rather|or rather|instead|make (?:that|it)|i mean|in fact|(?:it|that)(?:['’]s| is| should be| must be)"
+    r"|(?:i['’]d|i|i would|i now|i would now|i['’]d now) (?:say|choose|pick|prefer|go with))[^\S\n]+{V}"
+    r")(?!\w)".replace("{V}", rf"(?:is it[^\S\n]+)?{_STATED.pattern}[^\S\n]*$"),
+    re.IGNORECASE,
+)
+"""How a clause begins that takes back what was said before."""
 _NEGATED = re.compile(r"\b(?:not|never|hardly|barely|no)\b", re.IGNORECASE)
 _TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL | re.IGNORECASE)
 _QUOTATION = re.compile(r'"(?:[^"\\\n]|\\.)*+"?')
@@ -78,30 +100,39 @@ def parse_choice(text: str) -> Choice | Unparsed:
     if isinstance(answer, Unparsed):
         return answer
     found: list[Choice] = []
-    keyed = False
-    for value in _json_values(answer):
+    keyed, place = False, 0
+    for value, end in _json_places(answer):
         if isinstance(value, dict) and "choice" in value:
             keyed = True
             choice = _choice(value["choice"])
             if choice is not None:
                 found.append(choice)
+                place = end
     if not found and keyed:
         return Unparsed('"choice" must be "A", "B" or "tie"')
     if not found and re.match(r"(?:```\w*\s*)?\{", answer):
         return Unparsed("it is not valid JSON with a choice")
-    answer = unicodedata.normalize("NFKC", _QUOTATION.sub(_kept_quotation, answer))
+    answer = unicodedata.normalize("NFKC", _QUOTATION.sub(_kept_quotation, answer[place:]))
+    place = 0
     if not found:
-        found = [c for _, value in _TAGGED.findall(answer) if (c := _choice(value)) is not None]
+        for tagged in _TAGGED.finditer(answer):
+            if (choice := _choice(tagged[2])) is not None:
+                found.append(choice)
+                place = tagged.end()
     if not found:
         whole = _SHORT.fullmatch(answer)
-        found = [c] if whole and (c := _choice(whole[1])) is not None else []
+        if whole and (choice := _choice(whole[1])) is not None:
+            return choice
     if not found:
-        found = [c for value in _marked(answer) if (c := _choice(value)) is not None]
+        for marked in _marked(answer):
+            if (choice := _choice(marked[1])) is not None:
+                found.append(choice)
+                place = marked.end()
     if not found:
         return Unparsed("no choice was found")
     if len(set(found)) > 1:
         return Unparsed("the reply names different choices")
-    return found[0]
+    return Unparsed("the reply takes its choice back") if _taken_back(answer[place:], found[0]) else found[0]
 
 
 def parse_goals(text: str) -> list[str] | Unparsed:
@@ -219,12 +250,28 @@ def _kept_quotation(found: re.Match[str]) -> str:
     return " " if closed and len(found[0]) - 2 > _LONGEST_QUOTED_ANSWER else found[0]
 
 
-def _marked(text: str) -> Iterator[str]:
-    """What the text calls its answer, as far as nothing that follows can turn it round."""
+def _marked(text: str) -> Iterator[re.Match[str]]:
+    """Where the text calls something (its group 1) its answer, as far as nothing that follows can turn it round."""
     for found in _MARKED.finditer(text):
         after = _END_OF_ANSWER.match(text, found.end())
         if after is not None and not _NEGATED.search(after[0]):
-            yield found[1]
+            yield found
+
+
+def _taken_back(text: str, choice: Choice) -> bool:
+    """Whether what follows an answer gives another one, or takes it back."""
+    others = [_choice(found[1]) for found in _marked(text)]
+    for sentence in _SENTENCE.split(text):
+        stated = _STATED.fullmatch(_bare(sentence))
+        others += [_choice(stated[1])] if stated else []
+    if any(other not in (None, choice) for other in others):
+        return True
+    return any(_TAKEN_BACK.match(_bare(clause)) for clause in _CLAUSE.split(text))
+
+
+def _bare(text: str) -> str:
+    """A piece of a text without what surrounds its words."""
+    return text.strip(" \t*_`\"'#>()[]{}-–—…\u2022")
 
 
 def _inside_goals(text: str) -> str:
@@ -244,6 +291,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json_values(text: str) -> Iterator[Any]:
     """Every outermost JSON object or list in the text, left to right; a trailing comma is forgiven."""
+    return (value for value, _ in _json_places(text))
+
+
+def _json_places(text: str) -> Iterator[tuple[Any, int]]:
+    """The same, each with the place where it ends."""
     decoder = json.JSONDecoder(object_pairs_hook=_object)
     place, failures = 0, 0
     while failures < 200 and (start := re.compile(r"[{\[]").search(text, place)) is not None:
@@ -257,7 +309,7 @@ def _json_values(text: str) -> Iterator[Any]:
             except (ValueError, RecursionError):
                 place, failures = start.end(), failures + 1
                 continue
-        yield value
+        yield value, end
         place = end
 
 

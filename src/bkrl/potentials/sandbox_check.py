@@ -23,6 +23,7 @@ MAX_DEPTH = 60
 MAX_INTEGER = 2**53
 MAX_STRING = 64
 MAX_REASONS = 20
+MAX_SHOWN = 80
 
 
 def _names(text: str) -> frozenset[str]:
@@ -201,7 +202,7 @@ class _Checker:
         for number, node in enumerate(tree.body):
             if isinstance(node, ast.FunctionDef):
                 if node.name in self.functions:
-                    self.refuse(node, f"{node.name} is defined twice")
+                    self.refuse(node, f"{_shown(node.name)} is defined twice")
                 self.functions.add(node.name)
                 entry = node if node.name == ENTRY else entry
             elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -330,7 +331,7 @@ class _Checker:
         if name in {"np", "math", "numpy"}:
             self.refuse(node, f"{name} cannot be redefined")
         elif "__" in name or not name.isascii():
-            self.refuse(node, f"the name {name!a} is not allowed")
+            self.refuse(node, f"the name '{_shown(name)}' is not allowed")
 
     def target(self, target: ast.expr, shared: set[str]) -> None:
         if isinstance(target, ast.Name):
@@ -343,19 +344,20 @@ class _Checker:
             while isinstance(base, ast.Subscript):
                 base = base.value
             if isinstance(base, ast.Name) and base.id in shared:
-                self.refuse(target, f"{base.id} is a module constant and cannot be changed: potentials keep no state")
+                name = _shown(base.id)
+                self.refuse(target, f"{name} is a module constant and cannot be changed: potentials keep no state")
         elif isinstance(target, ast.Attribute):
             self.refuse(target, "attributes cannot be assigned")
 
     def name(self, node: ast.Name, names: set[str]) -> None:
         if node.id in names or node.id in BUILTINS:
             if "__" in node.id or not node.id.isascii():
-                self.refuse(node, f"the name {node.id!a} is not allowed")
+                self.refuse(node, f"the name '{_shown(node.id)}' is not allowed")
         elif node.id in {"np", "math", "numpy"}:
             self.refuse(node, f"{node.id} can only be used as `{node.id}.something`")
         else:
             why = _WHY_NAME.get(node.id, "it is neither defined here nor an allowed builtin")
-            self.refuse(node, f"the name {node.id!a} is not allowed: {why}")
+            self.refuse(node, f"the name '{_shown(node.id)}' is not allowed: {why}")
 
     def attribute(self, node: ast.Attribute) -> bool:
         """Check one attribute; True when its left side needs no visit."""
@@ -368,12 +370,12 @@ class _Checker:
             self.module_attribute(node, root.id, path)
             return True
         if node.attr not in METHODS:
-            self.refuse(node, f"the attribute .{ascii(node.attr)[1:-1]} is not allowed")
+            self.refuse(node, f"the attribute .{_shown(node.attr)} is not allowed")
         return False
 
     def module_attribute(self, node: ast.Attribute, module: str, path: list[str]) -> None:
         allowed = NUMPY if module == "np" else MATH
-        name = ascii(f"{module}.{'.'.join(path)}")[1:-1]
+        name = _shown(f"{module}.{'.'.join(path)}")
         if path[:1] == ["linalg"] and module == "np":
             if len(path) != 2 or path[1] not in NUMPY_LINALG:
                 self.refuse(node, f"{name} is not allowed: of np.linalg only np.linalg.norm is")
@@ -424,6 +426,12 @@ class _Checker:
             if not isinstance(part, plain | ast.expr_context | ast.operator):
                 self.refuse(node, "annotations must be plain types")
                 return
+
+
+def _shown(name: str) -> str:
+    """A name as it stands in a reason: in ASCII, and a very long one cut, so that all reasons fit into one reply."""
+    text = ascii(name)[1:-1]
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def _is_docstring(node: ast.AST) -> bool:
