@@ -14,6 +14,7 @@ from bkrl.config import PPOConfig, TrainRsConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError
 from bkrl.potentials import load_potential, worth
+from bkrl.report.html import fragment
 from bkrl.report.potentials import section
 from bkrl.reporter import Reporter
 from bkrl.run import SAMPLES, Run, samples
@@ -96,3 +97,15 @@ def test_a_crafter_potential_is_reported_without_faking_the_truth(tmp_path, caps
     assert quality["worth"]["small"] is None
     assert "not computed for Crafter" in quality["worth"]["note"]
     assert "not computed for Crafter" in (tmp_path / "report" / "potential.html").read_text()
+    known, flat = ({"rho": rho, "low": None, "high": None, "constant": rho is None} for rho in (0.5, None))
+    rows = [{"task": name, "layouts": 1, "ceiling": 1.0, "play_rho": known} for name in ("go to", "pick up")]
+    tasks = [{**row, "states_rho": figure} for row, figure in zip(rows, (known, flat), strict=True)]
+    part = {"truth": "t", "tasks": tasks, "any_task": None, "mean_play_rho": 0.5, "mean_states_rho": 0.25}
+    part |= {"constant_play": [], "constant_states": ["pick up"]}
+    for names, said in ((("constant_play", "constant_states"), True), ((), False)):  # a report of earlier has neither
+        shown = {key: value for key, value in part.items() if not key.startswith("constant") or key in names}
+        page = fragment("quality", {"quality": quality | {"worth": {"note": "", "small": shown, "paper": None}},
+                                    "strips": [], "level": 2})  # fmt: skip
+        assert ("Over all states Φ is constant in pick up: it ranks nothing there" in page) is said
+        assert '<td class="number">constant</td>' in page
+        assert "In play Φ is constant" not in page

@@ -44,6 +44,30 @@ def test_a_constant_potential_has_no_rank_correlation():
     assert found["mean_states_rho"] is None
 
 
+def test_a_task_in_which_a_potential_is_constant_counts_as_zero_and_is_named():
+    values = toy.optimal_values(toy.table("Toy-Grid"), worth.GAMMA).max(1)
+
+    def known_in_the_grid(views):  # the tables differ in how many states are looked at
+        return values[views[:, 0]] if len(views) == grid else np.zeros(len(views))
+
+    everywhere = measure(Fixed(lambda views: views[:, 0].astype(float)), "toy")["small"]
+    grid = next(row["states"] for row in everywhere["tasks"] if row["task"] == "Toy-Grid")
+    assert [row["states"] for row in everywhere["tasks"]].count(grid) == 1
+    assert everywhere["constant_states"] == everywhere["constant_play"] == []
+    found = measure(Fixed(known_in_the_grid), "toy")["small"]
+    others = [row["task"] for row in found["tasks"] if row["task"] != "Toy-Grid"]
+    assert found["constant_states"] == others
+    assert found["mean_states_rho"] == pytest.approx(1 / (1 + len(others)), abs=1e-3)
+
+
+def test_where_nothing_can_be_ranked_nobody_is_charged_for_it():
+    one = [np.array([1.0, 2.0], np.float32)]
+    same = [np.zeros(2)]
+    assert worth._correlation(one, same) == {"rho": None, "low": None, "high": None, "constant": False}
+    assert worth._mean([worth._correlation(one, same), worth._correlation(one, one)]) == 1
+    assert worth._mean([worth._correlation([np.zeros(2, np.float32)], one), worth._correlation(one, one)]) == 0.5
+
+
 def test_nothing_is_faked_for_crafter():
     found = measure(Fixed(lambda views: np.zeros(len(views))), "crafter")
     assert found["small"] is found["paper"] is None

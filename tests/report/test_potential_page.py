@@ -67,6 +67,16 @@ def test_a_mean_over_some_tasks_says_over_which() -> None:
     assert potentials._tasks(part(None, None)) == "tasks"  # then the mean is over all states
 
 
+def test_the_tasks_in_which_it_is_constant_count_and_are_counted() -> None:
+    known, flat, unknown = ({"rho": rho, "constant": one} for rho, one in ((0.5, False), (None, True), (None, False)))
+
+    def part(*figures: dict[str, object]) -> dict[str, object]:
+        return {"tasks": [{"play_rho": figure} for figure in figures]}
+
+    assert potentials._tasks(part(known, flat)) == ("tasks, 1 of 2 counted as 0: Φ is constant there and ranks nothing")
+    assert potentials._tasks(part(known, flat, unknown)).startswith("the 2 of 3 tasks where it has one in play, 1 of 3")
+
+
 @pytest.mark.parametrize("width", [320, 390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool) -> None:

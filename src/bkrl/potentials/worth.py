@@ -9,6 +9,10 @@ are. Each is compared by Spearman's rank correlation
 
 for each task apart, and, because a potential is not told the task, with the mean value over the tasks of a layout.
 
+Where Φ is constant it ranks nothing: there is no correlation then, and the mean over tasks counts 0, what tied states
+drawn in any order would have on average; leaving the task out would flatter. A potential that is constant on every task
+has no mean.
+
 No function of the view alone can reach 1 where states that look the same are worth different things. The `ceiling` is
 what the mean rank of each view reaches: the best that a potential without memory, *told* the task, could do.
 """
@@ -86,7 +90,8 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     """Everything this module knows about a potential, as plain values.
 
     Keys: small, paper: {truth, tasks [{task, layouts, states, states_rho, play_rho, ceiling}], mean_states_rho,
-    mean_play_rho, any_task}; either is None where `note` says why.
+    mean_play_rho, constant_states, constant_play, any_task}; either is None where `note` says why. `constant_…` names
+    the tasks in which Φ is constant.
 
     Args:
         potential: its horizon and units must be those of the family.
@@ -200,23 +205,32 @@ def _table(truth: str, pools: dict[str, _Pool], together: _Pool) -> dict[str, An
         "tasks": tasks,
         "mean_states_rho": _mean(row["states_rho"] for row in tasks),
         "mean_play_rho": _mean(row["play_rho"] for row in tasks),
+        "constant_states": [row["task"] for row in tasks if row["states_rho"]["constant"]],
+        "constant_play": [row["task"] for row in tasks if row["play_rho"] is not None and row["play_rho"]["constant"]],
         "any_task": together.figures("mean value over the tasks of a layout") if together.truth else None,
     }
 
 
 def _mean(figures: Iterable[dict[str, Any] | None]) -> float | None:
-    known = [figure["rho"] for figure in figures if figure is not None and figure["rho"] is not None]
-    return float(np.mean(known)) if known else None
+    there = [figure for figure in figures if figure is not None]
+    known = [figure["rho"] for figure in there if figure["rho"] is not None]
+    flat = sum(figure["constant"] for figure in there)
+    return float(np.sum(known) / (len(known) + flat)) if known else None
 
 
 def _correlation(phi: Sequence[NDArray[np.float32]], truth: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    """{rho, low, high}: all layouts together, with a percentile bootstrap over layouts; None where Φ is constant."""
-    all_phi = np.concatenate(phi)
-    if np.ptp(all_phi) == 0 or np.ptp(np.concatenate(truth)) == 0:
-        return {"rho": None, "low": None, "high": None}
-    rho = rank_correlation(all_phi, np.concatenate(truth))
+    """{rho, low, high, constant}: all layouts together, with a percentile bootstrap over layouts; None where there is
+    nothing to rank, or Φ ranks nothing of it (`constant`).
+    """
+    all_phi, all_truth = np.concatenate(phi), np.concatenate(truth)
+    unknown = {"rho": None, "low": None, "high": None, "constant": False}
+    if np.ptp(all_truth) == 0:
+        return unknown
+    if np.ptp(all_phi) == 0:
+        return {**unknown, "constant": True}
+    rho = rank_correlation(all_phi, all_truth)
     if len(phi) < 3:
-        return {"rho": rho, "low": None, "high": None}
+        return {**unknown, "rho": rho}
     rng = np.random.Generator(np.random.PCG64(0))
     drawn = []
     for _ in range(_RESAMPLES):
@@ -225,7 +239,7 @@ def _correlation(phi: Sequence[NDArray[np.float32]], truth: Sequence[NDArray[np.
             rank_correlation(np.concatenate([phi[i] for i in picked]), np.concatenate([truth[i] for i in picked]))
         )
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return {"rho": rho, "low": float(low), "high": float(high)}
+    return {"rho": rho, "low": float(low), "high": float(high), "constant": False}
 
 
 def ceiling(views: NDArray[np.uint8], truth: NDArray[np.float64]) -> float:

@@ -169,10 +169,14 @@ def summary(quality: dict[str, Any]) -> str:
 
 
 def _tasks(part: dict[str, Any]) -> str:
-    """The tasks that a mean in play is over: where Φ stays the same there is no correlation."""
-    known = sum(row["play_rho"] is not None and row["play_rho"]["rho"] is not None for row in part["tasks"])
-    total = len(part["tasks"])
-    return f"the {known} of {total} tasks where it has one in play" if 0 < known < total else "tasks"
+    """The tasks that a mean in play is over, and in how many of them Φ is constant."""
+    play = [row["play_rho"] or {} for row in part["tasks"]]
+    known, total = sum(one.get("rho") is not None for one in play), len(play)
+    flat = sum(one.get("constant", False) for one in play)
+    if not known:
+        return "tasks"
+    over = "tasks" if known + flat == total else f"the {known + flat} of {total} tasks where it has one in play"
+    return over + (f", {flat} of {total} counted as 0: Φ is constant there and ranks nothing" if flat else "")
 
 
 def _describe(potential: Scaled, data: Dataset, run: Run) -> dict[str, Any]:
