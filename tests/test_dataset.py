@@ -102,6 +102,15 @@ def test_another_schema_version_is_refused(tmp_path):
         Dataset.open(tmp_path / "d")
 
 
+def test_parts_of_a_recording_that_was_cut_short_are_removed(tmp_path):
+    left = tmp_path / "d" / "steps" / "part-00007.parquet"
+    Run.create(tmp_path / "d", stage="collect", config=Config()).release()
+    left.parent.mkdir()
+    left.touch()
+    write_dataset(tmp_path / "d")
+    assert [file.name for file in left.parent.iterdir()] == ["part-00000.parquet"]
+
+
 def test_the_writer_refuses_what_is_no_episode(tmp_path):
     run = Run.create(tmp_path / "d", stage="collect", config=Config())
     writer = DatasetWriter(run, env_id="Toy", obs_shape=(2,), action_names=("a",))

@@ -137,7 +137,64 @@ def test_labels_in_shards_are_joined(tmp_path):
     assert merge.config.shards == (one.run_dir, two.run_dir) == (root / "label-pref-shard1", root / "label-pref-shard2")
     assert merge.run_dir == rm.config.labels == root / "label-pref"
     assert needs(found.cells)[merge.run_dir] == [one.run_dir, two.run_dir]
-    assert shell.command(merge) == f"bkrl label merge {one.run_dir} {two.run_dir} --out {root / 'label-pref'}"
+    shards = f"{one.run_dir} {two.run_dir}"
+    assert shell.command(merge) == f"bkrl label merge {shards} --dataset {root / 'data'} --out {root / 'label-pref'}"
+
+
+def test_what_cannot_be_divided_is_labelled_as_a_whole(tmp_path):
+    found = study(
+        WORLD
+        + """
+algs = ["bk-code", { name = "coin", alg = "bk-pref", label = { llm = "random" } },
+        { name = "many", alg = "bk-code", label = { votes = 2 } }]
+label_shards = 3
+""",
+        tmp_path,
+    )
+    labelled = {c.run_dir.name: c.config.shard for c in found.preparation if c.stage == "label"}
+    assert labelled == {
+        "label-code": None, "label-coin": None, "label-many-shard1": "1/2", "label-many-shard2": "2/2"
+    }  # fmt: skip
+
+
+SHARED = (
+    WORLD
+    + """
+algs = ["bk-pref"]
+collect = { env = "A", steps = 100, checkpoints = 3, episodes_per_checkpoint = 8, seed = 5, ppo = { gamma = 0.5 } }
+"""
+)
+
+
+def test_a_collection_in_shards_is_shared_among_explorers_and_joined(tmp_path):
+    found, root = study(SHARED + "collect_shards = 3\n", tmp_path), tmp_path / "w"
+    *explorers, merge, label, rm = found.preparation
+    assert [c.stage for c in explorers] == ["collect"] * 3
+    assert [c.run_dir for c in explorers] == [root / f"data-shard{n}" for n in (1, 2, 3)]
+    shared = [(c.config.steps, c.config.checkpoints, c.config.episodes_per_checkpoint) for c in explorers]
+    assert shared == [(34, 3, 3), (34, 3, 3), (34, 3, 2)]
+    assert {(c.config.env, c.config.ppo.gamma) for c in explorers} == {("A", 0.5)}
+    assert (merge.stage, merge.run_dir) == ("data_merge", root / "data")
+    assert label.config.dataset == rm.config.dataset == merge.run_dir
+    assert needs(found.cells)[merge.run_dir] == [c.run_dir for c in explorers]
+    assert needs(found.cells)[label.run_dir] == [merge.run_dir]
+    assert (
+        shell.command(merge) == f"bkrl data merge {' '.join(str(c.run_dir) for c in explorers)} --out {root / 'data'}"
+    )
+
+
+def test_explorers_have_seeds_of_their_own_which_their_number_does_not_change(tmp_path):
+    def seeds(text):
+        return [c.config.seed for c in study(text, tmp_path).preparation if c.stage == "collect"]
+
+    two, four = (seeds(SHARED + f"collect_shards = {n}\n") for n in (2, 4))
+    assert four[:2] == two
+    other = seeds(SHARED.replace("seed = 5", "seed = 6") + "collect_shards = 4\n")
+    assert len({*four, *other, 1, 2, 5, 6}) == 12
+
+
+def test_one_explorer_is_no_shard(tmp_path):
+    assert study(SHARED + "collect_shards = 1\n", tmp_path) == study(SHARED, tmp_path)
 
 
 def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
@@ -163,6 +220,9 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
         ('algs = ["bk-pref"]\nlabel_shards = 0', "a number of parts"),
         ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
+        ('algs = ["bk-pref"]\ncollect_shards = 0', "collect_shards must be a number of parts, not 0"),
+        ('algs = ["bk-pref"]\ncollect_shards = 41', "collect_shards = 41 share the 40 episodes_per_checkpoint of w"),
+        ('algs = ["bk-pref"]\nlabel_shards = "2"', "label_shards must be a number of parts, not '2'"),
         ('algs = ["ppo"]\ntrain_rs = 3', "Settings are a table"),
         ('algs = ["ppo"]\n[[world]]\nname = "v"', "The world v needs algs"),
         ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),

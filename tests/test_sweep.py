@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bkrl import cli, console, sweep
 from bkrl.cli import run_command
 from bkrl.config import SweepConfig
+from bkrl.dataset import DatasetWriter
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.executors import local, open_executor, shell
 from bkrl.executors.local import Local
@@ -27,7 +29,7 @@ from bkrl.executors.work import work
 from bkrl.reporter import Line, Reporter
 from bkrl.run import Run, hold
 from bkrl.study import load_study, plan, presets
-from tests.toy_study import TOY, contents, toy
+from tests.toy_study import SHARED, TOY, contents, toy
 
 OUT = Path("out")  # relative, because some results name the runs that they were made from
 BKRL = [sys.executable, "-m", "bkrl.cli"]
@@ -306,7 +308,7 @@ def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
 
 
 def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
-    text = TOY.replace("seeds = [1]", "seeds = [1]\nlabel_shards = 2")
+    text = TOY.replace("seeds = [1]", "seeds = [1]\nlabel_shards = 2").replace('llm = "return"', 'llm = "rules"')
     data, one, two, merge, *_ = plan(tomllib.loads(text), tmp_path / "out").cells
     made_from = {"dataset": data.run_dir, "shard 1": one.run_dir, "shard 2": two.run_dir}
     for cell, config, inputs in (*((cell, cell.config, {}) for cell in (data, one, two)),
@@ -321,6 +323,66 @@ def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
     work(merge, tmp_path / "log")  # if it had not been: from the dataset where it lies now
     assert given[0][0] == merge.config.shards
     assert given[0][3] == tmp_path / "moved" / "chain" / "data"
+
+
+def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_not(tmp_path):
+    def cells(out, text=SHARED):
+        return plan(tomllib.loads(text), tmp_path / out).cells
+
+    *explorers, merge = cells("out")[:3]
+    for number, cell in enumerate(explorers):
+        run = Run.create(cell.run_dir, stage="collect", config=cell.config)
+        writer = DatasetWriter(run, env_id=cell.config.env, obs_shape=(1,), action_names=("a",))
+        writer.add_episode(
+            np.zeros((2, 1), np.uint8), np.zeros(1, int), np.zeros(1), ["", ""],
+            mission="", terminated=True, truncated=False, success=True, seed=number, checkpoint_step=0,
+        )  # fmt: skip
+        writer.close()
+        run.finish(writer.outputs)
+    assert sweep.standing(merge) == ""
+    assert work(merge, tmp_path / "log") == ""
+    assert sweep.standing(merge) == "done"
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert sweep.standing(cells("moved")[2]) == "done"
+    more, one = (SHARED.replace("collect_shards = 2", f"collect_shards = {n}") for n in (3, 1))
+    assert "differs in datasets" in sweep.standing(cells("moved", more)[3])
+    assert "holds a run that differs in" in sweep.standing(cells("moved", one)[0])
+    (explorers[0].run_dir.parents[2] / "moved" / "chain" / "data-shard1" / "manifest.json").write_text("{}")
+    assert "made again since" in sweep.standing(cells("moved")[2])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """What a sweep makes of the study in shards, without disturbance."""
+    tmp_path = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        outcome, _ = do(tmp_path, monkeypatch, SHARED, only="*/label-pref")
+    assert len(outcome.done) == 6
+    return contents(tmp_path / "out")
+
+
+def test_a_killed_sweep_of_shards_ends_in_the_same_bytes(tmp_path, shared):
+    command = [*BKRL, "sweep", str(toy(tmp_path, SHARED)), "--out", str(OUT), "--only", "*/label-pref", "--jobs", "2"]
+    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("chain/*/steps/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.communicate(timeout=60)
+    assert not (tmp_path / "out" / "chain" / "label-pref" / "manifest.json").exists()
+    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert second.returncode == 0, second.stderr
+    assert contents(tmp_path / "out") == shared
+
+
+def test_the_printed_commands_of_shards_make_the_same(tmp_path, shared):
+    command = [*BKRL, "sweep", str(toy(tmp_path, SHARED)), "--out", str(OUT), "--only", "*/label-pref"]
+    printed = subprocess.run([*command, "--executor", "print"], capture_output=True, text=True, check=True).stdout
+    assert "step 4 of 4" in printed
+    bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl.cli "$@"; }}\n'
+    done = subprocess.run(["bash"], cwd=tmp_path, input=bkrl + printed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "out") == shared
 
 
 def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeypatch):

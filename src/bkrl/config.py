@@ -344,7 +344,9 @@ class SweepConfig:
         Literal["local", "slurm", "print"],
         Flag("local: worker processes here; slurm: jobs of a cluster; print: the commands on stdout"),
     ] = "local"
-    jobs: Annotated[int, Flag("cells at the same time; 0: one for each core, on a cluster no limit", least=0)] = 0
+    jobs: Annotated[
+        int, Flag("cells at the same time, on a cluster of each array; 0: one for each core, there no limit", least=0)
+    ] = 0
     only: Annotated[str, Flag("only cells of these names and what they need: 'babyai/bk-*,*/ppo-s1'")] = ""
     retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
     report: Annotated[bool, Flag("make the report when all is done")] = False

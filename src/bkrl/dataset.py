@@ -6,7 +6,8 @@ steps with `Segment`s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -24,6 +25,8 @@ from bkrl.windows import Windows, gather
 
 # Observations compress well, captions too: this keeps a part's file far below 128 MB and its reading in memory.
 PART_BYTES = 64 * 2**20
+# What the table of episodes says of one and its steps do not.
+_KEPT = ("terminated", "truncated", "success", "seed", "checkpoint_step")
 
 
 class Segment(NamedTuple):
@@ -35,7 +38,10 @@ class Segment(NamedTuple):
 
 
 class DatasetWriter:
-    """Writes episodes into a run directory as they end; call `close()` and then `run.finish(writer.outputs)`."""
+    """Writes episodes into a run directory as they end; call `close()` and then `run.finish(writer.outputs)`.
+
+    Parts of a recording that was cut short there are removed.
+    """
 
     def __init__(
         self,
@@ -62,6 +68,7 @@ class DatasetWriter:
         self._rows_in_part = 0
         self._episodes: dict[str, list[Any]] = {name: [] for name in EPISODES.names}
         self.outputs: list[str] = []
+        shutil.rmtree(run.file("steps"), ignore_errors=True)
         run.file("steps").mkdir(exist_ok=True)
 
     @property
@@ -145,7 +152,7 @@ class DatasetWriter:
             "terminated": pa.array(np.concatenate(columns["terminated"])),
             "truncated": pa.array(np.concatenate(columns["truncated"])),
         }
-        name = f"steps/part-{self._part:05d}.parquet"
+        name = _part_name(self._part)
         write_table(self._run.file(name), pa.table(list(arrays.values()), schema=self._schema))
         self.outputs.append(name)
         self._columns = {column: [] for column in self._schema.names}
@@ -181,6 +188,11 @@ class Dataset:
     def manifest_sha256(self) -> str:
         """What identifies this dataset in other runs' manifests."""
         return sha256(self.path / "manifest.json")
+
+    @property
+    def language(self) -> str:
+        """The language of the captions, "en" or "fr"."""
+        return str(self.run.config["config"].get("language", "en"))
 
     @property
     def num_episodes(self) -> int:
@@ -230,24 +242,17 @@ class Dataset:
     @cached_property
     def observations(self) -> NDArray[np.uint8]:
         """(R, *obs_shape) uint8."""
-        column = self._steps.column("observation").combine_chunks()
-        width = prod(self.obs_shape)
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        flat = [
-            np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
-            for chunk in chunks
-        ]
-        return np.concatenate(flat).reshape(-1, *self.obs_shape)
+        return _observations(self._steps, self.obs_shape)
 
     @cached_property
     def actions(self) -> NDArray[np.int64]:
         """(R,) the action taken at each row, -1 on an episode's last row."""
-        return self._steps.column("action").fill_null(-1).to_numpy().astype(np.int64)
+        return _actions(self._steps)
 
     @cached_property
     def rewards(self) -> NDArray[np.float32]:
         """(R,) the reward of that action, 0 on an episode's last row."""
-        return self._steps.column("reward").fill_null(0.0).to_numpy().astype(np.float32)
+        return _rewards(self._steps)
 
     @cached_property
     def ages(self) -> NDArray[np.int32]:
@@ -284,6 +289,28 @@ class Dataset:
         """The windows of H = `horizon` past actions that end at `rows`, (B,)."""
         return gather(self.observations, self.actions, self.ages, np.asarray(rows, np.int64), horizon)
 
+    def recorded(self, chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        """Yield episodes as `DatasetWriter.add_episode` takes them; no more than one part is in memory at a time.
+
+        Args:
+            chosen: (K,) numbers of episodes, ascending.
+        """
+        parts = self._episode_column("part")[chosen]
+        for part in np.unique(parts):
+            table = read_table(self.run.file(_part_name(part)), steps_schema(self.obs_shape)).unify_dictionaries()
+            observations, actions, rewards = _observations(table, self.obs_shape), _actions(table), _rewards(table)
+            captions, missions = _texts(table, "caption"), _texts(table, "mission")
+            for episode in self.episodes.take(pa.array(chosen[parts == part])).to_pylist():
+                rows = slice(episode["row_start"], episode["row_start"] + episode["length"] + 1)
+                yield {
+                    "observations": observations[rows],
+                    "actions": actions[rows][:-1],
+                    "rewards": rewards[rows][:-1],
+                    "captions": [captions[1][number] for number in captions[0][rows]],
+                    "mission": missions[1][missions[0][rows.start]],
+                    **{name: episode[name] for name in _KEPT},
+                }
+
     @cached_property
     def _steps(self) -> pa.Table:
         names = sorted(name for name in self.run.manifest["outputs"] if name.startswith("steps/"))
@@ -298,12 +325,43 @@ class Dataset:
 
     @cached_property
     def _captions(self) -> tuple[NDArray[np.int32], list[str]]:
-        column = self._steps.column("caption").combine_chunks()
-        array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        return array.indices.to_numpy().astype(np.int32), array.dictionary.to_pylist()
+        return _texts(self._steps, "caption")
 
     def _episode_column(self, name: str) -> NDArray[Any]:
         return self.episodes.column(name).to_numpy()
+
+
+def _part_name(number: int) -> str:
+    return f"steps/part-{number:05d}.parquet"
+
+
+def _observations(table: pa.Table, shape: Sequence[int]) -> NDArray[np.uint8]:
+    """(R, *shape) uint8 of a table of steps."""
+    column = table.column("observation").combine_chunks()
+    width = prod(shape)
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    flat = [
+        np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+        for chunk in chunks
+    ]
+    return np.concatenate(flat).reshape(-1, *shape)
+
+
+def _actions(table: pa.Table) -> NDArray[np.int64]:
+    """(R,), -1 on an episode's last row."""
+    return table.column("action").fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _rewards(table: pa.Table) -> NDArray[np.float32]:
+    """(R,), 0 on an episode's last row."""
+    return table.column("reward").fill_null(0.0).to_numpy().astype(np.float32)
+
+
+def _texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
+    """(R,) numbers of the texts in a column, and the distinct texts."""
+    column = table.column(name).combine_chunks()
+    array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    return array.indices.to_numpy().astype(np.int32), array.dictionary.to_pylist()
 
 
 def _dictionary(texts: list[str]) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bkrl import config as settings
 from bkrl.errors import InputError, UsageError
 from bkrl.registry import did_you_mean
+from bkrl.rng import derive_seed
 from bkrl.tables import (
     build,
     check_choice,
@@ -33,7 +34,7 @@ _CONFIGS = {
     verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb not in ("report", "reproduce")
 }
 _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
-_WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "label_shards", "task", *_CONFIGS}
+_WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "label_shards", "collect_shards", "task", *_CONFIGS}
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
 _DECIDED = {"fresh", "dry_run", "shard"}
@@ -43,14 +44,14 @@ _Draw = int | None
 
 @dataclass(frozen=True)
 class MergeConfig:
-    """Settings of a cell that joins the shards of a labelling: `whole` is what was asked for, undivided."""
+    """A cell that joins the shards of a collection or labelling: `whole` is what was asked for, undivided."""
 
     shards: tuple[Path, ...]
-    whole: settings.LabelConfig
+    whole: settings.CollectConfig | settings.LabelConfig
 
     @property
     def run_dir(self) -> Path:
-        """Where the joined labels live."""
+        """Where what is joined lives."""
         return self.whole.run_dir
 
 
@@ -200,7 +201,7 @@ class _World:
                 )
         draws: Sequence[_Draw] = seed_list(table["label_seeds"], "label_seeds") if "label_seeds" in table else [None]
         if variants or "collect" in table:
-            self.preparation.append(self._cell("collect", out=self.root / "data"))
+            self._collection()
         for draw in draws:
             for variant in variants:
                 if "variants" in table:
@@ -209,6 +210,31 @@ class _World:
                     self._potential(entry, draw)
         for task, listed in zip(tasks, entries, strict=True):
             self._task(task, listed, draws)
+
+    def _collection(self) -> None:
+        """The dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
+        whole = self._cell("collect", out=self.root / "data")
+        count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
+        if count == 1:
+            self.preparation.append(whole)
+            return
+        if count > episodes:
+            raise UsageError(
+                f"collect_shards = {count} share the {episodes} episodes_per_checkpoint of {self.root.name}; take "
+                "fewer shards, or record more episodes."
+            )
+        shards = [
+            replace(
+                whole.config,
+                out=Path(f"{whole.run_dir}-shard{number}"),
+                steps=-(-whole.steps // count),
+                episodes_per_checkpoint=episodes // count + (number <= episodes % count),
+                seed=derive_seed(whole.config.seed, "collect", number),
+            )
+            for number in range(1, count + 1)
+        ]
+        merge = MergeConfig(tuple(shard.run_dir for shard in shards), whole.config)
+        self.preparation += [*(Cell("collect", shard) for shard in shards), Cell("data_merge", merge)]
 
     def _task(self, task: Mapping[str, Any], entries: Sequence[_Entry], draws: Sequence[_Draw]) -> None:
         """Training and evaluation of one task; what needs no labels is not repeated for each draw of them."""
@@ -259,7 +285,7 @@ class _World:
                 self._cell(
                     "label", vars(entry), variant=entry.variant, out=Path(f"{out}-shard{i}"), shard=part, **fixed
                 )
-                for i, part in enumerate(_parts(self.table.get("label_shards", 1)), 1)
+                for i, part in enumerate(_parts(_count(self.table, "label_shards"), whole.config), 1)
             ]
             merge = Cell("label_merge", MergeConfig(tuple(cell.run_dir for cell in shards), whole.config))
             self.preparation += [*shards, merge] if shards else [whole]
@@ -305,10 +331,26 @@ def _entry(item: Any) -> _Entry:
     return entry
 
 
-def _parts(count: Any) -> list[str]:
-    """["1/3", "2/3", "3/3"] of 3, and nothing of 1, which divides nothing."""
+def _count(table: Mapping[str, Any], name: str) -> int:
+    count = table.get(name, 1)
     if type(count) is not int or count < 1:
-        raise UsageError(f"label_shards must be a number of parts, not {count!r}.")
+        raise UsageError(f"{name} must be a number of parts, not {count!r}.")
+    return count
+
+
+def _parts(count: int, config: settings.LabelConfig) -> list[str]:
+    """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control, which asks nobody.
+
+    Code is divided by conversations, so there are no more parts than those.
+    """
+    if count == 1:
+        return []
+    from bkrl.labelers import baseline  # which reads datasets, and so takes a moment to import
+
+    if config.llm in baseline.NAMES:
+        count = 1
+    elif config.variant == "code":
+        count = min(count, config.votes)
     return [f"{part}/{count}" for part in range(1, count + 1)] if count > 1 else []
 
 

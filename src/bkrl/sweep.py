@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bkrl.config import SweepConfig
+from bkrl.config import LabelConfig, SweepConfig
 from bkrl.errors import InputError, UsageError
 from bkrl.executors import Executor, cores, open_executor
 from bkrl.files import atomic_write, make_folder, read_json, to_json
@@ -153,10 +153,8 @@ def standing(cell: Cell) -> str:
     complete = (cell.run_dir / "manifest.json").exists()
     if not complete and not (cell.run_dir / "config.json").exists():
         return ""
-    merged = isinstance(cell.config, MergeConfig)
-    stage, config = ("label", cell.config.whole) if merged else (cell.stage.replace("_", "-"), cell.config)
     try:
-        different = changed(cell.run_dir, stage, config)
+        different = changed(cell.run_dir, *_made(cell))
         stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell)) if complete else []
     except InputError as problem:
         return str(problem)
@@ -371,11 +369,22 @@ def _parameters(config: SweepConfig, study: Study) -> dict[str, Any]:
     return {**study.slurm, **given}
 
 
+def _made(cell: Cell) -> tuple[str, object]:
+    """The stage and the settings that stand in a cell's run."""
+    if cell.stage == "data_merge":
+        from bkrl.derive import Merged  # which reads datasets, and so takes a moment to import
+
+        whole = cell.config.whole
+        return "collect", Merged(whole.env, whole.language, len(cell.config.shards))
+    return ("label", cell.config.whole) if cell.stage == "label_merge" else (cell.stage.replace("_", "-"), cell.config)
+
+
 def _places(cell: Cell) -> dict[str, Path]:
     """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
     if isinstance(cell.config, MergeConfig):
-        shards = {f"shard {number}": path for number, path in enumerate(cell.config.shards, 1)}
-        return {"dataset": cell.config.whole.dataset, **shards}
+        whole = cell.config.whole
+        data, one = ({"dataset": whole.dataset}, "shard") if isinstance(whole, LabelConfig) else ({}, "dataset")
+        return {**data, **{f"{one} {number}": path for number, path in enumerate(cell.config.shards, 1)}}
     return {name: value for name, value in vars(cell.config).items() if isinstance(value, Path)}
 
 

@@ -1,4 +1,4 @@
-"""`bkrl data …`: check, look at and export datasets."""
+"""`bkrl data …`: check, look at, export, divide and join datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bkrl import console
 from bkrl.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.options import Commands
 
-data = Commands(help="Check, look at and export datasets.", no_args_is_help=True)
+data = Commands(help="Check, look at, export, divide and join datasets.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -65,6 +65,18 @@ def data_subset(
     as_json: Json = False,
 ) -> None:
     """A few episodes of a dataset as a dataset of their own."""
-    from bkrl.subset import subset
+    from bkrl.derive import subset
 
-    show_run(subset(dataset, out, episodes), as_json)
+    show_run(subset(dataset, out, episodes, console.reporter()), as_json)
+
+
+@data.command("merge")
+def data_merge(
+    datasets: Annotated[list[Path], typer.Argument(metavar="RUN", help="collect runs, or runs of `data`")],
+    out: Annotated[Path, typer.Option("--out", help="run directory of the joined dataset")],
+    as_json: Json = False,
+) -> None:
+    """Join datasets of one kind of world into one, in this order: all their episodes, numbered anew."""
+    from bkrl.derive import merge
+
+    show_run(merge(datasets, out, console.reporter()), as_json)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bkrl.config import VERBS
+from bkrl.config import VERBS, LabelConfig
 from bkrl.effects import in_vain
 from bkrl.options import LENIENT, flags_of, option_name
 from bkrl.study import Cell, MergeConfig
@@ -33,7 +33,9 @@ def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
 def command(cell: Cell) -> str:
     """The command line that does a cell; settings with their default are left out."""
     if isinstance(cell.config, MergeConfig):
-        return shlex.join(["bkrl", "label", "merge", *map(str, cell.config.shards), "--out", str(cell.run_dir)])
+        shards, whole = map(str, cell.config.shards), cell.config.whole
+        where = ["--dataset", str(whole.dataset)] if isinstance(whole, LabelConfig) else []
+        return shlex.join(["bkrl", *cell.stage.split("_"), *shards, *where, "--out", str(cell.run_dir)])
     verb = cell.stage.replace("_", "-")
     words, positional, given = ["bkrl", verb], [], []
     for path, _, flag, default in flags_of(VERBS[verb]):

@@ -10,7 +10,7 @@ from pathlib import Path
 from bkrl.errors import BkrlError
 from bkrl.reporter import Reporter
 from bkrl.run import busy
-from bkrl.study import Cell, MergeConfig
+from bkrl.study import Cell
 
 PATIENCE = 60.0
 """Seconds to wait for another process in the same run: one whose sweep was killed is about to stop."""
@@ -41,7 +41,9 @@ def work(cell: Cell, log: Path) -> str:
     while busy(cell.run_dir) and time.monotonic() < deadline:
         time.sleep(0.5)
     try:
-        if isinstance(cell.config, MergeConfig):
+        if cell.stage == "data_merge":
+            import_module("bkrl.derive").merge(cell.config.shards, cell.run_dir, reporter)
+        elif cell.stage == "label_merge":
             shards, dataset = cell.config.shards, cell.config.whole.dataset
             import_module("bkrl.stages.label").merge(shards, cell.run_dir, reporter, dataset)
         else:

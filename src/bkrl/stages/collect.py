@@ -8,7 +8,6 @@ records again.
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,6 @@ def _record(
     config: CollectConfig, facts: World, describe: Any, points: list[int], steps: int, result: Run, reporter: Reporter
 ) -> Run:
     """Let each kept policy play, and write what it saw and did."""
-    shutil.rmtree(result.file("steps"), ignore_errors=True)  # parts of a recording that was cut short
     writer = DatasetWriter(
         result,
         env_id=config.env,
