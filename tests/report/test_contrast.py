@@ -12,7 +12,7 @@ from bkrl.cli import run_command
 from bkrl.config import TrainRsConfig
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write
-from bkrl.report.contrast import contrast, values
+from bkrl.report.contrast import contrast, table, values
 from bkrl.report.export import export_curves
 from bkrl.run import Run
 from tests.report.synthetic import KEY, RED, train_rs
@@ -42,6 +42,27 @@ def test_two_folders(folder: Path):
     ((back,), _) = contrast(str(folder / "ppo"), str(folder / "rnd"), 0.8)
     assert back.average.estimate == pytest.approx(-one.average.estimate)
     assert back.verdict == "A is worse"
+
+
+def test_a_difference_of_means_beside_interquartile_means_is_called_so(tmp_path: Path):
+    for seed in range(1, 6):
+        train_rs(tmp_path / "ppo", "ppo", seed, 600_000)
+        train_rs(tmp_path / "rnd", "rnd", seed, 200_000 if seed > 1 else 600_000)  # one run that fails moves the mean
+    a, b = str(tmp_path / "rnd"), str(tmp_path / "ppo")
+    (found, problems) = contrast(a, b, 0.8)
+    (one,) = found
+    columns = one.a.average.estimate - one.b.average.estimate
+    assert abs(columns - one.average.estimate) > 0.02
+    assert table(one, 0.8)[0][3] == "A − B, of means"
+    assert any(note.startswith("What stands under A and B are interquartile means") for note in one.notes)
+    shown = values(found, problems)["worlds"][0]
+    assert (shown["difference_of"], shown["a"]["centre"]) == ("means", "interquartile mean")
+    few = [str(next((tmp_path / alg).glob("*-s2"))) for alg in ("rnd", "ppo")]
+    (found, problems) = contrast(*few, 0.8)
+    assert not any("interquartile" in note for note in found[0].notes)
+    assert values(found, problems)["worlds"][0]["a"]["centre"] == "mean"
+    ((one,), _) = contrast(a, few[1], 0.8)
+    assert any(note.startswith("What stands under A is an interquartile mean (") for note in one.notes)
 
 
 def test_two_runs_have_no_interval(folder: Path):

@@ -100,6 +100,7 @@ def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]
                 "env": one.env,
                 "horizon": one.horizon,
                 **{name: _side(row) for name, row in (("a", one.a), ("b", one.b))},
+                "difference_of": "means",
                 "success_at_the_end": interval_values(one.final),
                 "mean_success_in_training": interval_values(one.average),
                 **difference_values(one.difference),
@@ -118,7 +119,13 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
     goal = percent(threshold)
     paired = one.difference.paired
     p = f"{paired.p:.3g} ({paired.n} pairs)" if paired is not None else "–"
-    header = ["", f"A: {one.a.group.legend} (n = {one.a.n})", f"B: {one.b.group.legend} (n = {one.b.n})", "A − B", "p"]
+    header = [
+        "",
+        f"A: {one.a.group.legend} (n = {one.a.n})",
+        f"B: {one.b.group.legend} (n = {one.b.n})",
+        "A − B, of means",
+        "p",
+    ]
     ratio = ratio_cell(one.difference)
     rows = [
         ["success at the end", percent(one.a.final.estimate), percent(one.b.final.estimate),
@@ -149,6 +156,7 @@ def _side(row: Row) -> dict[str, Any]:
         "form": row.group.form,
         "guarantee": row.group.guarantee,
         "n": row.n,
+        "centre": "interquartile mean" if row.n >= st.FEW_SEEDS else "mean",
         "seeds": sorted(run.seed for run in row.group.runs),
         "final": interval_values(row.final),
         "average": interval_values(row.average),
@@ -217,6 +225,13 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]
+    middle = [name for name, group in (("A", a), ("B", b)) if len(group.runs) >= st.FEW_SEEDS]
+    if middle:
+        verb, what = ("is", "an interquartile mean") if len(middle) == 1 else ("are", "interquartile means")
+        notes.append(
+            f"What stands under {' and '.join(middle)} {verb} {what} (of the middle half of the runs), A − B is a "
+            "difference of means over all of them: the columns need not differ by it."
+        )
     warning = st.few_seeds_warning(min(len(a.runs), len(b.runs)))
     notes += [warning] if warning else []
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
