@@ -15,6 +15,7 @@ from bkrl import schema
 from bkrl.cli import app
 from bkrl.config import MANY, VERBS
 from bkrl.options import flags_of, option_name
+from bkrl.tables import choices_of
 
 HERE = Path(__file__).parent
 FILES = {
@@ -121,9 +122,9 @@ def data() -> str:
 
 
 def _kind(kind: object) -> str:
+    if chosen := choices_of(kind):
+        return " ".join(f"`{a}`" for a in chosen)
     arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return " ".join(f"`{a}`" for a in arguments)
     if typing.get_origin(kind) in (tuple, list):
         return f"{arguments[0].__name__.lower()} …"
     named = [a for a in arguments if a is not type(None)] or [kind]

@@ -37,6 +37,13 @@ Track = Annotated[
 Network = Annotated[
     Literal["compact", "paper"], Flag("compact: made for these worlds; paper: the published convolutional network")
 ]
+View = Annotated[
+    Literal["symbolic", "image"] | None,
+    Flag(
+        "what the network sees of Crafter: its symbols (compact only), or pictures of 64×64  "
+        "[default: symbolic; for paper: image]"
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ class CollectConfig:
     language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
     seed: Seed = 1
     network: Network = "compact"
+    view: View = None
     backend: Backend = "native"
     threads: Threads = 1
     track: Track = "none"
@@ -255,6 +263,7 @@ class TrainRsConfig:
     )
     seed: Seed = 1
     network: Network = "compact"
+    view: View = None
     backend: Backend = "native"
     threads: Threads = 1
     track: Track = "none"

@@ -49,8 +49,8 @@ def _value(hint: Any, value: Any, what: str) -> Any:
             raise UsageError(f"{what} must be a table.")
         return build(typing.cast(type, hint), value)
     kind, *rest = typing.get_args(hint)
-    if typing.get_origin(kind) is typing.Literal:
-        check_choice(value, typing.get_args(kind), what)
+    if chosen := choices_of(kind):
+        check_choice(value, chosen, what)
         return value
     plain = (*typing.get_args(kind), kind)
     if Path in plain:
@@ -74,7 +74,14 @@ def _value(hint: Any, value: Any, what: str) -> Any:
 
 def choices(kind: type, setting: str) -> tuple[str, ...]:
     """The values that a setting of a config may have."""
-    return typing.get_args(typing.get_args(_hints(kind)[setting])[0])
+    return choices_of(typing.get_args(_hints(kind)[setting])[0])
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The values of a `Literal`, also of one that may be None; of any other type none."""
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    return next((found for found in map(choices_of, typing.get_args(hint)) if found), ())
 
 
 def on_top(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from bkrl.report.comparison import Comparison, Difference, compare
 from bkrl.report.crossings import StepsRatio
 from bkrl.report.findings import Finding, findings, headline, verdict
 from bkrl.report.groups import SUCCESS, Trained, group_runs
+from bkrl.report.runs import _flat
 
 STEPS = np.arange(0.0, 1001.0, 50.0)
 
@@ -268,6 +269,15 @@ def test_other_settings_of_ppo_are_said():
     trained = runs("ppo", 600) + [replace(one, settings={"ppo.learning_rate": "0.1"}) for one in runs("bk-pref", 200)]
     trained = [replace(one, settings={"ppo.learning_rate": "0.001"}) if one.alg == "ppo" else one for one in trained]
     assert "bk-pref differs from plain PPO in ppo.learning_rate" in said(trained, "caution")
+
+
+def test_a_setting_that_most_leave_at_its_default_is_said():
+    """Runs of before there was the setting have it at its default too: they are pooled with those that record it."""
+    assert _flat({"view": None, "network": "compact"}, set(), "") == {"network": "compact"}
+    drawn = [replace(one, settings={"view": "image"}) for one in runs("bk-pref", 200)]
+    assert "differs from plain PPO in view" in said(runs("ppo", 600) + drawn, "caution")
+    plain = [replace(one, settings={"view": "image"}) for one in runs("ppo", 600)[:4]] + runs("ppo", 600)[4:]
+    assert [group.label for group in group_runs(plain)[0]] == ["ppo", "ppo (view=default)"]
 
 
 def test_annotators_are_told_apart():

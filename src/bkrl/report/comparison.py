@@ -25,7 +25,7 @@ from bkrl.rng import generator
 ALPHA = 0.05
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""
-COMMON_SETTINGS = ("network", "backend", "reward_scale", "eval_every", "eval_episodes")
+COMMON_SETTINGS = ("network", "view", "backend", "reward_scale", "eval_every", "eval_episodes")
 """Settings that plain PPO and a shaped run both have, besides PPO's own."""
 
 
@@ -166,8 +166,8 @@ def _setting_notes(groups: Sequence[Group]) -> list[str]:
     notes = []
     for group in groups:
         other = group.runs[0].settings
-        shared = [key for key in base if key in other and (key.startswith("ppo.") or key in COMMON_SETTINGS)]
-        different = [key for key in shared if base[key] != other[key]]
+        common = [key for key in {**base, **other} if key.startswith("ppo.") or key in COMMON_SETTINGS]
+        different = [key for key in common if base.get(key) != other.get(key)]
         if different:
             notes.append(
                 f"{group.label} differs from plain PPO in {', '.join(different)} too, not in its shaping alone."

@@ -140,7 +140,9 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
             parts.append(run.annotator)
         parts += [
-            f"{key}={run.settings.get(key, '')}" for key in keys if run.settings.get(key, "") != common.get(key, "")
+            f"{key}={run.settings.get(key, 'default')}"
+            for key in keys
+            if run.settings.get(key, "") != common.get(key, "")
         ]
         labels.append(run.alg + (f" ({', '.join(parts)})" if parts else ""))
     return labels

@@ -77,7 +77,7 @@ def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
 def _flat(config: Mapping[str, Any], leave_out: set[str], prefix: str) -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in config.items():
-        if key in leave_out:
+        if key in leave_out or value is None:  # a run of before there was this setting has it at its default too
             continue
         if isinstance(value, dict):
             flat |= _flat(value, set(), f"{prefix}{key}.")

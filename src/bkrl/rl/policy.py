@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from bkrl.envs.crafter import layout
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.envs.world import World
-from bkrl.errors import InputError
+from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, read_json, sha256, to_json
 from bkrl.rl.networks import ActorCritic, build_network, is_image, rebuild_network, symbols_for
 from bkrl.rl.networks.symbols import Symbols
@@ -105,19 +105,42 @@ def take_weights(network: ActorCritic, source: Path) -> None:
         if wanted.get(name) != found.get(name):
             raise InputError(
                 f"--init-from: the weights in {source} are those of another network: {name} is {found.get(name)} "
-                f"there and {wanted.get(name)} here; choose the same --network, world family and reward streams."
+                f"there and {wanted.get(name)} here; choose the same --network, --view, world family and reward "
+                "streams."
             )
     network.load_state_dict(tensors)
 
 
-def observation_options(world: World, network: str) -> tuple[dict[str, Any], str]:
+def observation_options(world: World, network: str, view: str | None = None) -> tuple[dict[str, Any], str]:
     """What to ask of `make_vec` so that this network can see, and the key of its view.
 
-    The paper network sees Crafter as pictures; potentials and captions read the symbols all the same.
+    Args:
+        world: where it acts.
+        network: its name.
+        view: `symbolic`, `image` or, for what the network was made for, None. Whatever the policy sees, potentials,
+            novelty and captions read the symbols.
+
+    Raises:
+        UsageError: the world is not drawn, or the network cannot read its symbols.
     """
-    if network == "paper" and world.family == "crafter":
-        return {"observation": "both"}, "image"
-    return {}, "symbolic"
+    drawn = world.family == "crafter"
+    if view is None:
+        view = "image" if network == "paper" and drawn else "symbolic"
+    if view == "image" and not drawn:
+        raise UsageError(
+            f"--view image: only Crafter worlds come as pictures, and {world.env_id} does not; leave --view out."
+        )
+    if view == "symbolic" and network == "paper" and drawn:
+        raise UsageError(
+            "--view symbolic: the paper network reads views and pictures, and Crafter's symbols are neither; use "
+            "--network compact, or leave --view out."
+        )
+    return options_of_view(view), view
+
+
+def options_of_view(view: str) -> dict[str, Any]:
+    """What to ask of `make_vec` so that a policy with this view can see and everything else has the symbols."""
+    return {"observation": "both"} if view == "image" else {}
 
 
 def network_for(name: str, envs: WorldVectorEnv, view: str, num_values: int, seed: int) -> ActorCritic:

@@ -80,7 +80,7 @@ def explorer(config: CollectConfig) -> tuple[PPO, Policy]:
         UsageError: settings that cannot work.
     """
     facts = world(config.env)
-    options, view = observation_options(facts, config.network)
+    options, view = observation_options(facts, config.network, config.view)
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
     hardware = choose(config.hardware, config.network)
     streams: list[RewardStream] = []
@@ -139,7 +139,7 @@ def _record(
         action_names=facts.action_names,
         info={"family": facts.family, "rules": facts.rules, "language": config.language},
     )
-    options, _ = observation_options(facts, config.network)
+    options, view = observation_options(facts, config.network, config.view)
     count = config.episodes_per_checkpoint
     envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
     outputs: list[str] = []
@@ -179,6 +179,7 @@ def _record(
     result.finish(
         [*writer.outputs, *outputs],
         env_id=config.env,
+        view=view,
         steps=steps,
         recorded_episodes=writer.num_episodes,
         recorded_steps=int(sum(lengths)),

@@ -18,7 +18,7 @@ from bkrl.jit import announced
 from bkrl.report.statistics import t_interval, wilson_interval
 from bkrl.reporter import Reporter, percent, percents
 from bkrl.rl.play import MOST_AT_ONCE, Episode, play
-from bkrl.rl.policy import Policy
+from bkrl.rl.policy import Policy, options_of_view
 from bkrl.run import Run
 from bkrl.stages import to_do
 
@@ -45,7 +45,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     envs = None
     if to_do(config):
         torch.set_num_threads(config.threads)
-        options = {"observation": "both"} if policy.view == "image" else {}
+        options = options_of_view(policy.view)
         envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
     result = Run.create(
         config.run_dir, stage="evaluate", config=config, inputs={"policy": config.policy}, fresh=config.fresh

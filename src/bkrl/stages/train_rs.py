@@ -102,7 +102,7 @@ def learner(config: TrainRsConfig, potential: Scaled | None = None, defects: fro
     """
     facts = world(config.env)
     hardware = choose(config.hardware, config.network)
-    options, view = observation_options(facts, config.network)
+    options, view = observation_options(facts, config.network, config.view)
     knows = {"distances": True} if isinstance(potential, StateOracle) else {}
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
     streams = _streams(config, facts, potential, defects, hardware.device)
@@ -177,6 +177,7 @@ def _train(
         [*outputs, *(name for name in BEST if result.file(name).exists())],
         alg=config.alg,
         env_id=config.env,
+        view=policy.view,
         steps=ppo.step,
         episodes=ppo.episodes,
         device=ppo.device.type,
@@ -275,7 +276,10 @@ def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network
     if potential is None or config.shaping not in ("advice", "pbrs+advice"):
         return network
     if view != "symbolic":
-        raise UsageError(f"--shaping {config.shaping} reads symbols, and this network sees pictures; use compact.")
+        raise UsageError(
+            f"--shaping {config.shaping} reads symbols, and this policy sees pictures; use --network compact without "
+            "--view image, or --shaping pbrs."
+        )
     psi = advice.load(potential.artefact.folder, potential.artefact.settings)
     return Advised(network, psi, config.advice_coef, config.decay_steps)
 

@@ -1,8 +1,9 @@
 """Actor-critic networks: uint8 observations in, action logits and one value per reward stream out.
 
-`compact` (the default) is a small network made for symbolic worlds: every entry of the observation is a category with
-weights of its own, met by two layers of 128. `paper` is the published convolutional actor-critic with 512 features,
-for comparison on equal work. Both keep observations in uint8 until they are inside the encoder.
+`compact` (the default) is a small network made for these worlds: every entry of the observation is a category with
+weights of its own, met by two layers of 128; in pictures every square that the world draws is looked at alike. `paper`
+is the published convolutional actor-critic with 512 features, for comparison on equal work. Both keep observations in
+uint8 until they are inside the encoder.
 
 Axes: B observations, A actions, K reward streams.
 """
@@ -21,6 +22,8 @@ from bkrl.errors import InputError, UsageError
 from bkrl.rl.networks.symbols import SymbolLayer, Symbols
 
 NetworkName = Literal["compact", "paper"]
+CELL_SIDE = 7
+"""Crafter's pictures of 64×64 pixels are 9×9 squares of this side, the map's cells above the inventory's, and a rim."""
 
 
 def is_image(obs_shape: Sequence[int]) -> bool:
@@ -51,7 +54,8 @@ class Pixels(nn.Module):
         self.register_buffer("scale", torch.tensor(list(scale)).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, observations: Tensor) -> Tensor:
-        return observations.permute(0, 3, 1, 2).float() / self.scale
+        # In place: a minibatch of pictures is tens of megabytes, and new memory costs more than the division.
+        return observations.permute(0, 3, 1, 2).float().div_(self.scale)
 
 
 class ActorCritic(nn.Module):
@@ -81,8 +85,9 @@ class ActorCritic(nn.Module):
 
 
 class Compact(ActorCritic):
-    """Two shared layers on symbols (a small convolution before them for pictures), one fused head for all outputs.
+    """Two shared layers on symbols, or on what is made of each square of a picture; one fused head for all outputs.
 
+    A picture is looked at cell by cell, as symbols are: two layers, the same for all squares, make 16 features of each.
     Sharing the trunk and fusing the heads keeps an acting step at a sum of rows and two matrix products, which is what
     bounds the speed of training when the worlds are fast.
     """
@@ -95,9 +100,9 @@ class Compact(ActorCritic):
         if symbols is None:
             convolutions = nn.Sequential(
                 Pixels([255.0] * obs_shape[2]),
-                _conv(obs_shape[2], 16, 8, 4),
+                _conv(obs_shape[2], 32, CELL_SIDE, CELL_SIDE),
                 nn.ReLU(),
-                _conv(16, 32, 4, 2),
+                _conv(32, 16, 1, 1),
                 nn.ReLU(),
                 nn.Flatten(),
             )
