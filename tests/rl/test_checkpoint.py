@@ -20,6 +20,7 @@ from bkrl.envs import make_vec
 from bkrl.errors import InputError, RunFailed
 from bkrl.reporter import Reporter
 from bkrl.rl.checkpoint import Checkpoints
+from bkrl.rl.hardware import CPU, Hardware
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.networks.advised import Advice, Advised
 from bkrl.rl.policy import network_for
@@ -39,9 +40,9 @@ TENSORS = {
 }
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_everything_comes_back(tmp_path: Path, device: torch.device) -> None:
     checkpoints = Checkpoints(tmp_path / "c")
-    checkpoints.save(12, TENSORS, {"rng": 2**127, "best": None})
+    checkpoints.save(12, TENSORS | {"a": TENSORS["a"].to(device)}, {"rng": 2**127, "best": None})
     found = checkpoints.newest()
     assert found is not None
     assert found.step == 12
@@ -130,14 +131,15 @@ class AskedEachTime(Advised):
         return (logits + self.beta * self.advice(observations) if self.now else logits), values
 
 
-def make(seed: int = 3, network=plain) -> PPO:
+def make(seed: int = 3, network=plain, device: torch.device = CPU.device) -> PPO:
     torch.set_num_threads(1)
     envs = make_vec("Toy-Grid", 4)
     stream = EnvReward()
     stream.horizon = 2
-    streams = [stream, RND((1,), 4, seed=1)]
+    streams = [stream, RND((1,), 4, seed=1, device=device)]
     config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, anneal_lr=True)
-    return PPO(envs, network(envs, seed), streams, config, total_steps=1280, seed=seed)
+    hardware = Hardware(device)
+    return PPO(envs, network(envs, seed), streams, config, total_steps=1280, seed=seed, hardware=hardware)
 
 
 class Stop(Exception):
@@ -172,9 +174,11 @@ class StopsAt(Reporter):
         return block()
 
 
-def go(path: Path, stop: float = float("inf"), network=plain) -> tuple[PPO, list[str]]:
+def go(
+    path: Path, stop: float = float("inf"), network=plain, device: torch.device = CPU.device
+) -> tuple[PPO, list[str]]:
     run = Run.create(path, stage="train-rs", config=PPOConfig())
-    ppo = make(network=network)
+    ppo = make(network=network, device=device)
     reporter = StopsAt(stop)
 
     def judge(number: int, step: int) -> float:
@@ -354,6 +358,53 @@ def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lo
     go_on(other)
     assert best.read_text() == f"step {kept} of {first}"
     run.close()
+
+
+@pytest.mark.parametrize("network", [plain, advised])
+def test_goes_on_where_it_was_on_every_device(tmp_path: Path, device: torch.device, network) -> None:
+    """On a GPU the same figures are promised, not the same bytes."""
+    whole, _ = go(tmp_path / "whole", network=network, device=device)
+    go(tmp_path / "stopped", 448, network=network, device=device)
+    ppo, said = go(tmp_path / "stopped", network=network, device=device)
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert whole.episodes == ppo.episodes
+    for a, b in zip(whole.parameters, ppo.parameters, strict=True):
+        torch.testing.assert_close(a, b)
+    assert ppo.noise.get_state().equal(whole.noise.get_state())
+
+
+def test_other_threads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(tmp_path / "run", 448)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    _, said = go(tmp_path / "run", 832)
+    assert said[0] == (
+        "this run computed on cpu, fp32, threads: 1 and goes on with cpu, fp32, threads: 2: its last digits will "
+        "differ."
+    )
+
+
+@pytest.mark.parametrize(("recorded", "told"), [("cpu, fp32", False), ("cpu, fp32, compiled", True)])
+def test_earlier_checkpoints_do_not_say_how_many_threads_there_were(tmp_path: Path, recorded: str, told: bool) -> None:
+    go(tmp_path / "run", 448)
+    found = Checkpoints(tmp_path / "run" / "checkpoints")
+    newest = found.newest()
+    found.save(newest.step, newest.tensors, newest.facts | {"hardware": recorded})
+    _, said = go(tmp_path / "run")
+    assert any("last digits" in sentence for sentence in said) == told
+    assert "exactly where it was" in said[-1]
+
+
+def test_generators_of_another_kind_of_device_begin_anew() -> None:
+    """The state of a GPU's generator means nothing to a processor's, and the other way round."""
+    tensors, counters = make().state()
+    kept = {name: np.asarray(torch.as_tensor(tensor).detach()) for name, tensor in tensors.items()}
+    kept |= {"rng.actions": np.zeros(16, np.uint8), "rng.minibatches": np.zeros(16, np.uint8)}
+    first, second = make(), make()
+    for ppo in (first, second):
+        ppo.restore(kept, counters | {"step": 64}, worlds=True)
+        ppo.iterate()
+    assert torch.equal(first.logits, second.logits)
+    assert np.array_equal(first.rollout_.actions, second.rollout_.actions)
 
 
 def test_the_checkpoint_matters(tmp_path: Path) -> None:

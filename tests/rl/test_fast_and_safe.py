@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.config import HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.envs import make_vec, toy
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.repeats import Repeats
@@ -20,15 +21,18 @@ from bkrl.reporter import Reporter
 from bkrl.rl import checkpoint, hardware
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.hardware import Hardware, choose
+from bkrl.rl.networks import ActorCritic
+from bkrl.rl.networks.advised import Advice, Advised
+from bkrl.rl.play import play
 from bkrl.rl.policy import Policy, network_for, take_weights
 from bkrl.rl.ppo import PPO, Diverged
 from bkrl.rl.streams import EnvReward
-from bkrl.rl.trainer import _Watch
+from bkrl.rl.trainer import _Watch, train
 from bkrl.run import Run
+from bkrl.stages import train_rs
 from tests.rl.kill_training import torture
 
 CONFIG = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3e-3)
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
 def make(env_id: str = "Toy-Grid", steps: int = 30_000, config: PPOConfig = CONFIG, **options) -> PPO:
@@ -68,10 +72,9 @@ def test_looking_once_is_looking_at_all() -> None:
         assert torch.allclose(a, b, atol=1e-3)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_learns_on_every_device_and_in_both_precisions(device: str, precision: str) -> None:
-    ppo = make(hardware=Hardware(torch.device(device), precision))
+def test_learns_on_every_device_and_in_both_precisions(device: torch.device, precision: str) -> None:
+    ppo = make(hardware=Hardware(device, precision))
     while not ppo.done:
         ppo.iterate()
     table = toy.table("Toy-Grid")
@@ -84,6 +87,17 @@ def test_learns_on_every_device_and_in_both_precisions(device: str, precision: s
     greedy = logits.argmax(1).cpu().numpy()
     assert np.isclose(q[np.arange(len(q)), greedy], q.max(1))[acted].all()
     assert np.abs(values[:, 0].cpu().numpy() - q.max(1))[acted].max() < 0.1
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_plays_the_same_episodes_on_every_device(tmp_path: Path, device: torch.device, greedy: bool) -> None:
+    ppo = make(hardware=Hardware(device))
+    ppo.iterate()
+    Policy(ppo.network, "Toy-Grid", "toy", ("a", "b", "c", "d")).save(tmp_path)
+    networks = [ppo.network, Policy.load(tmp_path).network]
+    here, there = (list(play(one, make_vec("Toy-Grid", 8), 12, seed=3, greedy=greedy, keep=True)) for one in networks)
+    for a, b in zip(here, there, strict=True):
+        assert np.array_equal(a.actions, b.actions)
 
 
 def test_bf16_moves_a_ratio_by_little() -> None:
@@ -139,6 +153,77 @@ def test_divergence_is_diagnosed() -> None:
         ppo.iterate()
 
 
+def test_of_several_the_first_cause_is_named() -> None:
+    """A network that says nan breaks every loss and gradient: one is named."""
+    ppo = make()
+    with torch.no_grad():
+        ppo.network.head.bias.fill_(torch.nan)
+    with pytest.raises(Diverged, match=r"the entropy of minibatch 1 of 16 is not finite \(largest reward"):
+        ppo.iterate()
+
+
+@pytest.mark.filterwarnings("error")
+def test_rewards_beyond_float32_are_diagnosed_and_nothing_else_is_said() -> None:
+    ppo = make()
+    ppo.streams[0].scale = 1e308
+    with pytest.raises(Diverged, match="value loss of minibatch 1 of 16 is not finite"):
+        ppo.iterate()
+
+
+@pytest.mark.parametrize(("rate", "what"), [(1e39, "weights after the update are not"), (1e30, "too large to learn")])
+def test_a_last_step_that_breaks_the_network_ends_the_run(tmp_path: Path, rate: float, what: str) -> None:
+    """Its losses were finite, for they were taken before it; nothing of it may be kept."""
+    settings = PPOConfig(num_envs=16, num_steps=32, num_minibatches=1, update_epochs=1, learning_rate=rate)
+    for steps in (512, 2048):  # it is the last step of the run, or a checkpoint comes next
+        out = tmp_path / str(steps)
+        config = TrainRsConfig(env="Toy-Grid", out=out, steps=steps, eval_episodes=4, checkpoint_every=1, ppo=settings)
+        for _ in range(2):
+            with pytest.raises(Diverged, match=f"diverged at step 512: .*{what}"):
+                train_rs.run(config, Listening())
+            assert [path.name for path in out.glob("checkpoints/step-*")] == ["step-000000000000"]
+            assert not (out / "policy.safetensors").exists()
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    network = make().network
+    policy = Policy(network, "Toy-Grid", "toy", ("a", "b"))
+    silent = Advised(network, Advice(make(seed=1).network, float("inf")), weight=1.0, until=10)
+    replace(policy, network=silent).save(tmp_path, "silent")
+    assert Policy.load(tmp_path, "silent").network.advice.scale == torch.inf  # which is no fault
+    with torch.no_grad():
+        network.head.bias[0] = torch.nan
+    policy.save(tmp_path)
+    with pytest.raises(InputError, match="weights that are not finite"):
+        Policy.load(tmp_path)
+    with pytest.raises(InputError, match="--init-from: .* weights that are not finite"):
+        take_weights(make().network, tmp_path / "policy.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("cause", "mend"),
+    [(ImportError("a/b.main.so: file too short"), "Remove .*torchinductor"), ("no compiler", r"Install g\+\+")],
+)
+def test_what_the_compiler_of_torch_cannot_do_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception | str, mend: str
+) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    class Failed(TorchDynamoException):
+        inner_exception = InvalidCxxCompiler() if isinstance(cause, str) else cause
+
+    def fail(observations: torch.Tensor) -> None:
+        raise Failed
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torchinductor"))
+    monkeypatch.setattr(ActorCritic, "compile", lambda self, dynamic: setattr(self, "forward", fail))
+    ppo = make(hardware=Hardware(compile=True))
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    with pytest.raises(RunFailed, match=f"--compile: .*{mend}.* leave --compile out"):
+        train(ppo, run, Listening(), title="", checkpoint_every=10**6, milestones=[], at_milestone=lambda *at: None)
+    run.close()
+
+
 class _Paying:
     def __init__(self, envs) -> None:
         self.envs = envs
@@ -176,6 +261,35 @@ def test_warnings_come_once_each() -> None:
     assert all("--" in text for text in reporter.warned)  # each says what to do
     _Watch(progress, reporter)(calm | {"ppo/approx_kl": 0.9}, ppo)
     assert len(reporter.warned) == 3  # nor again after a restart
+
+
+@pytest.mark.parametrize(
+    ("scale", "rate", "said"), [(1.0, 3e-3, None), (1.0, 1.0, "exploded"), (1e6, 3e-3, "rewards are so large")]
+)
+def test_values_out_of_reach_are_told_at_once(scale: float, rate: float, said: str | None) -> None:
+    """What a critic that says 0 would lose is known from the first rollout on."""
+    reporter, ppo = Listening(), make(config=PPOConfig(num_envs=16, num_steps=64, learning_rate=rate))
+    ppo.streams[0].scale = scale
+    watch = _Watch({}, reporter)
+    for _ in range(5):
+        watch(ppo.iterate(), ppo)
+    about = [text for text in reporter.warned if "value loss" in text]
+    assert len(about) == (said is not None)
+    assert said is None or (about[0].startswith("step 1,024") and said in about[0])
+
+
+def test_rewards_that_are_found_late_are_no_explosion() -> None:
+    """A critic that has only seen nothing loses, on the first large rewards, what one that says 0 would."""
+    reporter, ppo = Listening(), make()
+    watch = _Watch({}, reporter)
+    calm = {"ppo/entropy": 1.0, "ppo/approx_kl": 0.01, "ppo/value_loss": 1e-4}
+    for _ in range(25):
+        watch(calm, ppo)
+    ppo.ignorant_loss = torch.tensor(4.0)
+    watch(calm | {"ppo/value_loss": 3.0}, ppo)
+    ppo.ignorant_loss = torch.tensor(0.0)  # and lost again: what was learnt of them is no explosion either
+    watch(calm | {"ppo/value_loss": 3.0}, ppo)
+    assert not reporter.warned
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

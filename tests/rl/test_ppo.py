@@ -12,6 +12,7 @@ import torch
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec, toy
 from bkrl.errors import UsageError
+from bkrl.rl.hardware import Hardware
 from bkrl.rl.policy import network_for
 from bkrl.rl.ppo import PPO, Diverged
 from bkrl.rl.streams import EnvReward
@@ -46,9 +47,10 @@ def test_solves_toy_worlds(env_id: str, seed: int) -> None:
         assert np.abs(values[:, 0].numpy() - q.max(1))[acted].max() < 0.1
 
 
-def test_first_minibatch_ratio_is_1() -> None:
+def test_first_minibatch_ratio_is_1(device: torch.device) -> None:
     """Before the first gradient step the new policy is the old one: the ratio is 1, the KL 0, nothing is clipped."""
-    ppo = make_ppo("Toy-Grid", config=PPOConfig(num_envs=16, num_steps=64, num_minibatches=1, update_epochs=1))
+    config = PPOConfig(num_envs=16, num_steps=64, num_minibatches=1, update_epochs=1)
+    ppo = make_ppo("Toy-Grid", config=config, hardware=Hardware(device))
     metrics = ppo.iterate()
     assert abs(metrics["ppo/approx_kl"]) < 1e-6
     assert metrics["ppo/clip_fraction"] == 0.0
@@ -83,18 +85,19 @@ def test_history_reaches_across_rollouts() -> None:
     assert np.array_equal(windows.observations[:, -1], tail[-1])
 
 
-def test_stored_observations_are_what_the_policy_saw() -> None:
+def test_stored_observations_are_what_the_policy_saw(device: torch.device) -> None:
     """Without history, with it, and over autoresets, row t of storage and the logits of row t belong together."""
     for horizon in (0, 4):
         stream = EnvReward()
         stream.horizon = horizon
-        ppo = make_ppo("Toy-Grid", streams=[stream])
+        ppo = make_ppo("Toy-Grid", streams=[stream], hardware=Hardware(device))
         ppo.iterate()
         clock = _NoClock()
         ppo.rollout(clock)
         r = ppo.rollout_
         with torch.no_grad():
-            logits, values = ppo.network(torch.from_numpy(r.observations[horizon : horizon + 64]).flatten(0, 1))
+            seen = torch.from_numpy(r.observations[horizon : horizon + 64]).flatten(0, 1)
+            logits, values = ppo.network(seen.to(device))
         assert torch.allclose(logits.view(64, 16, -1), ppo.logits, atol=1e-5)
         assert torch.allclose(values.view(64, 16, -1), ppo.values, atol=1e-5)
 
@@ -119,8 +122,6 @@ def test_options() -> None:
     assert annealed.iterate()["ppo/learning_rate"] == pytest.approx(5e-4)
     held = make_ppo("Toy-Chain", config=PPOConfig(num_envs=16, num_steps=64, target_kl=1e-9))
     assert held.iterate()["ppo/epochs"] == 1
-    clipped = make_ppo("Toy-Chain", clip_vloss=True)
-    assert np.isfinite(clipped.iterate()["ppo/value_loss"])
     with pytest.raises(UsageError, match="do not divide into 7"):
         PPOConfig(num_minibatches=7)
     with pytest.raises(UsageError, match="nothing to compare with"):

@@ -42,14 +42,14 @@ def learn(stream: RND, record: Rollout, epochs: int) -> None:
     for _ in range(epochs):
         for batch in torch.randperm(steps, generator=generator).split(64):
             optimizer.zero_grad()
-            stream.loss(batch).backward()
+            stream.loss(batch.to(stream.device)).backward()
             optimizer.step()
 
 
-def test_novelty_falls_on_the_seen_and_not_on_the_unseen() -> None:
+def test_novelty_falls_on_the_seen_and_not_on_the_unseen(device: torch.device) -> None:
     rng = np.random.default_rng(0)
     seen = rollout(np.repeat(views(rng, 0, 8), 33, axis=0))
-    stream = RND((7, 7, 3), 8, seed=1, update_proportion=1.0)
+    stream = RND((7, 7, 3), 8, seed=1, update_proportion=1.0, device=device)
     stream.rewards(seen)
     before = stream.metrics()["rnd/novelty"]
     learn(stream, seen, 30)
@@ -61,34 +61,47 @@ def test_novelty_falls_on_the_seen_and_not_on_the_unseen() -> None:
     assert unseen > 10 * after
 
 
-def test_training_lowers_the_very_number_that_is_scored() -> None:
+def test_training_lowers_the_very_number_that_is_scored(device: torch.device) -> None:
     """The loss over all steps is the mean novelty: same observations, same normalisation, same clipping (B31)."""
     record = rollout(views(np.random.default_rng(0), 16, 4))
-    stream = RND((7, 7, 3), 4, seed=1, update_proportion=1.0)
+    stream = RND((7, 7, 3), 4, seed=1, update_proportion=1.0, device=device)
     stream.rewards(record)
-    loss = float(stream.loss(torch.arange(64)).detach())
+    loss = float(stream.loss(torch.arange(64, device=device)).detach())
     assert loss == pytest.approx(stream.metrics()["rnd/novelty"], rel=1e-5)
 
 
-def test_repeats_weigh_as_often_as_they_came() -> None:
+def test_repeats_weigh_as_often_as_they_came(device: torch.device) -> None:
     """Loss and gradients are those of going through every step of the part, one by one."""
     rng = np.random.default_rng(0)
     few = rng.integers(0, 6, (5, 7, 7, 3)).astype(np.uint8)
     record = rollout(few[rng.integers(0, 5, (17, 4))])
-    stream = RND((7, 7, 3), 4, seed=1, update_proportion=0.5)
+    stream = RND((7, 7, 3), 4, seed=1, update_proportion=0.5, device=device)
     stream.rewards(record)
-    index = torch.from_numpy(rng.permutation(64)[:40])
+    index = torch.from_numpy(rng.permutation(64)[:40]).to(device)
     stream.loss(index).backward()
     found = [parameter.grad.clone() for parameter in stream.parameters()]
     stream.predictor.zero_grad()
-    steps = torch.from_numpy(next_observations(record).reshape(64, 7, 7, 3))[index[:20]]
+    steps = torch.from_numpy(next_observations(record).reshape(64, 7, 7, 3)).to(device)[index[:20]]
     inputs = stream._normalised(steps)
     naive = torch.stack([(stream.predictor(x[None]) - stream.target(x[None])).square().mean() for x in inputs]).mean()
     naive.backward()
     assert float(stream.loss(index).detach()) == pytest.approx(float(naive.detach()), rel=1e-5)
     for one, parameter in zip(found, stream.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-6)
-    assert len(stream._inputs) == len(np.unique(steps.numpy().reshape(20, -1), axis=0)) == 5
+    assert len(stream._inputs) == len(np.unique(steps.cpu().numpy().reshape(20, -1), axis=0)) == 5
+
+
+def test_a_gpu_is_not_asked_which_observations_are_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To answer it would have to be waited for in each minibatch; it sums up the same errors."""
+    rng = np.random.default_rng(0)
+    few = rng.integers(0, 6, (5, 7, 7, 3)).astype(np.uint8)
+    stream = RND((7, 7, 3), 4, seed=1, update_proportion=0.5)
+    stream.rewards(rollout(few[rng.integers(0, 5, (17, 4))]))
+    index = torch.from_numpy(rng.permutation(64)[:40])
+    once = float(stream.loss(index).detach())
+    stream.device = torch.device("cuda")  # its tensors stay where they are
+    monkeypatch.delattr(torch.Tensor, "unique")
+    assert float(stream.loss(index).detach()) == pytest.approx(once, rel=1e-5)
 
 
 def test_scores_the_next_observation_and_the_true_last_one() -> None:
@@ -141,17 +154,10 @@ def test_moments_are_those_of_all_that_was_seen() -> None:
     assert np.allclose(moments.std, np.concatenate(batches).std(0))
 
 
-def test_state_goes_back() -> None:
+def test_state_goes_back(device: torch.device) -> None:
     rng = np.random.default_rng(0)
-    one, two = RND((7, 7, 3), 4, seed=1), RND((7, 7, 3), 4, seed=2)
+    one, two = (RND((7, 7, 3), 4, seed=seed, device=device) for seed in (1, 2))
     learn(one, rollout(views(rng, 16, 4)), 2)
-    two.restore({key: np.asarray(value) for key, value in one.state().items()})
+    two.restore({key: np.asarray(torch.as_tensor(value).cpu()) for key, value in one.state().items()})
     record = rollout(views(rng, 16, 4))
     assert np.array_equal(one.rewards(record), two.rewards(record))
-
-
-def test_pictures() -> None:
-    record = rollout(np.random.default_rng(0).integers(0, 256, (3, 2, 64, 64, 3)).astype(np.uint8))
-    stream = RND((64, 64, 3), 2, seed=1)
-    assert stream.rewards(record).shape == (2, 2)
-    stream.loss(torch.arange(4)).backward()

@@ -13,6 +13,7 @@ import torch
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec
 from bkrl.potentials.stream import ShapedReward
+from bkrl.rl.hardware import CPU, Hardware
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.ppo import PPO
 from bkrl.windows import Windows
@@ -29,7 +30,8 @@ class Places(ActorCritic):
         self.num_actions = num_actions
 
     def forward(self, observations):
-        return torch.zeros(len(observations), self.num_actions), self.table[observations[:, 0].long()].unsqueeze(1)
+        logits = torch.zeros(len(observations), self.num_actions, device=observations.device)
+        return logits, self.table[observations[:, 0].long()].unsqueeze(1)
 
 
 class OfThePlace:
@@ -42,23 +44,25 @@ class OfThePlace:
         return self.values[windows.observations[:, -1, 0]]
 
 
-def advantages(env_id: str, values: np.ndarray, phi: np.ndarray) -> tuple[np.ndarray, PPO]:
+def advantages(
+    env_id: str, values: np.ndarray, phi: np.ndarray, device: torch.device = CPU.device
+) -> tuple[np.ndarray, PPO]:
     config = PPOConfig(num_envs=4, num_steps=60, num_minibatches=1, gamma=GAMMA, learning_rate=0.0)
     envs = make_vec(env_id, 4)
     stream = ShapedReward(OfThePlace(phi), GAMMA)
     network = Places(values - phi, int(envs.single_action_space.n))
-    ppo = PPO(envs, network, [stream], config, total_steps=10**6, seed=1)
+    ppo = PPO(envs, network, [stream], config, total_steps=10**6, seed=1, hardware=Hardware(device))
     ppo.iterate()
-    return ppo.advantages()[0].numpy(), ppo
+    return ppo.advantages()[0].cpu().numpy(), ppo
 
 
 @pytest.mark.parametrize("env_id", ["Toy-TwoExits", "Toy-Grid", "Toy-Endless"])
-def test_advantages_are_the_unshaped_ones(env_id: str) -> None:
+def test_advantages_are_the_unshaped_ones(env_id: str, device: torch.device) -> None:
     rng = np.random.default_rng(0)
     places = make_vec(env_id, 1).single_observation_space.high[0] + 1
     values, phi = rng.normal(size=places), -rng.random(places)
-    plain, ppo = advantages(env_id, values, np.zeros(places))
-    shaped, _ = advantages(env_id, values, phi)
+    plain, ppo = advantages(env_id, values, np.zeros(places), device)
+    shaped, _ = advantages(env_id, values, phi, device)
     assert ppo.rollout_.truncated.any() or ppo.rollout_.terminated.any()
     assert np.allclose(plain, shaped, atol=1e-4)
 

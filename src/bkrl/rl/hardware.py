@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from bkrl.config import HardwareConfig
-from bkrl.errors import UsageError
+from bkrl.errors import RunFailed, UsageError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,32 @@ class Hardware:
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Where a compiled network runs; it is compiled at its first calls, so what that needs is missed only there.
+
+        Raises:
+            RunFailed: torch has no compiler that works, or cannot load what it keeps of an earlier run.
+        """
+        if not self.compile:
+            yield
+            return
+        from torch._dynamo.exc import TorchDynamoException  # loaded anyway, for seconds, by whoever compiles
+        from torch._inductor.codecache import cache_dir
+        from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+        try:
+            yield
+        except (TorchDynamoException, CppCompileError, InvalidCxxCompiler) as error:
+            cause = getattr(error, "inner_exception", error)
+            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".:")
+            mend = f"Remove {cache_dir()}, where a run that was killed may have left half a file"
+            if isinstance(cause, InvalidCxxCompiler):
+                mend = "Install g++"
+            raise RunFailed(
+                f"--compile: {reason}. {mend}, and run the same command again; or leave --compile out."
+            ) from None
 
 
 CPU = Hardware()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import safetensors.torch
 from gymnasium import spaces
 from safetensors import SafetensorError
+from torch import Tensor
 
 from bkrl.envs.crafter import layout
 from bkrl.envs.vector import WorldVectorEnv
@@ -72,8 +73,13 @@ class Policy:
             tensors = safetensors.torch.load(weights.read_bytes())
         except SafetensorError as error:
             raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
+        network = rebuild_network(document["network"], tensors)
+        if not _finite(network, tensors):
+            raise InputError(
+                f"{weights} holds weights that are not finite; train the policy again with a smaller --learning-rate."
+            )
         return cls(
-            network=rebuild_network(document["network"], tensors),
+            network=network,
             env_id=document["env_id"],
             family=document["family"],
             action_names=tuple(document["action_names"]),
@@ -108,7 +114,14 @@ def take_weights(network: ActorCritic, source: Path) -> None:
                 f"there and {wanted.get(name)} here; choose the same --network, --view, world family and reward "
                 "streams."
             )
+    if not _finite(network, tensors):
+        raise InputError(f"--init-from: {source} holds weights that are not finite; start from another policy.")
     network.load_state_dict(tensors)
+
+
+def _finite(network: ActorCritic, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether all parameters are; buffers need not be (advice that says nothing has an infinite scale)."""
+    return all(bool(tensors[name].isfinite().all()) for name, _ in network.named_parameters())
 
 
 def observation_options(world: World, network: str, view: str | None = None) -> tuple[dict[str, Any], str]:

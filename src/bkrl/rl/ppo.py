@@ -30,7 +30,7 @@ from bkrl.windows import Rollout
 
 
 class Diverged(RunFailed):
-    """A loss or gradient is no longer finite; nothing after the last checkpoint can be trusted."""
+    """A loss, a gradient or the network is no longer finite; nothing after the last checkpoint can be trusted."""
 
 
 class PPO:
@@ -42,7 +42,6 @@ class PPO:
         streams: what the policy is paid in.
         config: hyper-parameters.
         total_steps: world steps to train for; the last iteration may go past it by less than one rollout.
-        clip_vloss: clip the change of the values too, by `clip_coef`.
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
         seed: of the worlds, the action noise and the minibatches, each from its own named stream.
@@ -58,7 +57,6 @@ class PPO:
         config: PPOConfig,
         *,
         total_steps: int,
-        clip_vloss: bool = False,
         bootstrap_truncated: bool = True,
         seed: int = 0,
         hardware: Hardware = CPU,
@@ -68,8 +66,7 @@ class PPO:
         if envs.num_envs != N:
             raise ValueError(f"{envs.num_envs} worlds for a configuration of {N}")
         self.envs, self.streams, self.config, self.view = envs, list(streams), config, view
-        self.total_steps, self.clip_vloss, self.seed = total_steps, clip_vloss, seed
-        self.bootstrap_truncated = bootstrap_truncated
+        self.total_steps, self.seed, self.bootstrap_truncated = total_steps, seed, bootstrap_truncated
         self.hardware, self.device = hardware, hardware.device
         self.network = network.to(self.device)
         if hardware.compile:
@@ -121,6 +118,8 @@ class PPO:
         self.step = 0  # world steps taken
         self.episodes = 0  # episodes finished
         self.iteration = 0
+        # The value loss of a critic that says 0 everywhere, on the rewards of the last rollout.
+        self.ignorant_loss = torch.zeros((), dtype=torch.float64, device=self.device)
 
     @property
     def done(self) -> bool:
@@ -131,14 +130,16 @@ class PPO:
         """One iteration; returns its metrics. `time/…` are seconds.
 
         Raises:
-            Diverged: a loss or gradient is not finite.
+            Diverged: a loss, a gradient or the network that they leave is not finite.
         """
         clock = _Clock()
         self.network.at_step(self.step)
         with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
             metrics = self.rollout(clock)
         for k, stream in enumerate(self.streams):
-            self.rewards_[:, :, k] = torch.from_numpy(stream.rewards(self.rollout_)).to(self.device)
+            with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
+                rewards = stream.rewards(self.rollout_)
+            self.rewards_[:, :, k] = torch.from_numpy(rewards).to(self.device)
             if isinstance(stream, MeasuringStream):
                 metrics |= stream.metrics()
         clock.lap("potential")
@@ -254,6 +255,9 @@ class PPO:
         cut = torch.from_numpy(r.final_index[ends_truncated]).to(self.device)
         flat[cut] = torch.where(self.episodic, boundary[N:], flat[cut])
         advantages = gae(self.rewards_, self.values, next_values, ended, self.gamma, self.config.gae_lambda)
+        nothing = torch.zeros_like(self.values)
+        paid = gae(self.rewards_, nothing, nothing, ended, self.gamma, 1.0)
+        self.ignorant_loss = 0.5 * paid.double().square().sum(-1).mean()
         return advantages, advantages + self.values
 
     # ----------------------------------------------------------------------------------------------------- update
@@ -300,11 +304,7 @@ class PPO:
                 clipped = ratio.clamp(1 - c.clip_coef, 1 + c.clip_coef)
                 policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
 
-                error = (values - b_returns[mb]).square()
-                if self.clip_vloss:
-                    near = b_values[mb] + (values - b_values[mb]).clamp(-c.clip_coef, c.clip_coef)
-                    error = torch.maximum(error, (near - b_returns[mb]).square())
-                value_loss = 0.5 * error.sum(-1).mean()
+                value_loss = 0.5 * (values - b_returns[mb]).square().sum(-1).mean()
 
                 loss = policy_loss + c.vf_coef * value_loss - c.ent_coef * entropy
                 for learner in self.learners:
@@ -325,7 +325,8 @@ class PPO:
 
         table, grad_norm = torch.stack(figures), torch.stack(norms)
         if not bool(torch.isfinite(table).all() & torch.isfinite(grad_norm).all()):
-            raise Diverged(self._diagnosis(table, grad_norm))
+            raise Diverged(self._diagnosis(self._broken(table, grad_norm)))
+        self._check_network()
         mean, variance = table.mean(0).tolist(), b_returns[:, 0].var()
         unexplained = (b_returns[:, 0] - b_values[:, 0]).var() / variance
         return {
@@ -353,23 +354,46 @@ class PPO:
             return None
         return shift.new_zeros(len(b_obs), shift.shape[1]).index_copy_(0, looked_at, shift)
 
-    def _diagnosis(self, table: Tensor, grad_norm: Tensor) -> str:
-        """What was not finite first, and how large the rewards and values were that it was computed from."""
-        named = dict(zip(("loss", "policy loss", "value loss", "entropy", "KL", "clip fraction"), table.T, strict=True))
-        named["gradient"] = grad_norm.sum(1)
+    @torch.no_grad()
+    def _check_network(self) -> None:
+        """Diverged, if the last step left weights that are not finite, or that say something too large to learn from.
+
+        The losses were taken before that step, so they do not show what it did.
+        """
+        with self.hardware.autocast():
+            logits, values = self.network.learnt(torch.from_numpy(self.seen[-1]).to(self.device))
+        said = torch.cat([logits, values], 1).square()  # the value loss squares what it is told
+        finite = torch.stack([p.isfinite().all() for p in self.parameters]).all()
+        if not bool(finite & said.isfinite().all()):
+            huge = "logits and values after the update are too large to learn from"
+            raise Diverged(self._diagnosis(huge if bool(finite) else "weights after the update are not finite"))
+
+    def _broken(self, table: Tensor, grad_norm: Tensor) -> str:
+        """What was not finite first; of several in one minibatch the one that the others are computed from."""
+        loss, policy_loss, value_loss, entropy, kl, _ = table.T
+        named = {
+            "entropy": entropy,
+            "value loss": value_loss,
+            "policy loss": policy_loss,
+            "KL": kl,
+            "loss": loss,
+            "gradient": grad_norm.sum(1),
+        }
         broken = {
             name: int((~column.isfinite()).nonzero()[0])
             for name, column in named.items()
             if not column.isfinite().all()
         }
-        first = min(broken.values())
-        what = " and ".join(name for name, number in broken.items() if number == first)
+        first = min(broken, key=broken.__getitem__)
+        return f"{first} of minibatch {broken[first] + 1} of {len(table)} is not finite"
+
+    def _diagnosis(self, what: str) -> str:
+        """What is wrong, and how large the rewards and values were that it was computed from."""
         rewards, values = float(self.rewards_.abs().max()), float(self.values.abs().max())
         return (
-            f"Training diverged at step {self.step:,}: the {what} of minibatch {first + 1} of {len(table)} is not "
-            f"finite (largest reward {rewards:.3g}, largest value {values:.3g}). The last checkpoint is from before "
-            "this. Start anew with a smaller --learning-rate or --reward-scale; --init-from takes over the weights "
-            "of an earlier run."
+            f"Training diverged at step {self.step:,}: the {what} (largest reward {rewards:.3g}, largest value "
+            f"{values:.3g}). The same command would come to the same end: begin again with --fresh and a smaller "
+            "--learning-rate or --reward-scale."
         )
 
     # ------------------------------------------------------------------------------------------------------ state
@@ -410,12 +434,14 @@ class PPO:
             prefix = f"optimizer.{index}."
             state = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in tensors.items() if k.startswith(prefix)}
             if state:
-                self.optimizer.state[parameter] = {
-                    k: v.clone().to(self.device if k != "step" else parameter.device) for k, v in state.items()
-                }
-        self.noise.set_state(torch.from_numpy(tensors["rng.actions"]))
-        self.shuffle.set_state(torch.from_numpy(tensors["rng.minibatches"]))
+                self.optimizer.state[parameter] = {k: v.clone().to(self.device) for k, v in state.items()}
         self.step, self.episodes = int(counters["step"]), int(counters["episodes"])
+        for name, generator in (("actions", self.noise), ("minibatches", self.shuffle)):
+            kept = torch.from_numpy(tensors[f"rng.{name}"])
+            if kept.shape == generator.get_state().shape:
+                generator.set_state(kept)
+            else:  # of another kind of device, whose generators are others
+                generator.manual_seed(derive_seed(self.seed, name, self.step))
         self.iteration = int(counters["iteration"])
         if worlds:
             T, H, r = self.config.num_steps, self.rollout_.horizon, self.rollout_

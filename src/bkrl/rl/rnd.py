@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.repeats import distinct_rows
-from bkrl.rl.networks import is_image
 from bkrl.windows import Rollout
 
 _CHUNK = 4096
@@ -53,7 +52,7 @@ class RND:
     """The novelty stream.
 
     Args:
-        obs_shape: of the observations in the rollout.
+        obs_shape: of the observations in the rollout, which are symbols whatever the policy sees.
         num_envs: N.
         gamma: discount of novelty.
         coef: weight of its advantage.
@@ -136,6 +135,8 @@ class RND:
     def loss(self, index: Tensor) -> Tensor:
         """Mean squared error on a part of the minibatch. `index` comes shuffled, so its first part is a random part."""
         places = self._places[index[: math.ceil(self.update_proportion * len(index))]]
+        if self.device.type != "cpu":  # a GPU predicts the repeats sooner than it hears that they are some
+            return (self.predictor(self._inputs[places]) - self._targets[places]).square().mean()
         which, times = places.unique(return_counts=True)
         errors = (self.predictor(self._inputs[which]) - self._targets[which]).square().mean(1)
         return errors @ times.to(errors.dtype) / len(places)
@@ -183,30 +184,17 @@ def next_observations(rollout: Rollout) -> np.ndarray:
     return following
 
 
-class _ChannelsFirst(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images.permute(0, 3, 1, 2)
-
-
 def _network(
     obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator
 ) -> nn.Sequential:
-    layers: list[nn.Module]
-    if is_image(obs_shape):
-        layers = [_ChannelsFirst()]
-        for inputs, channels, kernel, stride in ((obs_shape[2], 16, 8, 4), (16, 32, 4, 2)):
-            layers += [nn.utils.skip_init(nn.Conv2d, inputs, channels, kernel, stride=stride), nn.ReLU()]
-        layers.append(nn.Flatten())
-        rows, columns = (((side - 8) // 4 + 1 - 4) // 2 + 1 for side in obs_shape[:2])
-        width = 32 * rows * columns
-    else:
-        layers, width = [nn.Flatten()], math.prod(obs_shape)
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(obs_shape)
     for _ in range(depth):
         layers += [nn.utils.skip_init(nn.Linear, width, hidden), nn.ReLU()]
         width = hidden
     network = nn.Sequential(*layers, nn.utils.skip_init(nn.Linear, width, outputs))
     for module in network:
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, nn.Linear):
             nn.init.orthogonal_(module.weight, math.sqrt(2), generator=generator)
-            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+            nn.init.zeros_(module.bias)
     return network

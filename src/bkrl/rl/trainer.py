@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import os
 import signal
-import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from bkrl.errors import InputError
 from bkrl.files import atomic_write
@@ -59,8 +58,9 @@ def train(
             it puts back those that were the best where it begins.
 
     Raises:
-        Diverged: a loss or gradient is not finite; the last good checkpoint stays.
+        Diverged: a loss, a gradient or the network is not finite; the last checkpoint is from before that.
         InputError: metrics.jsonl is shorter than it was at the checkpoint to go on from.
+        RunFailed: a checkpoint cannot be written, or the network not be compiled.
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
     checkpoints = Checkpoints(run.file("checkpoints"))
@@ -68,7 +68,8 @@ def train(
     watch = _Watch(progress, reporter)
     saved_at = ppo.step
     started, first_step = time.perf_counter(), ppo.step
-    with _patience() as interrupted, reporter.progress(title, ppo.total_steps) as update:
+    progress_line = reporter.progress(title, ppo.total_steps)
+    with _patience() as interrupted, ppo.hardware.compiling(), progress_line as update:
         while True:
             best = False
             while progress["milestones"] < len(milestones) and ppo.step >= milestones[progress["milestones"]]:
@@ -162,7 +163,7 @@ def _resume(
     else:
         ppo.restart_worlds()
     began, now = found.facts["hardware"], _describe(ppo)
-    if began != now:
+    if began not in (now, now.partition(_THREADS)[0]):  # earlier checkpoints do not say how many threads there were
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
     how = "exactly where it was" if exact else "with fresh episodes, because these worlds cannot be saved"
     reporter.say(f"continuing at step {ppo.step:,}, {how}")
@@ -172,8 +173,14 @@ def _resume(
     return dict(found.facts["progress"]), best_files
 
 
+_THREADS = ", threads: "
+
+
 def _describe(ppo: PPO) -> str:
-    return f"{ppo.device.type}, {ppo.hardware.precision}{', compiled' if ppo.hardware.compile else ''}"
+    """All that the last digits hang on, apart from the settings of the run."""
+    compiled = ", compiled" if ppo.hardware.compile else ""
+    threads = f"{_THREADS}{torch.get_num_threads()}" if ppo.device.type == "cpu" else ""
+    return f"{ppo.device.type}, {ppo.hardware.precision}{compiled}{threads}"
 
 
 def _under(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -202,13 +209,17 @@ def _note(figures: dict[str, float], score: float | None) -> str:
     return f"success {figures['rollout/success_rate']:.2f}, return {figures['rollout/return']:.2f}"
 
 
+_DROWNING = 1e4
+"""A value loss beside which the policy's, about 1 whatever the rewards are, moves nothing."""
+
+
 class _Watch:
     """Says, once in a run for each, what usually means that it is lost."""
 
     def __init__(self, progress: dict[str, Any], reporter: Reporter) -> None:
+        self.progress, self.reporter = progress, reporter
         self.warned: list[str] = progress.setdefault("warned", [])
-        self.reporter = reporter
-        self.value_losses: deque[float] = deque(maxlen=20)
+        progress.setdefault("ignorant_loss", 0.0)  # the largest so far: rewards may cease, their values stay a while
 
     def __call__(self, figures: dict[str, float], ppo: PPO) -> None:
         success = figures.get("rollout/success_rate", 1.0)
@@ -227,16 +238,21 @@ class _Watch:
                 f"an update moved the policy very far (KL {kl:.2f}); a smaller --learning-rate or --target-kl 0.03 "
                 "would hold it",
             )
-        # Rewards that are found for the first time raise the loss from nothing; only a large one is a sign.
-        usual = statistics.median(self.value_losses) if len(self.value_losses) == 20 else math.inf
-        if value_loss > max(1.0, 100 * usual):
+        ignorant = self.progress["ignorant_loss"] = max(self.progress["ignorant_loss"], float(ppo.ignorant_loss))
+        if value_loss > max(1.0, 100 * ignorant):
             self._say(
                 "value",
                 ppo.step,
-                f"the value loss has exploded ({value_loss:.3g}, usually {usual:.3g}); a smaller --learning-rate or "
-                "--reward-scale keeps values in reach",
+                f"the value loss has exploded ({value_loss:.3g}, and {ignorant:.3g} if all values were 0); a smaller "
+                "--learning-rate or --reward-scale keeps values in reach",
             )
-        self.value_losses.append(value_loss)
+        elif value_loss > _DROWNING:
+            self._say(
+                "scale",
+                ppo.step,
+                f"rewards are so large that the value loss ({value_loss:.3g}) drowns the policy's, with which it "
+                "shares every step; a smaller --reward-scale keeps values in reach",
+            )
 
     def _say(self, sign: str, step: int, sentence: str) -> None:
         if sign not in self.warned:
