@@ -334,9 +334,10 @@ def test_an_exit_code_does_not_depend_on_who_reads_stderr(place):
     assert done.returncode == 3
 
 
-def test_work_goes_on_when_nobody_reads_its_progress(tmp_path):
+@pytest.mark.parametrize("reader", ["2>/dev/full", "2>&1 | true", "2>&1 | head -1"])
+def test_work_goes_on_when_nobody_reads_its_progress(reader, tmp_path):
     made = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128 --eval-episodes 2"
-    command = f"{sys.executable} -m bkrl {made} --out {tmp_path / 'run'} 2>/dev/full"
+    command = f"set -o pipefail; {sys.executable} -m bkrl {made} --out {tmp_path / 'run'} {reader}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 0
     assert Run.open(tmp_path / "run").complete
