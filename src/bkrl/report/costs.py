@@ -18,9 +18,15 @@ from bkrl.report.provenance import STAGES, Chain, Node
 def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:
     """The stages that have runs, with them; reports cost nothing."""
     for stage in STAGES:
-        nodes = [node for node in chain.of(stage) if node.run is not None]
+        nodes = [node for node in chain.of(stage) if node.run is not None and not _repeats(chain, node)]
         if nodes and stage != "report":
             yield stage, nodes
+
+
+def _repeats(chain: Chain, node: Node) -> bool:
+    """Whether a label run only joins what its shards, which are here too, were answered."""
+    shards = [link for link in node.links if link.name != "dataset"] if "merged" in node.facts else []
+    return bool(shards) and all(link.found is not None and chain.nodes[link.found].sound for link in shards)
 
 
 def costs(chain: Chain) -> list[dict[str, Any]]:
