@@ -16,6 +16,7 @@ from bkrl.config import CollectConfig, EvaluateConfig, PPOConfig, TrainRsConfig
 from bkrl.dataset import Dataset
 from bkrl.envs import make_vec
 from bkrl.errors import InputError, UsageError
+from bkrl.executors import shell
 from bkrl.files import read_json, to_json
 from bkrl.reporter import Reporter
 from bkrl.rl.policy import Policy
@@ -148,6 +149,8 @@ train_rs = { env = "A", view = "%s" }
 
 def test_a_study_chooses_the_view(tmp_path: Path) -> None:
     found = plan(tomllib.loads(STUDY % "image"), tmp_path)
-    assert [cell.config.view for cell in found.cells if cell.stage in ("collect", "train_rs")] == ["image", "image"]
+    seeing = [cell for cell in found.cells if cell.stage in ("collect", "train_rs")]
+    assert [cell.config.view for cell in seeing] == ["image", "image"]
+    assert all("--view image" in shell.command(cell) for cell in seeing)
     with pytest.raises(UsageError, match="'view' in TrainRsConfig"):
         plan(tomllib.loads(STUDY % "imag"), tmp_path)
