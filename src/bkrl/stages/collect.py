@@ -38,7 +38,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
 
     Raises:
         UsageError: both reward weights are 0, or settings that cannot work.
-        Diverged: a loss is not finite; the last good checkpoint is kept.
+        Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
     facts = world(config.env)
     if config.ext_coef == 0 and config.int_coef == 0:

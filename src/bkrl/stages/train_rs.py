@@ -49,7 +49,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     Raises:
         UsageError: an algorithm and a potential that do not belong together, or settings that cannot work.
         InputError: the potential is missing, damaged or made for another family of worlds.
-        Diverged: a loss is not finite; the last good checkpoint is kept, the same command continues from it.
+        Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
     facts = world(config.env)
     check_tracker(config.track)
