@@ -16,7 +16,7 @@ import time
 import numpy as np
 import torch
 
-from bkrl.config import PPOConfig
+from bkrl.config import ExplorerConfig
 from training import our_run
 
 ENVS = ("BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-PlaceCraftingTable")
@@ -24,7 +24,7 @@ ENVS = ("BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-PlaceCraftingTabl
 
 def explore(env_id: str, steps: int, seed: int) -> dict[str, float]:
     """One explorer's distinct views, successes, and steps a second of processor time."""
-    ppo = our_run(env_id, "compact", PPOConfig(), novelty=True, seed=seed)
+    ppo = our_run(env_id, "compact", ExplorerConfig(), novelty=True, seed=seed)
     seen: set[bytes] = set()
     successes, start = 0.0, time.process_time()
     while ppo.step < steps:

@@ -14,7 +14,7 @@ For BabyAI (RedBall-S20), and with `crafter_` before the name for Crafter (place
   it, which is what a user of the published code has: the noise its terrain is made of in pure Python.
   `…_ratio_numba`: the kinder case that numba happens to be installed too and compiles that noise (bkrl needs numba, so
   beside it it does). Which of the two runs is checked on the noise function itself.
-* `collect_fraction`: the compact network paid for novelty (RND), over the same paid by the world; one thread.
+* `collect_fraction`: the explorer of `bkrl collect`, paid for novelty (RND), over it paid by the world; one thread.
 * `…_share_…`: where our two runs spend their time.
 
 The sides take turns, so that other work on the machine hits all of them; a ratio is the median of the rounds' ratios.
@@ -41,7 +41,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from bkrl.config import CollectConfig, HardwareConfig, PPOConfig, TrainRsConfig
+from bkrl.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.envs import make, make_vec, world
 from bkrl.rl.networks import build_network
 from bkrl.rl.policy import observation_options
@@ -171,7 +171,8 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
     plain = Plain(lambda: make(env_id, backend="reference", **reference), N, T)
     parts = PlainParts(env_id, plain) if family == "crafter" else None
     paper, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, True))
-    compact, novelty = (our_run(env_id, "compact", PPOConfig(), novelty=novelty) for novelty in (False, True))
+    compact = our_run(env_id, "compact", PPOConfig())
+    novelty, reward = (our_run(env_id, "compact", ExplorerConfig(), novelty=novelty) for novelty in (True, False))
     space = paper.envs.single_observation_space
     shape = tuple((space[view] if view == "image" else space).shape)
     ceiling = Ceiling(shape, len(facts.action_names), N, T, sample=16 if family == "crafter" else 64)
@@ -182,12 +183,13 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
         "paper": lambda: rate_of(paper, threads, 1 if family == "crafter" else 2, shares["paper"]),
         "every_view": lambda: rate_of(every, threads, 1),
         "plain": lambda: plain_rate(plain, threads) if parts is None else parts.rate(threads, numba=False),
-        "compact": lambda: rate_of(compact, 1, 4, shares["compact"]),
+        "compact": lambda: rate_of(compact, 1, 16, shares["compact"]),
         "novelty": lambda: rate_of(novelty, 1, 4),
+        "reward": lambda: rate_of(reward, 1, 4),
     }
     if parts is not None:
         sides["plain_numba"] = lambda: parts.rate(threads, numba=True)
-    for name in ("ceiling", "compact", "novelty"):  # compile and warm up
+    for name in ("ceiling", "compact", "novelty", "reward"):  # compile and warm up
         sides[name]()
     if family == "babyai":
         sides["paper"]()
@@ -206,7 +208,7 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
         "paper_fraction_every_view": ratio("every_view", "ceiling"),
         "naive_ratio": ratio("paper", "plain"),
         "compact_ratio": ratio("compact", "plain"),
-        "collect_fraction": ratio("novelty", "compact"),
+        "collect_fraction": ratio("novelty", "reward"),
     }
     if parts is not None:
         found |= {

@@ -65,12 +65,12 @@ class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
 
     num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
-    num_steps: Annotated[int, Flag("steps of each world in a rollout", least=1)] = 128
+    num_steps: Annotated[int, Flag("steps of each world in a rollout", least=1)] = 32
     learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
     gamma: Annotated[float, Flag("discount of the world's reward, and of shaping", least=0, most=1)] = 0.99
     gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.95
     update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 4
-    num_minibatches: Annotated[int, Flag("minibatches in a pass", least=1)] = 8
+    num_minibatches: Annotated[int, Flag("minibatches in a pass", least=1)] = 2
     clip_coef: Annotated[float, Flag("ε of the clipped objective", least=0, most=1)] = 0.2
     ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.01
     vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 0.5
@@ -87,6 +87,14 @@ class PPOConfig:
                 f"{self.num_envs} worlds × {self.num_steps} steps do not divide into {self.num_minibatches} "
                 "minibatches; change --num-envs, --num-steps or --num-minibatches."
             )
+
+
+@dataclass(frozen=True)
+class ExplorerConfig(PPOConfig):
+    """PPO of an explorer, whose novelty is measured over long rollouts."""
+
+    num_steps: Annotated[int, Flag("steps of each world in a rollout", least=1)] = 128
+    num_minibatches: Annotated[int, Flag("minibatches in a pass", least=1)] = 8
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ class CollectConfig:
     threads: Threads = 1
     track: Track = "none"
     fresh: Fresh = False
-    ppo: PPOConfig = field(default_factory=PPOConfig)
+    ppo: ExplorerConfig = field(default_factory=ExplorerConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
 
     @property
