@@ -10,9 +10,11 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
-# A job that a script starts in the background ignores Ctrl-C, and so would every process that a test wants to stop.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A job that a script starts in the background ignores Ctrl-C, and one of nohup's a terminal that is closed; so would
+# every process that a test wants to stop.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(params=["cpu", "cuda"])

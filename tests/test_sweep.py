@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,7 +170,11 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
         process.kill()
     else:
         os.killpg(process.pid, signal.SIGHUP if how == "terminal closed" else signal.SIGINT)
-    process.communicate(timeout=60)  # its workers hold the pipe too: none is left behind
+    try:
+        process.communicate(timeout=60)  # its workers hold the pipe too: none is left behind
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     newest = max(run.glob("checkpoints/step-*"))
     assert int(newest.name.removeprefix("step-")) == sweep.last_step(run) > 65536
 
@@ -458,7 +462,6 @@ def test_a_damaged_run_is_one_failure_and_does_not_end_the_others(tmp_path, monk
 
 def commands(tmp_path, monkeypatch, **scripts):
     """Shell scripts in place of a cluster's commands."""
-    pytest.importorskip("submitit")
     for name, text in {"srun": "exit 1", "squeue": "exit 1", **scripts}.items():
         command = tmp_path / "bin" / name
         command.parent.mkdir(exist_ok=True)
