@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from bkrl.cli import run_command
 
 if TYPE_CHECKING:
     import torch
@@ -25,3 +29,23 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
     return torch.device(request.param)
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Sequence[str], int], str]:
+    """Give a command line that is refused, with an exit code, in a folder where it leaves nothing; its one sentence."""
+
+    def give(arguments: Sequence[str], code: int) -> str:
+        monkeypatch.chdir(tmp_path)
+        assert run_command(list(arguments)) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("bkrl: ")
+        assert "Traceback" not in captured.err
+        assert captured.err.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+        return captured.err
+
+    return give

@@ -58,13 +58,8 @@ def labels(path: Path, variant: str) -> Path:
         ("sweep smoke --mem 3", "--mem has no effect here, only with --executor slurm"),
     ],
 )  # fmt: skip
-def test_a_flag_in_vain_is_refused_with_what_it_belongs_to(arguments, sentence, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_command(arguments.split()) == 2
-    text = capsys.readouterr().err
-    assert sentence in text
-    assert text.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+def test_a_flag_in_vain_is_refused_with_what_it_belongs_to(arguments, sentence, refused):
+    assert sentence in refused(arguments.split(), 2)
 
 
 @pytest.mark.parametrize(

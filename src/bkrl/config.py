@@ -45,6 +45,9 @@ View = Annotated[
     ),
 ]
 
+NumSteps = Annotated[int, Flag("steps of each world in a rollout", least=1)]
+NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
+
 
 @dataclass(frozen=True)
 class HardwareConfig:
@@ -65,12 +68,12 @@ class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
 
     num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
-    num_steps: Annotated[int, Flag("steps of each world in a rollout", least=1)] = 32
+    num_steps: NumSteps = 32
     learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
     gamma: Annotated[float, Flag("discount of the world's reward, and of shaping", least=0, most=1)] = 0.99
     gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.95
     update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 4
-    num_minibatches: Annotated[int, Flag("minibatches in a pass", least=1)] = 2
+    num_minibatches: NumMinibatches = 2
     clip_coef: Annotated[float, Flag("ε of the clipped objective", least=0, most=1)] = 0.2
     ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.01
     vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 0.5
@@ -93,8 +96,8 @@ class PPOConfig:
 class ExplorerConfig(PPOConfig):
     """PPO of an explorer, whose novelty is measured over long rollouts."""
 
-    num_steps: Annotated[int, Flag("steps of each world in a rollout", least=1)] = 128
-    num_minibatches: Annotated[int, Flag("minibatches in a pass", least=1)] = 8
+    num_steps: NumSteps = 128
+    num_minibatches: NumMinibatches = 8
 
 
 @dataclass(frozen=True)
