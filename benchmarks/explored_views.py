@@ -1,6 +1,6 @@
 """What reward-free exploration covers: distinct views, and episodes that happened to succeed.
 
-    python benchmarks/coverage.py [ENV …] [--steps 250000] [--seeds 1 2 3] [--json]
+    python benchmarks/explored_views.py [ENV …] [--steps 250000] [--seeds 1 2 3] [--json]
 
 The explorer is that of `bkrl collect` with its defaults (compact network, 64 worlds, paid for novelty alone), one
 thread. A view counts once, however often it was seen. Chance is large: compare means over ten seeds or more.
