@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -296,6 +301,53 @@ def test_retry_after_is_honoured(server: FaultServer, tmp_path: Path) -> None:
     started = time.monotonic()
     ask(tmp_path)
     assert time.monotonic() - started >= 1.0
+
+
+def test_ctrl_c_leaves_no_complaint_about_jobs_that_had_to_be_given_up(
+    server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.plan = lambda prompt, attempt: signal.raise_signal(signal.SIGINT) or "hang"  # type: ignore[func-returns-value]
+    with pytest.raises(KeyboardInterrupt):
+        ask(tmp_path, 3, replace(QUICK, grace=0.0))
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_a_running_event_loop_such_as_a_notebooks_is_no_obstacle(server: FaultServer, tmp_path: Path) -> None:
+    async def cell() -> list[Exchange]:
+        return ask(tmp_path, 5)[0]
+
+    assert [exchange.status for exchange in asyncio.run(cell())] == ["ok"] * 5
+    assert len(server.requests) == 5
+
+
+def test_ctrl_c_in_a_notebook_keeps_what_was_answered(server: FaultServer, tmp_path: Path) -> None:
+    """There the loop that asks is in another thread, and the signals are not its own."""
+    hanging = threading.Event()
+
+    def plan(prompt: str, attempt: int) -> str:
+        if len(server.requests) == 6:
+            hanging.set()
+        return "ok" if len(server.requests) <= 5 else "hang"
+
+    def interrupt() -> None:
+        hanging.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell() -> None:
+        ask(tmp_path, 20, replace(QUICK, grace=0.1, deadline=None))
+
+    server.plan = plan
+    person = threading.Thread(target=interrupt)
+    person.start()
+    loop = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(cell())
+    person.join()
+    loop.close()
+    server.plan = lambda prompt, attempt: "ok"
+    exchanges, asker = ask(tmp_path, 20)
+    assert (asker.usage.cached, len(exchanges)) == (5, 20)
 
 
 def test_a_long_retry_after_is_waited_for_and_not_taken_for_lost_patience(server: FaultServer, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from bkrl.errors import RunFailed
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.gate import Gate
-from bkrl.llm.interrupts import deferred
+from bkrl.llm.interrupts import deferred, run_in_loop
 from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Backend, Fault, Reply, Request, Usage, cleaned, request_content, request_key
 from bkrl.llm.store import Store
@@ -137,7 +137,9 @@ class Asker:
         Raises RunFailed when a final fault ends the run, KeyboardInterrupt after Ctrl-C; in both cases every reply that
         arrived is in the store, so the same command goes on from there.
         """
-        results = asyncio.run(self._run(jobs, title))
+        if not jobs:
+            return []
+        results = run_in_loop(self._run(jobs, title))
         if self._interrupted_by is not None:
             signal.raise_signal(self._interrupted_by)
             raise KeyboardInterrupt
@@ -404,6 +406,7 @@ class Asker:
                     stopping.set()
 
             workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), 2 * self.policy.max_concurrency))]
+            everyone = asyncio.create_task(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION))
             watcher = asyncio.create_task(stopping.wait())
 
             def interrupt(number: signal.Signals) -> None:
@@ -413,16 +416,16 @@ class Asker:
 
             try:
                 with deferred(interrupt):
-                    everyone = asyncio.ensure_future(asyncio.gather(*workers))
-                    await asyncio.wait((everyone, watcher), return_when=asyncio.FIRST_COMPLETED)
+                    try:
+                        await asyncio.wait((everyone, watcher), return_when=asyncio.FIRST_COMPLETED)
+                    except asyncio.CancelledError:  # Ctrl-C where no signal reaches this loop
+                        interrupt(signal.SIGINT)
                     if stopping.is_set():
                         await asyncio.wait(workers, timeout=self.policy.grace)
-                    else:
-                        await everyone
             finally:
-                for task in (*workers, watcher):
+                for task in (*workers, everyone, watcher):
                     task.cancel()
-                ended = await asyncio.gather(*workers, watcher, return_exceptions=True)
+                ended = await asyncio.gather(*workers, everyone, watcher, return_exceptions=True)
                 await self.backend.close()
         if self._interrupted_by is not None:
             return []

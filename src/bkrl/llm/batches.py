@@ -6,7 +6,6 @@ token of ours at the endpoint. So a process killed at any moment neither loses a
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections import Counter
@@ -21,6 +20,7 @@ from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
 from bkrl.llm.capabilities import Capabilities
+from bkrl.llm.interrupts import run_in_loop
 from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Fault, Request, cleaned, request_content
@@ -310,7 +310,7 @@ class Batches:
             finally:
                 await self._backend.close()
 
-        return asyncio.run(whole())
+        return run_in_loop(whole())
 
 
 def _name(batch: Batch) -> str:

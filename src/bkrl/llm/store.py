@@ -54,7 +54,7 @@ pragma user_version = {STORE_VERSION};
 
 
 class Store:
-    """Replies by key. Use as a context manager, from one thread; open another Store in another thread or process.
+    """Replies by key. Use as a context manager, from one thread at a time; open another Store for another at once.
 
     With `reading` nothing is put into it, and the folder need not be writable.
 
@@ -209,7 +209,9 @@ class Store:
 
     def _connect(self, uri: str = "") -> sqlite3.Connection:
         try:
-            return sqlite3.connect(uri or self.path, timeout=60.0, isolation_level=None, uri=bool(uri))
+            return sqlite3.connect(
+                uri or self.path, timeout=60.0, isolation_level=None, uri=bool(uri), check_same_thread=False
+            )
         except sqlite3.Error as error:
             raise InputError(
                 f"The reply store {self.path} cannot be opened ({error}); choose another with --cache."
