@@ -69,6 +69,7 @@ class Run:
         self.config = config
         self._manifest = manifest
         self._metrics: FileIO | None = None
+        self._logged = (0, hashlib.sha256())
         self._lock: IO[bytes] | None = None
         self.on_log: Callable[[], None] | None = None
 
@@ -221,20 +222,26 @@ class Run:
         path = self.file("metrics.jsonl")
         try:
             if self._metrics is None:
-                self._metrics = path.open("ab", buffering=0)
+                self._metrics, self._logged = path.open("ab", buffering=0), _read(path)
             written = self._metrics.write(line)
             if written != len(line):  # the last bytes of a full disk: half a line is no line
                 os.ftruncate(self._metrics.fileno(), os.fstat(self._metrics.fileno()).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise RunFailed(f"{path} cannot be written ({error.strerror}); {CONTINUE}") from None
+        self._logged[1].update(line)
+        self._logged = (self._logged[0] + len(line), self._logged[1])
         if os.fstat(self._metrics.fileno()).st_nlink == 0:
             raise RunFailed(f"{path} was removed while it was written; has somebody deleted the run?")
         if self.on_log is not None:
             self.on_log()
 
-    def sync(self) -> None:
+    def sync(self) -> tuple[int, str]:
         """Have on the disk what was logged: a power cut must not take what a checkpoint or a manifest counts.
+
+        Returns:
+            The number of bytes logged and their SHA-256: kept while they were written, so that a byte of the file that
+            changes afterwards is noticed.
 
         Raises:
             RunFailed: the disk is full or broken.
@@ -244,6 +251,8 @@ class Run:
                 os.fsync(self._metrics.fileno())
             except OSError as error:
                 raise RunFailed(f"{self.file('metrics.jsonl')} cannot be written ({error.strerror}).") from None
+        size, running = self._logged if self._metrics is not None else _read(self.file("metrics.jsonl"))
+        return size, running.hexdigest()
 
     def close(self) -> None:
         """Release metrics.jsonl (a run that goes on after this opens it again)."""
@@ -340,6 +349,12 @@ class Run:
 
             described["rows"] = pq.read_metadata(path).num_rows
         return described
+
+
+def _read(path: Path) -> tuple[int, hashlib._Hash]:
+    """The size of a file and a hash that more bytes can be added to; of none where there is no file."""
+    raw = path.read_bytes() if path.exists() else b""
+    return len(raw), hashlib.sha256(raw)
 
 
 def _seal(record: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import torch
 
 from bkrl.config import PPOConfig
 from bkrl.envs import make_vec
-from bkrl.errors import InputError, RunFailed
+from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.files import sha256, to_json
 from bkrl.reporter import Reporter
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.hardware import CPU, Hardware
@@ -444,3 +446,90 @@ def test_signals(tmp_path: Path, number: int, code: int) -> None:
     assert again.returncode == 0, again.stderr
     assert "continuing at step" in again.stderr
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["facts"]["steps"] >= 30_000
+
+
+def test_a_flipped_bit_in_any_file_of_an_interrupted_run_is_noticed(tmp_path: Path) -> None:
+    """By a refusal with exit code 3, or by a sentence where what was damaged is put back or not needed."""
+
+    def go_on(path: Path, stop: float) -> list[str]:
+        run = Run.create(path, stage="train-rs", config=PPOConfig())
+        reporter = StopsAt(stop)
+
+        def judge(number: int, step: int) -> float:
+            run.file(f"kept-{number}.json").write_text(f"the policy at step {step}")
+            return float(number == 1)
+
+        def best() -> list[str]:
+            run.file("policy-best.json").write_text(f"the best policy of {path.name}")
+            return ["policy-best.json"]
+
+        options = {"checkpoint_every": 200, "at_milestone": judge, "at_best": best}
+        try:
+            train(
+                make(), run, reporter, title="", milestones=(0, 320, 900), kept=lambda n: [f"kept-{n}.json"], **options
+            )
+        except Stop:
+            pass
+        finally:
+            run.close()
+            run.release()
+        return reporter.said
+
+    go_on(tmp_path / "whole", 896)
+    names = sorted(str(file.relative_to(tmp_path / "whole")) for file in (tmp_path / "whole").rglob("*.js*"))
+    names += sorted(str(file.relative_to(tmp_path / "whole")) for file in (tmp_path / "whole").rglob("*.safetensors"))
+    assert len([name for name in names if name.endswith("state.json")]) == 3  # the two newest and the best
+    assert {"config.json", "kept-0.json", "kept-1.json", "metrics.jsonl", "policy-best.json"} < set(names)
+    counted = Checkpoints(tmp_path / "whole" / "checkpoints").newest().facts["metrics_bytes"]
+    rng = np.random.default_rng(0)
+    assert [said for said in go_on(copied(tmp_path, "whole"), 0) if "continuing" not in said] == []
+    for name in names:
+        for _ in range(3):
+            path = copied(tmp_path, "whole")
+            raw = bytearray((path / name).read_bytes())
+            raw[rng.integers(0, counted if name == "metrics.jsonl" else len(raw))] ^= 1 << rng.integers(0, 8)
+            if name.endswith("manifest.json") and json_of(raw) == json_of((path / name).read_bytes()):
+                continue  # its white space says nothing
+            (path / name).write_bytes(raw)
+            try:
+                said = go_on(path, 0)
+            except (InputError, UsageError) as problem:  # a setting that reads as another one is a run that differs
+                said = [str(problem).replace("holds a run that differs", "config.json")]
+            part = name.split("/")[1] if "/" in name else name
+            assert any(part in sentence for sentence in said), (name, said)
+
+
+def copied(folder: Path, name: str) -> Path:
+    """A fresh copy of a run, in place of the last one."""
+    shutil.rmtree(folder / "copy", ignore_errors=True)
+    return shutil.copytree(folder / name, folder / "copy")
+
+
+def json_of(raw: bytes | bytearray) -> object:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
+
+
+def test_checkpoints_without_hashes_of_metrics_and_files_go_on(tmp_path: Path) -> None:
+    """Those of earlier commits: the best one's name stood in best.json."""
+    whole, _ = go(tmp_path / "whole")
+    go(tmp_path / "run", 448)
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    newest = checkpoints.newest()
+    facts = {key: value for key, value in newest.facts.items() if key != "metrics_sha256"}
+    facts["progress"] = {key: value for key, value in facts["progress"].items() if key != "files"}
+    checkpoints.save(newest.step, newest.tensors, facts)
+    for state in checkpoints.folder.glob("*/state.json"):
+        document = json.loads(state.read_text())
+        del document["best"]
+        state.write_text(to_json(document))
+        manifest = json.loads((state.parent / "manifest.json").read_text())
+        manifest["files"]["state.json"] = {"bytes": state.stat().st_size, "sha256": sha256(state)}
+        (state.parent / "manifest.json").write_text(to_json(manifest))
+    ppo, said = go(tmp_path / "run")
+    assert len(said) == 1
+    assert "exactly where it was" in said[0]
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))

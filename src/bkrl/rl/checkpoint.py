@@ -2,7 +2,7 @@
 
 A checkpoint is a folder `step-000000123456/` holding `state.safetensors`, `state.json` and, written last,
 `manifest.json` with the size and SHA-256 of both. It is written under another name, read back, and renamed into place.
-The newest whole one is used; one that is damaged is named and the one before it is used instead.
+All of them are checked when a run goes on: each damaged one is named, and the newest whole one is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from bkrl.errors import BkrlError, InputError, RunFailed
 from bkrl.files import CONTINUE, atomic_write, read_json, sha256, to_json
 
-_TENSORS, _STATE, _MANIFEST, _BEST = "state.safetensors", "state.json", "manifest.json", "best.json"
+_TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Checkpoint:
         step: world steps taken.
         tensors: arrays by name.
         facts: counters and everything else that is JSON.
-        skipped: one sentence for each newer checkpoint that was damaged.
+        best: the name of the checkpoint of the best evaluation so far, this one included.
+        skipped: one sentence for each checkpoint that was damaged.
     """
 
     step: int
     tensors: dict[str, np.ndarray]
     facts: dict[str, Any]
+    best: str | None = None
     skipped: list[str] = field(default_factory=list)
 
 
@@ -49,6 +51,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
+        self._best: str | None = None
 
     def save(
         self, step: int, tensors: Mapping[str, Tensor | np.ndarray], facts: Mapping[str, Any], *, best: bool = False
@@ -61,13 +64,14 @@ class Checkpoints:
         target = self.folder / f"step-{step:012d}"
         temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
         arrays, text = _as_arrays(tensors)
+        self._best = target.name if best else self._best
         try:
             self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder has vanished must hear of it
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             files = {
                 _TENSORS: safetensors.numpy.save(arrays),
-                _STATE: to_json({"step": step, "facts": dict(facts), "text": text}).encode(),
+                _STATE: to_json({"step": step, "facts": dict(facts), "text": text, "best": self._best}).encode(),
             }
             for name, raw in files.items():
                 atomic_write(temporary / name, raw)
@@ -84,22 +88,25 @@ class Checkpoints:
             raise RunFailed(f"The checkpoint {target} cannot be written ({error.strerror}); {CONTINUE}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        if best:
-            atomic_write(self.folder / _BEST, to_json({"checkpoint": target.name}))
         self._rotate(target)
         return target
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint, or None when there is none."""
+        """The newest whole checkpoint, or None when there is none; the older ones are checked too."""
         skipped: list[str] = []
+        found: Checkpoint | None = None
         for path in reversed(self._all()):
             try:
-                loaded = _load(path)
+                if found is None:
+                    found = _load(path)
+                else:
+                    _verify(path)
             except InputError as problem:
                 skipped.append(f"{problem} It is left out.")
-                continue
-            return Checkpoint(loaded.step, loaded.tensors, loaded.facts, skipped)
-        return Checkpoint(0, {}, {}, skipped) if skipped else None
+        if found is None:
+            return Checkpoint(0, {}, {}, skipped=skipped) if skipped else None
+        self._best = found.best
+        return replace(found, skipped=skipped)
 
     def sweep(self) -> None:
         """Remove what a kill left half-written."""
@@ -118,17 +125,10 @@ class Checkpoints:
         earlier = [
             path for path in self._all() if path.name <= newest.name
         ]  # later ones are damaged or of lost training
-        kept = earlier[-self.keep :] + [path for path in earlier if path.name == self._best()]
+        kept = earlier[-self.keep :] + [path for path in earlier if path.name == self._best]
         for path in self._all():
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _best(self) -> str | None:
-        """The name of the best checkpoint, if that is known: it is one more to go back to, and nothing hangs on it."""
-        try:
-            return str(read_json(self.folder / _BEST)["checkpoint"])
-        except (InputError, KeyError, TypeError):
-            return None
 
 
 def _load(path: Path) -> Checkpoint:
@@ -141,7 +141,7 @@ def _load(path: Path) -> Checkpoint:
     for name, dtype in state["text"].items():
         array = arrays[name]
         arrays[name] = array.reshape(-1).view(np.dtype(dtype)).reshape(array.shape[:-1])
-    return Checkpoint(int(state["step"]), arrays, state["facts"])
+    return Checkpoint(int(state["step"]), arrays, state["facts"], state.get("best"))
 
 
 def _verify(path: Path) -> None:

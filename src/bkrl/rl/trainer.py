@@ -6,6 +6,7 @@ can be saved, what follows is byte for byte what would have followed.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 
 from bkrl.errors import InputError
-from bkrl.files import atomic_write
+from bkrl.files import atomic_write, sha256
 from bkrl.reporter import Reporter, percent
 from bkrl.rl.checkpoint import Checkpoints
 from bkrl.rl.ppo import PPO
@@ -40,6 +41,7 @@ def train(
     milestones: Sequence[int],
     at_milestone: Milestone,
     at_best: Callable[[], Sequence[str]] | None = None,
+    kept: Callable[[int], Sequence[str]] = lambda number: (),
 ) -> None:
     """Train until `ppo.done`, logging every iteration to the run's metrics.jsonl.
 
@@ -56,10 +58,11 @@ def train(
         at_best: what to do when that return was higher than all before, also those before a restart; returns the names
             of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
             it puts back those that were the best where it begins.
+        kept: files that `at_milestone` wrote into the run, by the milestone's number; checkpoints hold their hashes.
 
     Raises:
         Diverged: a loss, a gradient or the network is not finite; the last checkpoint is from before that.
-        InputError: metrics.jsonl is shorter than it was at the checkpoint to go on from.
+        InputError: metrics.jsonl or another file of the run is not what it was at the checkpoint to go on from.
         RunFailed: a checkpoint cannot be written, or the network not be compiled.
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
@@ -76,6 +79,7 @@ def train(
                 began = time.perf_counter()
                 score = at_milestone(progress["milestones"], ppo.step)
                 run.log(ppo.step, **{"time/milestone": time.perf_counter() - began})
+                progress["files"] |= {name: sha256(run.file(name)) for name in kept(progress["milestones"])}
                 progress["milestones"] += 1
                 progress["score"] = score
                 if score is not None and (progress["best"] is None or score > progress["best"]):
@@ -123,14 +127,14 @@ def _save(
         worlds = {}
     tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
     tensors |= {f"best.{name}": np.frombuffer(raw, np.uint8) for name, raw in best_files.items()}
-    run.sync()
-    metrics = run.file("metrics.jsonl")
+    size, digest = run.sync()
     facts = {
         "counters": counters,
         "progress": progress,
         "exact": bool(worlds),
         "hardware": _describe(ppo),
-        "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+        "metrics_bytes": size,
+        "metrics_sha256": digest,
     }
     checkpoints.save(ppo.step, tensors, facts, best=best)
 
@@ -151,8 +155,14 @@ def _resume(
         if found is not None:
             reporter.warn("no whole checkpoint is left, so this run begins again.")
         _truncate(run, 0)
-        return {"milestones": 0, "best": None, "score": None, "warned": []}, {}
-    _truncate(run, int(found.facts["metrics_bytes"]))
+        files = {"config.json": sha256(run.file("config.json"))}
+        return {"milestones": 0, "best": None, "score": None, "warned": [], "files": files}, {}
+    progress = {"files": {}} | found.facts["progress"]  # earlier checkpoints hold no hashes of files
+    for name, digest in progress["files"].items():
+        path = run.file(name)
+        if not path.is_file() or sha256(path) != digest:
+            raise InputError(f"{path} is not what was written there; restore it, or pass --fresh.")
+    _truncate(run, int(found.facts["metrics_bytes"]), found.facts.get("metrics_sha256"))
     tensors, exact = found.tensors, bool(found.facts["exact"])
     ppo.restore(tensors, found.facts["counters"], worlds=exact)
     for index, stream in enumerate(ppo.streams):
@@ -169,8 +179,11 @@ def _resume(
     reporter.say(f"continuing at step {ppo.step:,}, {how}")
     best_files = {name: array.tobytes() for name, array in _under(tensors, "best.").items()}
     for name, raw in best_files.items():
-        atomic_write(run.file(name), raw)
-    return dict(found.facts["progress"]), best_files
+        path = run.file(name)
+        if not path.is_file() or path.read_bytes() != raw:
+            reporter.warn(f"{path} is not what the checkpoint holds, and is put back from there.")
+            atomic_write(path, raw)
+    return progress, best_files
 
 
 _THREADS = ", threads: "
@@ -187,16 +200,18 @@ def _under(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
-def _truncate(run: Run, size: int) -> None:
+def _truncate(run: Run, size: int, digest: str | None = None) -> None:
     """Forget what was logged after the checkpoint: it is about to be logged again."""
     run.close()
     path = run.file("metrics.jsonl")
-    there = path.stat().st_size if path.exists() else 0
-    if there < size:
+    raw = path.read_bytes() if path.exists() else b""
+    if len(raw) < size:
         raise InputError(
-            f"{path} has {there} bytes and had {size} at the newest checkpoint; restore it, or pass --fresh."
+            f"{path} has {len(raw)} bytes and had {size} at the newest checkpoint; restore it, or pass --fresh."
         )
-    if there:
+    if digest is not None and hashlib.sha256(raw[:size]).hexdigest() != digest:
+        raise InputError(f"{path} was changed after it was written; restore it, or pass --fresh.")
+    if raw:
         os.truncate(path, size)
 
 

@@ -123,6 +123,7 @@ def _explore(
         checkpoint_every=max(config.steps // 10, 1),
         milestones=points,
         at_milestone=keep,
+        kept=lambda number: _files(points[number]),
     )
     ppo.envs.close()
     return ppo.step
@@ -147,7 +148,7 @@ def _record(
     with reporter.progress("record", len(points) * count, "episodes") as update:
         for number, point in enumerate(points):
             policy = Policy.load(result.file("policies"), _name(point))
-            outputs += [f"policies/{_name(point)}.{ending}" for ending in ("safetensors", "json")]
+            outputs += _files(point)
             done = number * count
             seed = derive_seed(config.seed, "record", number)
             for episode in play(
@@ -190,6 +191,11 @@ def _record(
     )
     finished(result)
     return result
+
+
+def _files(step: int) -> list[str]:
+    """The files of the policy kept at a step."""
+    return [f"policies/{_name(step)}.{ending}" for ending in ("safetensors", "json")]
 
 
 def _name(step: int) -> str:
