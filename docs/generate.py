@@ -19,7 +19,8 @@ from bkrl.tables import choices_of
 
 HERE = Path(__file__).parent
 FILES = {
-    "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the world, its actions, shapes), `policies/`",
+    "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the world, its actions, shapes), `README.md` (the "
+    "dataset card), `policies/`",
     "label": "`responses.parquet` (but for controls) and `preferences.parquet`, `goals.parquet` with `library.parquet`, or "
     "`programs.parquet`; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
     "train-rm": "`potential.json` and the files it names, `potential_report.json`, `certificate.json`",
@@ -28,6 +29,14 @@ FILES = {
     "potential report": "`potential.html`, `quality.json`, strips as SVG",
     "report": "`report.html`, `results.json`, `timings.json`, pictures",
 }
+# One line a library, for datasets whose observations have the shape (7, 7, 3); a test runs each.
+READERS = [
+    'np.stack(pandas.read_parquet("data/explore/steps")["observation"]).reshape(-1, 7, 7, 3)',
+    'polars.read_parquet("data/explore/steps/*.parquet")["observation"].to_numpy().reshape(-1, 7, 7, 3)',
+    "np.stack(duckdb.sql(\"select * from 'data/explore/steps/*.parquet'\").fetchnumpy()[\"observation\"]).reshape(-1, 7, 7, 3)",
+    'load_dataset("data/explore", split="train").with_format("numpy")["observation"][:].astype("uint8").reshape(-1, 7, 7, 3)',
+    'pyarrow.parquet.read_table("data/explore/steps")["observation"].combine_chunks().flatten().to_numpy().reshape(-1, 7, 7, 3)',
+]
 
 
 def cli() -> str:
@@ -115,6 +124,14 @@ def data() -> str:
         "",
         "All are Parquet (zstd, page checksums) with plain types. Labels point at steps by (episode_id, start, length): the",
         "moments `start` to `start + length`, with `length` actions between them.",
+        "",
+        "A dataset's `README.md` is its card: with it `datasets.load_dataset` finds the tables in the folder, `steps` by default",
+        'and `episodes` by its name (`load_dataset("data/explore", "episodes")`). Observations as an array of shape (rows, 7, 7, 3),',
+        "in pandas, polars, duckdb, datasets and pyarrow:",
+        "",
+        "```python",
+        *READERS,
+        "```",
     ]
     for name, table in tables.items():
         lines += ["", f"### {name}", "", *textwrap.wrap(schema.ABOUT[name], 120), "", "| column | type |", "|---|---|"]

@@ -1,16 +1,24 @@
 """Datasets: what is written comes back exactly, in every reader the README promises."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import bkrl.dataset as dataset_module
 from bkrl.dataset import Dataset, DatasetWriter, Segment
+from bkrl.derive import merge, subset
 from bkrl.errors import InputError
+from bkrl.export import validate
 from bkrl.files import read_table, to_json
 from bkrl.run import Run
-from tests.experience import Config, write_dataset
+from tests.experience import Config, write_dataset, write_world
+
+DOCS = Path(__file__).parents[1] / "docs" / "data.md"
+OLD = Path(__file__).parent / "old" / "dataset-v1"  # what `write_dataset` wrote before schema version 2
 
 
 @pytest.mark.parametrize("part_bytes", [1, 10**6])
@@ -52,24 +60,46 @@ def test_the_same_episodes_give_the_same_bytes(tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_readers_promised_in_the_readme(tmp_path, monkeypatch):
-    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
-    duckdb, datasets = pytest.importorskip("duckdb"), pytest.importorskip("datasets")
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    episodes = write_dataset(tmp_path / "d")
-    steps = f"{tmp_path / 'd' / 'steps'}/*.parquet"
-    frames = [
-        pd.read_parquet(tmp_path / "d" / "steps"),
-        pl.read_parquet(steps),
-        duckdb.sql(f"select * from '{steps}' order by episode_id, step").df(),
-        datasets.load_dataset("parquet", data_files=steps, split="train", cache_dir=str(tmp_path / "hf")).to_pandas(),
-    ]
-    for frame in frames:
-        assert len(frame) == 12
-        raw = b"".join(bytes(x) for x in frame["observation"])
-        observations = np.frombuffer(raw, np.uint8).reshape(-1, 2, 3)
-        np.testing.assert_array_equal(observations[:4], episodes[0]["observations"])
-        assert str(frame["caption"][1]) == "caption 1"
+def test_every_reader_shows_observations_as_the_documented_line_says(tmp_path, monkeypatch):
+    names = ("pandas", "polars", "duckdb", "datasets", "pyarrow.parquet")
+    pandas, polars, duckdb, datasets, _ = (pytest.importorskip(name) for name in names)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    written = Dataset.open(write_world(Path("data/explore"), "BabyAI-Text-GoToLocal-Pretraining-S20", 3, 5))
+    wanted = written.observations
+    assert not wanted[:, -1, -1, -1].any()  # a reader that takes them for text cuts zeros off the end
+    known = {"np": np, "pandas": pandas, "polars": polars, "duckdb": duckdb, "pyarrow": pa}
+    known |= {"load_dataset": datasets.load_dataset}
+    lines = DOCS.read_text().partition("```python\n")[2].partition("```")[0].splitlines()
+    assert len(lines) == len(names)
+    for line in lines:
+        np.testing.assert_array_equal(eval(line, known), wanted, err_msg=line)
+    card = re.findall(r"```python\n(.*?)```", Path("data/explore/README.md").read_text(), re.DOTALL)[0]
+    said = {"FOLDER": "data/explore"}
+    exec(card, said)
+    np.testing.assert_array_equal(said["observations"], wanted)
+    assert said["observations"].dtype == np.uint8
+    assert list(said["steps"]["caption"]) == [written.caption(row) for row in range(18)]
+    assert list(said["episodes"]["length"]) == [5, 5, 5]
+
+
+def test_a_dataset_of_an_older_version_opens_and_goes_with_new_ones(tmp_path):
+    episodes = write_dataset(tmp_path / "new")
+    old, new = Dataset.open(OLD), Dataset.open(tmp_path / "new")
+    assert pa.types.is_fixed_size_binary(read_table(OLD / "steps/part-00000.parquet").schema.field("observation").type)
+    assert old.info["schema_version"] == 1
+    for name in ("observations", "actions", "rewards", "ages", "caption_ids", "lengths", "success"):
+        np.testing.assert_array_equal(getattr(old, name), getattr(new, name))
+    copy = subset(OLD, tmp_path / "copy", 3)
+    for name in ("steps/part-00000.parquet", "episodes.parquet", "info.json"):
+        assert copy.file(name).read_bytes() == (tmp_path / "new" / name).read_bytes()
+    write_dataset(tmp_path / "other", lengths=(4, 2))
+    for given in ([OLD, tmp_path / "other"], [tmp_path / "other", OLD]):
+        merged = Dataset.open(merge(given, tmp_path / f"after {given[0].name}").path)
+        assert validate(merged.path)["episodes"] == 5
+        start = 0 if given[0] == OLD else 5 + 3
+        np.testing.assert_array_equal(merged.observations[start : start + 4], episodes[0]["observations"])
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,34 @@ from bkrl.windows import Windows, gather
 PART_BYTES = 64 * 2**20
 # What the table of episodes says of one and its steps do not.
 _KEPT = ("terminated", "truncated", "success", "seed", "checkpoint_step")
+# A dataset card: with it, `datasets.load_dataset` finds the tables in the folder, and the Hugging Face hub shows them.
+_CARD = """\
+---
+pretty_name: "{env_id}"
+language: {language}
+tags:
+- reinforcement-learning
+configs:
+- config_name: steps
+  data_files: steps/*.parquet
+  default: true
+- config_name: episodes
+  data_files: episodes.parquet
+---
+# {env_id}
+
+{episodes:,} episodes, recorded with bkrl; `info.json` describes the world. `steps` has one row a moment: an episode of T
+actions has T + 1, and the last of them has no action and no reward. `observation` is a uint8 array of shape
+{obs_shape}, row-major; `action` counts from 0: {actions}.
+
+```python
+from datasets import load_dataset
+
+steps = load_dataset(FOLDER, split="train").with_format("numpy")  # FOLDER: where this file lies
+observations = steps["observation"][:].astype("uint8").reshape(-1, {shape})
+episodes = load_dataset(FOLDER, "episodes", split="train")
+```
+"""
 
 
 class Segment(NamedTuple):
@@ -133,18 +161,26 @@ class DatasetWriter:
             self._write_part()
         write_table(self._run.file("episodes.parquet"), pa.table(self._episodes, schema=EPISODES))
         atomic_write(self._run.file("info.json"), to_json(self._info))
-        self.outputs += ["episodes.parquet", "info.json"]
+        atomic_write(self._run.file("README.md"), self._card())
+        self.outputs += ["episodes.parquet", "info.json", "README.md"]
+
+    def _card(self) -> str:
+        return _CARD.format(
+            **self._info | {"language": self._info.get("language", "en")},
+            episodes=self.num_episodes,
+            actions=", ".join(self._info["action_names"]),
+            shape=", ".join(map(str, self._shape)),
+        )
 
     def _write_part(self) -> None:
         columns = self._columns
         action = np.concatenate(columns["action"])
         is_last = action < 0
-        width = prod(self._shape)
-        raw = np.concatenate(columns["observation"])
+        raw = pa.array(np.concatenate(columns["observation"]).reshape(-1))
         arrays: dict[str, pa.Array] = {
             "episode_id": pa.array(np.concatenate(columns["episode_id"])),
             "step": pa.array(np.concatenate(columns["step"])),
-            "observation": pa.Array.from_buffers(pa.binary(width), len(raw), [None, pa.py_buffer(raw.tobytes())]),
+            "observation": pa.FixedSizeListArray.from_arrays(raw, type=self._schema.field("observation").type),
             "caption": _dictionary(columns["caption"]),
             "mission": _dictionary(columns["mission"]),
             "action": pa.array(action, mask=is_last),
@@ -168,9 +204,10 @@ class Dataset:
         self.path: Path = run.path
         self.info = read_json(run.file("info.json"))
         version = self.info.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if version not in range(1, SCHEMA_VERSION + 1):
             raise InputError(
-                f"{self.path} has schema version {version}, this bkrl reads {SCHEMA_VERSION}; collect it again."
+                f"{self.path} has schema version {version}, this bkrl reads 1 to {SCHEMA_VERSION}; update bkrl, or collect "
+                "it again."
             )
         self.env_id: str = self.info["env_id"]
         self.obs_shape: tuple[int, ...] = tuple(self.info["obs_shape"])
@@ -337,13 +374,14 @@ def _part_name(number: int) -> str:
 
 def _observations(table: pa.Table, shape: Sequence[int]) -> NDArray[np.uint8]:
     """(R, *shape) uint8 of a table of steps."""
-    column = table.column("observation").combine_chunks()
-    width = prod(shape)
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    flat = [
-        np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
-        for chunk in chunks
-    ]
+    column, width = table.column("observation"), prod(shape)
+    if pa.types.is_fixed_size_binary(column.type):  # schema version 1
+        flat = [
+            np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+            for chunk in column.chunks
+        ]
+    else:
+        flat = [chunk.flatten().to_numpy() for chunk in column.chunks]
     return np.concatenate(flat).reshape(-1, *shape)
 
 
