@@ -68,7 +68,7 @@ def test_a_flag_in_vain_is_refused_with_what_it_belongs_to(arguments, sentence, 
         ("code", "--epochs 3 --ensemble 2", "--epochs and --ensemble have no effect here, only with preference labels"),
         ("goal", "--min-agreement 0.5", "--min-agreement has no effect here, only with preference labels"),
         ("pref", "--encoder minilm", "--encoder has no effect here, only with goal labels"),
-        ("pref", "--control zero --epochs 3", "only with --control none or shuffled"),
+        ("pref", "--control zero --epochs 3", "only with --control none, shuffled or constant"),
     ],
 )
 def test_train_rm_knows_which_labels_a_flag_is_for(variant, flags, sentence, capsys, tmp_path):

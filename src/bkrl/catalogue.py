@@ -17,7 +17,11 @@ _POTENTIALS = (
     ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
     ("pref", "--variant pref", "a preference transformer; horizon as long as a segment, 5 by default"),
     ("goal", "--variant goal", "similarity of the latest caption to retrieved goals; horizon 4"),
-    ("control", "train-rm --control", "zero, a random network, the same labels shuffled, or an oracle of one task"),
+    (
+        "control",
+        "train-rm --control",
+        "zero, a random network, shuffled labels, constant advice, an oracle of one task",
+    ),
 )
 
 
@@ -31,7 +35,10 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         return [("", ["llm", "needs", "what it is"], [list(row) for row in (*SPECS, _CONTROLS)])]
     if what == "potentials":
         kinds = ("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])
-        return [kinds, ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by"], _samples())]
+        return [
+            kinds,
+            ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by", "advice from"], _samples()),
+        ]
     from bkrl.envs import env_ids, world
 
     by_rules: dict[str, list[list[Any]]] = {}
@@ -43,11 +50,13 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
 
 def _samples() -> list[list[Any]]:
     """The ready-made runs, usable wherever a path of such a run is: `--potential sample:bk-code-minigrid`."""
+    from bkrl.potentials import advice_source
     from bkrl.run import Run, samples
 
     rows = []
     for name in samples():
         run = Run.open(Path(name), verify=False)
         kind = run.facts.get("kind", "dataset")
-        rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–"])
+        told = advice_source(run.facts.get("training", {})) or "–"
+        rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–", told])
     return rows

@@ -208,10 +208,11 @@ class TrainRmConfig:
         Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
     ] = 0.0
     control: Annotated[
-        Literal["none", "shuffled", "random", "zero", "oracle", "oracle-state"],
+        Literal["none", "shuffled", "random", "zero", "constant", "oracle", "oracle-state"],
         Flag(
-            "make a control instead: permuted labels, a fixed random network, Φ = 0, or one that knows --task, as far "
-            "as its target is in sight or from the world's full state"
+            "make a control instead: permuted labels, a fixed random network, Φ = 0, advice that is the same in every "
+            "state (for --shaping advice), or one that knows --task, as far as its target is in sight or from the "
+            "world's full state"
         ),
     ] = "none"
     task: Annotated[str, Flag("oracles: the task they know")] = ""
@@ -258,6 +259,9 @@ class TrainRsConfig:
     shaping_until: Annotated[
         int, Flag("advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0)
     ] = 0
+    allow_empty_advice: Annotated[
+        bool, Flag("advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused")
+    ] = False
     int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
     compat: Annotated[
         str,

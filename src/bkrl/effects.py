@@ -39,12 +39,13 @@ def _labels(config: TrainRmConfig, variant: str) -> bool | None:
     return None if found is None else found == variant
 
 
-_LABELS_READ = ("none", "shuffled")
+_LABELS_READ = ("none", "shuffled", "constant")
 _BONUS = ("decay", "pbim", "additive")
 _PAID = ("pbrs", "pbrs+advice", *_BONUS)
-_ADVISED = ("advice", "pbrs+advice")
+ADVISED = ("advice", "pbrs+advice")
+"""The forms of shaping that take a potential's advice on actions."""
 _PREFERENCE, _GOAL = ("epochs", "ensemble", "min_agreement"), ("encoder",)
-_SHAPING = ("shaping", "shaping_coef", "shaping_shift", "advice_coef", "shaping_until")
+_SHAPING = ("shaping", "shaping_coef", "shaping_shift", "advice_coef", "allow_empty_advice", "shaping_until")
 _ASKING = ("votes", "temperature", "max_tokens", "effort", "max_requests", "max_cost", "concurrency", "rpm", "tpm")
 
 BELONGS: dict[type, tuple[Belongs, ...]] = {
@@ -56,7 +57,7 @@ BELONGS: dict[type, tuple[Belongs, ...]] = {
     TrainRmConfig: (
         Belongs(
             (*_PREFERENCE, *_GOAL),
-            f"--control {' or '.join(_LABELS_READ)}, which read the labels",
+            f"--control {', '.join(_LABELS_READ[:-1])} or {_LABELS_READ[-1]}, which read the labels",
             lambda c: c.control in _LABELS_READ,
         ),
         Belongs(_PREFERENCE, "preference labels, made with --variant pref (bk-pref)", lambda c: _labels(c, "pref")),
@@ -65,11 +66,13 @@ BELONGS: dict[type, tuple[Belongs, ...]] = {
     TrainRsConfig: (
         Belongs(_SHAPING, "--alg bk-code, bk-pref or bk-goal", lambda c: c.alg.startswith("bk-")),
         Belongs(("int_coef",), "--alg rnd", lambda c: c.alg == "rnd"),
-        Belongs(("advice_coef",), f"--shaping {' or '.join(_ADVISED)}", lambda c: c.shaping in _ADVISED),
+        Belongs(
+            ("advice_coef", "allow_empty_advice"), f"--shaping {' or '.join(ADVISED)}", lambda c: c.shaping in ADVISED
+        ),
         Belongs(
             ("shaping_until",),
-            f"--shaping {', '.join(_ADVISED)} or decay",
-            lambda c: c.shaping in (*_ADVISED, "decay"),
+            f"--shaping {', '.join(ADVISED)} or decay",
+            lambda c: c.shaping in (*ADVISED, "decay"),
         ),
         Belongs(
             ("shaping_coef", "shaping_shift"),

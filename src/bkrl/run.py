@@ -34,7 +34,7 @@ _CONFIG_KEYS = ("format", "stage", "argv", "config", "inputs")
 _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = (
-    *("out", "fresh", "cache", "threads", "track", "dry_run"),
+    *("out", "fresh", "cache", "threads", "track", "dry_run", "allow_empty_advice"),
     *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch"),
 )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from bkrl.config import PPOConfig
@@ -156,6 +158,45 @@ def test_stored_advice_comes_back_as_it_was(tmp_path: Path):
     (tmp_path / advice.ADVICE).write_bytes((tmp_path / advice.ADVICE).read_bytes()[:50])
     with pytest.raises(InputError, match="damaged"):
         advice.load(tmp_path, settings)
+
+
+def test_empty_advice_needs_no_file_and_comes_back_as_none(tmp_path: Path):
+    psi, fit = advice.no_advice(network())
+    assert (psi.empty, fit.empty) == (True, True)
+    assert advice.save(psi, tmp_path) == ([], {"advice": None})
+    assert not any(tmp_path.iterdir())
+    assert advice.load(tmp_path, {"advice": None}) is None
+    # as potentials of before stored it: a whole network, with an infinite scale
+    full = Advice(advice.rounded(network(3)), 0.7)
+    _, settings = advice.save(full, tmp_path)
+    full.scale.fill_(float("inf"))
+    tensors = {key: value.contiguous() for key, value in full.state_dict().items()}
+    (tmp_path / advice.ADVICE).write_bytes(safetensors.torch.save(tensors))
+    old = advice.load(tmp_path, settings)
+    assert old.empty
+    assert not old(every_state()).any()
+
+
+def test_constant_advice_is_the_mean_over_the_states_of_the_dataset(tmp_path: Path):
+    rows = record()
+    psi, fit = advice.decompose(network(), rows, raw_of(rows), HORIZON, seed=1, epochs=3)
+    same, found, of_each = advice.constant(psi, fit, network(7), rows.observations)
+    assert found == fit
+    mean = psi(torch.from_numpy(rows.observations)).mean(0).numpy()
+    assert max(of_each) == 0.0
+    for state in same(every_state()).numpy():
+        np.testing.assert_allclose(state, mean - mean.max(), atol=1e-3)
+        np.testing.assert_allclose(state, of_each, atol=1e-6)
+    _, settings = advice.save(same, tmp_path)
+    assert torch.equal(advice.load(tmp_path, settings)(every_state()), same(every_state()))
+
+
+def test_advice_that_cancels_out_over_the_dataset_is_empty():
+    psi, fit = advice.no_advice(network())
+    same, found, of_each = advice.constant(psi, replace(fit, scale=1.0), network(7), record(64).observations)
+    assert same.empty
+    assert found.empty
+    assert of_each == [0.0] * ACTIONS
 
 
 def test_fitted_advice_is_in_half_precision_and_loses_nothing_when_stored(tmp_path: Path):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from bkrl.cli import run_command
+from bkrl.commands.shown import _flat
 from bkrl.config import CollectConfig, LabelConfig, TrainRmConfig
 from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.envs import captioner, make, world
 from bkrl.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.files import read_table, to_json, write_table
-from bkrl.potentials import load_potential
+from bkrl.potentials import advice, load_potential
 from bkrl.reporter import Reporter
 from bkrl.run import Run, _seal
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
@@ -123,7 +126,7 @@ def labelled(data, tmp_path_factory) -> dict[str, Path]:
     ("variant", "control"),
     [
         ("code", "none"), ("pref", "none"), ("goal", "none"), ("pref", "shuffled"), ("goal", "shuffled"),
-        ("code", "random"), ("goal", "zero"),
+        ("code", "random"), ("goal", "zero"), ("goal", "constant"),
     ],
 )  # fmt: skip
 def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path, variant, control):
@@ -141,7 +144,7 @@ def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path,
     assert phi.dtype == np.float32
     assert phi.min() >= -1
     assert phi.max() <= 0
-    if control == "zero":
+    if control in ("zero", "constant"):
         assert not phi.any()
         assert report["coverage"] == 0
     else:
@@ -164,6 +167,61 @@ def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path,
     potential.close()
     assert run(config, said).complete
     assert "already complete" in said.lines[-1]
+
+
+def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(labelled, data, tmp_path):
+    said = Said()
+    runs = {
+        control: run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / control, control=control, epochs=2), said)
+        for control in ("none", "constant")
+    }
+    real, same = (load_potential(made.path) for made in runs.values())
+    dataset = Dataset.open(data)
+    assert not same(dataset.windows(np.arange(100), same.horizon)).any()  # Φ = 0
+    psis = [advice.load(one.artefact.folder, one.artefact.settings) for one in (real, same)]
+    views = torch.from_numpy(dataset.observations)
+    mean = psis[0](views).mean(0)
+    np.testing.assert_allclose(psis[1](views).numpy(), (mean - mean.max()).expand(len(views), -1).numpy(), atol=1e-3)
+    assert (runs["none"].facts["advice"], runs["constant"].facts["advice"]) == ("potential", "potential")
+    told = runs["constant"].facts["training"]["advice"]["in_every_state"]
+    assert list(told) == list(dataset.action_names)
+    np.testing.assert_allclose(list(told.values()), (mean - mean.max()).numpy(), atol=1e-3)
+    assert any(line.startswith("In every state the same: ") for line in said.lines)
+
+
+def test_advice_that_is_empty_is_named(labelled, tmp_path, monkeypatch):
+    monkeypatch.setattr(advice, "LEAST_SHARE", 2.0)
+    for control, warned in (("none", True), ("zero", False)):
+        said = Said()
+        made = run(TrainRmConfig(labels=labelled["goal"], out=tmp_path / control, control=control), said)
+        assert made.facts["advice"] == "empty"
+        assert not (made.path / advice.ADVICE).exists()
+        assert any("advice is empty" in line for line in said.lines) == warned
+        assert any("advice is empty" in one for one in made.facts.get("warnings", [])) == warned
+        assert advice.load(made.path, load_potential(made.path).artefact.settings) is None
+        shown = capture(made.path)
+        assert ("advice", "empty") in shown
+        assert bool([value for name, value in shown if name == "warning"]) == warned
+
+
+def capture(path: Path) -> list[tuple]:
+    """The rows of `bkrl show`."""
+    return _flat(Run.open(path).facts)
+
+
+def test_a_potential_that_orders_badly_is_warned_of_and_the_certificate_is_no_praise(data, tmp_path):
+    upside_down = program_labels(tmp_path / "labels", data, GOOD.replace("return ", "return -(") + ")")
+    said = Said()
+    made = run(TrainRmConfig(labels=upside_down, out=tmp_path / "rm"), said)
+    [warning] = made.facts["warnings"]
+    assert re.search(r"ends in success above other windows in \d %? ?.* where chance is 50 %", warning)
+    assert f"bkrl potential report {made.path}" in warning
+    assert f"warning: {warning}" in said.lines
+    [certificate] = [line for line in said.lines if line.startswith("Certificate: ")]
+    assert "checks of form" in certificate
+    assert "not of quality" in certificate
+    control = TrainRmConfig(labels=upside_down, out=tmp_path / "random", control="random")
+    assert not [one for one in run(control, Said()).facts.get("warnings", []) if "mislead" in one]
 
 
 @pytest.mark.parametrize("control", ["random", "zero"])

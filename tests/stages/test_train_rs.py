@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.cli import run_command
 from bkrl.config import PPOConfig, TrainRsConfig
 from bkrl.envs import toy, world
 from bkrl.errors import InputError, UsageError
-from bkrl.files import sha256
+from bkrl.files import sha256, to_json
 from bkrl.potentials import advice
 from bkrl.potentials.bonus import MOST_OWED
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
+from bkrl.potentials.quality import REPORT
 from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
 from bkrl.reporter import Reporter
@@ -40,11 +43,19 @@ def settings(out: Path, **changes) -> TrainRsConfig:
     return replace(base, **changes)
 
 
-def potential_run(path: Path, env_id: str = "Toy-TwoExits", variant: str = "code", source: str = MISLEADING) -> Path:
+def potential_run(
+    path: Path,
+    env_id: str = "Toy-TwoExits",
+    variant: str = "code",
+    source: str = MISLEADING,
+    scale: float = 1.0,
+    control: str = "none",
+    report: dict | None = None,
+) -> Path:
     made = Run.create(path, stage="train-rm", config=PPOConfig())
     made.file(PROGRAM).write_text(source)
     facts = world(env_id)
-    files, told = advice.save(Advice(advice_network(facts, seed=1), 1.0), made.path)
+    files, told = advice.save(Advice(advice_network(facts, seed=1), scale), made.path)
     artefact = Artefact(
         kind="code",
         horizon=2,
@@ -55,9 +66,14 @@ def potential_run(path: Path, env_id: str = "Toy-TwoExits", variant: str = "code
         scale=Scale(-4.0, 0.0),
         files=dict.fromkeys([PROGRAM, *files], ""),
         settings=told,
+        control=control,
     )
     artefact.write(made.path)
-    made.finish(["potential.json", PROGRAM, *files], variant=variant)
+    if report is not None:
+        made.file(REPORT).write_text(to_json(report))
+    made.finish(
+        ["potential.json", PROGRAM, *files, *([REPORT] if report is not None else [])], variant=variant, control=control
+    )
     return path
 
 
@@ -114,6 +130,73 @@ def test_forms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="use --compat with --shaping pbrs"):
         run(settings(tmp_path / "b", alg="bk-code", potential=code, shaping="decay", compat="b2"), Reporter())
     assert [path.name for path in tmp_path.iterdir()] == ["rm"]
+
+
+class Said(Reporter):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.mark.parametrize(("form", "plain"), [("advice", "plain PPO"), ("pbrs+advice", "--shaping pbrs")])
+def test_empty_advice_is_refused_and_leaves_nothing_behind(tmp_path: Path, form: str, plain: str) -> None:
+    config = settings(tmp_path / "run", alg="bk-code", shaping=form)
+    config = replace(config, potential=potential_run(tmp_path / "rm", scale=float("inf")))
+    with pytest.raises(UsageError, match=f"is empty .* would be {re.escape(plain)} under another name"):
+        run(config, Reporter())
+    told = ["--potential", str(config.potential), "--shaping", form, "--out", str(config.out), "--env", config.env]
+    assert run_command(["train-rs", "--alg", "bk-code", *told]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("stored", ["as nothing", "as a network"])
+def test_empty_advice_that_was_asked_for_is_plain_ppo_and_says_so(tmp_path: Path, stored: str, monkeypatch) -> None:
+    if stored == "as a network":  # what potentials of before hold
+        monkeypatch.setattr(Advice, "empty", False)
+    potential = potential_run(tmp_path / "rm", scale=float("inf"))
+    monkeypatch.undo()
+    small = settings(tmp_path / "ppo", steps=2_000)
+    plain = run(small, Reporter())
+    config = replace(small, out=tmp_path / "run", alg="bk-code", potential=potential, shaping="advice")
+    said = Said()
+    advised = run(replace(config, allow_empty_advice=True), said)
+    assert advised.file("policy.safetensors").read_bytes() == plain.file("policy.safetensors").read_bytes()
+    assert said.warnings == [f"The advice of {potential} is empty (Ψ = 0), so this run is plain PPO."]
+    assert advised.facts["warnings"] == said.warnings
+    assert advised.facts["advice"] == "empty"
+    assert not {"advice", "warnings"} & set(plain.facts)
+    # what is done is not refused afterwards
+    assert run(config, Reporter()).complete
+
+
+def test_a_control_of_zero_needs_no_switch(tmp_path: Path) -> None:
+    potential = potential_run(tmp_path / "rm", scale=float("inf"), control="zero")
+    config = settings(tmp_path / "run", alg="bk-code", potential=potential, shaping="advice", steps=1_000)
+    assert run(config, Reporter()).facts["advice"] == "empty"
+
+
+def test_constant_advice_is_for_advice_alone(tmp_path: Path) -> None:
+    potential = potential_run(tmp_path / "rm", control="constant")
+    config = settings(tmp_path / "run", alg="bk-code", potential=potential, steps=1_000)
+    for form in ("pbrs", "pbrs+advice", "additive"):
+        with pytest.raises(UsageError, match="has advice alone .* use --shaping advice"):
+            run(replace(config, shaping=form), Reporter())
+    assert run(replace(config, shaping="advice"), Reporter()).complete
+
+
+def test_a_potential_that_its_own_report_doubts_is_used_with_a_word(tmp_path: Path) -> None:
+    said = Said()
+    potential = potential_run(tmp_path / "rm", report={"ordering": 0.27, "segments": {}, "training": {}})
+    config = settings(tmp_path / "run", alg="bk-code", potential=potential, steps=1_000)
+    result = run(config, said)
+    assert len(said.warnings) == 1
+    assert "ends in success above other windows in 27 % of cases, where chance is 50 %" in said.warnings[0]
+    assert f"bkrl potential report {potential}" in said.warnings[0]
+    assert result.facts["warnings"] == said.warnings
+    control = potential_run(tmp_path / "control", control="shuffled", report={"ordering": 0.27, "training": {}})
+    assert "warnings" not in run(replace(config, potential=control, out=tmp_path / "other"), Reporter()).facts
 
 
 def test_a_shifted_potential_pays_another_reward_and_keeps_the_answer(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         name = f"{prefix}{key.replace('_', ' ')}"
         if isinstance(value, dict):
             rows += _flat(value, f"{name}: ") if key != "prompts" else []
+        elif key == "warnings":
+            rows += [("warning", sentence) for sentence in value]
         elif isinstance(value, list):
             if len(value) <= MOST_LISTED and not any(isinstance(item, (dict, list)) for item in value):
                 rows.append((name, ", ".join(map(console.cell, value))))

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bkrl.potentials.protocol import Scaled
@@ -21,6 +22,17 @@ _KINDS = {
     "random": "bkrl.potentials.controls",
     "state": "bkrl.potentials.oracle_state",
 }
+
+
+EMPTY = "empty"
+
+
+def advice_source(training: Mapping[str, Any]) -> str | None:
+    """Where a potential's advice on actions comes from: "potential", "program", or EMPTY (Ψ = 0); None where there is
+    none at all. `training`: the fact or entry of that name in a train-rm run's manifest or potential report.
+    """
+    fit = training.get("advice")
+    return None if fit is None else EMPTY if fit.get("scale") is None else str(fit["source"])
 
 
 def load_potential(path: Path) -> Scaled:

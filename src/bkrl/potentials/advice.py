@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ class Fit:
     actions_share: float
     scale: float
     epochs: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no advice to take: Ψ = 0."""
+        return self.scale == float("inf")
 
     def facts(self) -> dict[str, Any]:
         """Plain values for manifests and reports."""
@@ -149,6 +154,32 @@ def no_advice(network: ActorCritic) -> tuple[Advice, Fit]:
     return Advice(rounded(network), float("inf")), Fit("none", 0.0, 0.0, float("inf"), 0)
 
 
+@torch.no_grad()
+def constant(
+    psi: Advice, fit: Fit, network: ActorCritic, observations: NDArray[np.uint8]
+) -> tuple[Advice, Fit, list[float]]:
+    """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a dataset, shifted so that its best action has 0.
+
+    Args:
+        psi: the advice to be averaged.
+        fit: how that was found.
+        network: one like that of `psi`, whose weights are replaced: all are 0 but the logits' biases.
+        observations: (R, *obs_shape), what it is averaged over.
+
+    Returns:
+        The advice, how it was found, and Ψ of each action.
+    """
+    total = torch.zeros(network.spec["num_actions"], dtype=torch.float64)
+    for part in torch.from_numpy(observations).split(8192):
+        total += psi(part).double().sum(0)
+    for weights in network.parameters():
+        weights.zero_()
+    bias = network.get_parameter("head.bias")
+    bias[: len(total)] = (total - total.max()) / len(observations)
+    same = Advice(rounded(network), 1.0 if bias.any() else float("inf"))
+    return same, fit if not same.empty else replace(fit, scale=float("inf")), bias[: len(total)].tolist()
+
+
 def advises(source: str) -> bool:
     """Whether a program defines `advice` beside its potential."""
     return any(isinstance(node, ast.FunctionDef) and node.name == FUNCTION for node in ast.parse(source).body)
@@ -173,23 +204,31 @@ def program_of_action(source: str, action: int) -> str:
     return f"{ast.unparse(module)}\n\n\ndef {ENTRY}({arguments}):\n    return {FUNCTION}({arguments})[:, {action}]\n"
 
 
-def save(advice: Advice, folder: Path) -> tuple[list[str], dict[str, Any]]:
+def save(psi: Advice, folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Write `advice.safetensors` into `folder`: the files written, and the settings that `load` needs.
 
-    Weights in float16, which loses nothing of a network that is `rounded`.
+    Weights in float16, which loses nothing of a network that is `rounded`. Empty advice needs no file.
     """
+    if psi.empty:
+        return [], {"advice": None}
     tensors = {
         key: (value.half() if key != "scale" and value.is_floating_point() else value).contiguous()
-        for key, value in advice.state_dict().items()
+        for key, value in psi.state_dict().items()
     }
     atomic_write(folder / ADVICE, safetensors.torch.save(tensors))
-    return [ADVICE], {"advice": advice.network.spec}
+    return [ADVICE], {"advice": psi.network.spec}
 
 
-def load(folder: Path, settings: Mapping[str, Any]) -> Advice:
-    """Read advice back; InputError when the potential has none or it is damaged."""
+def load(folder: Path, settings: Mapping[str, Any]) -> Advice | None:
+    """Read advice back: None where it is empty and was stored as that (earlier potentials hold a network even then).
+
+    Raises:
+        InputError: the potential was built before there was advice, or it is damaged.
+    """
     if "advice" not in settings:
         raise InputError(f"{folder} holds no action advice (it was built by an earlier bkrl); run train-rm again.")
+    if settings["advice"] is None:
+        return None
     try:
         tensors = safetensors.torch.load((folder / ADVICE).read_bytes())
         scale = float(tensors.pop("scale"))

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from bkrl.dataset import Dataset
 from bkrl.potentials.protocol import Artefact, Potential, Scaled
 from bkrl.potentials.ranks import area_under_curve, rank_correlation, ranks
+from bkrl.reporter import percent, percents
 from bkrl.rng import generator
 from bkrl.spacing import end_to_end
 from bkrl.windows import Windows
 
+REPORT = "potential_report.json"
 SEGMENT = 10
 """Moments in the segments of solved and failed episodes that are compared."""
 _EXAMPLES = 4
@@ -54,6 +56,42 @@ def describe(
         "training": dict(training),
         "examples": _examples(potential, dataset),
     }
+
+
+CHANCE = 0.5
+
+
+def doubts(report: Mapping[str, Any]) -> list[str]:
+    """What in a potential's report says that its Φ may mislead: clauses with their figures, none where nothing does.
+
+    Only what is no better than chance is named. None of it is a proof: a potential may order states well and still slow
+    learning down, or the other way round.
+    """
+    found = []
+    if report.get("ordering") is not None and report["ordering"] <= CHANCE:
+        found.append(f"it puts ends in success above other windows in {percent(report['ordering'])} of cases")
+    segments = report.get("segments") or {}
+    if segments.get("high") is not None and segments["high"] <= CHANCE:
+        interval = percents(segments["low"], segments["high"])
+        found.append(
+            f"it puts the last moments before success above moments of failed episodes in {percent(segments['above'])} "
+            f"of cases (95 % interval {interval})"
+        )
+    training = report.get("training") or {}
+    if training.get("accuracy_low") is not None and training["accuracy_low"] <= CHANCE:
+        interval = percents(training["accuracy_low"], training["accuracy_high"])
+        found.append(
+            f"its network orders {percent(training['accuracy'])} of unseen pairs as they are labelled (95 % interval "
+            f"{interval})"
+        )
+    found = [f"{one}, where chance is {percent(CHANCE)}" for one in found]
+    retrieved, unrelated = (training.get(f"similarity_{kind}", {}).get("50") for kind in ("retrieved", "unrelated"))
+    if retrieved is not None and unrelated is not None and retrieved <= unrelated:
+        found.append(
+            f"the goals retrieved for a moment are no nearer to it (median similarity {retrieved:.3f}) than goals of "
+            f"unrelated moments ({unrelated:.3f})"
+        )
+    return found
 
 
 def outline(artefact: Artefact, phi: NDArray[np.float32]) -> dict[str, Any]:

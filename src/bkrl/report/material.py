@@ -14,6 +14,7 @@ from markupsafe import Markup
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, InputError
 from bkrl.files import read_json, read_table
+from bkrl.potentials.quality import REPORT
 from bkrl.report.provenance import Chain, Node
 from bkrl.reporter import percent, percents
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
@@ -80,8 +81,8 @@ def potential(chain: Chain, node: Node, drawn: bool) -> dict[str, Any]:
         shown["strips"] = _strips(chain, node)
     outputs = node.run.manifest.get("outputs", {})
     try:
-        if "potential_report.json" in outputs:
-            report = read_json(node.run.file("potential_report.json"))
+        if REPORT in outputs:
+            report = read_json(node.run.file(REPORT))
             shown["examples"] = [_course(example) for example in report.get("examples", [])][:4]
             shown["figures"] = _figures(report)
         if "certificate.json" in outputs:

@@ -19,14 +19,15 @@ from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, read_table, to_json
 from bkrl.labelers.quality import agreement_of
-from bkrl.potentials import advice, dataset_of, load_potential, oracle_state, read_potential
+from bkrl.potentials import EMPTY, advice, advice_source, dataset_of, load_potential, oracle_state, read_potential
 from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
+from bkrl.potentials.controls import Zero
 from bkrl.potentials.distinct import number
 from bkrl.potentials.encoders import TextEncoder, check_encoder, fit_encoder
 from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
-from bkrl.potentials.quality import describe, outline
+from bkrl.potentials.quality import REPORT, describe, doubts, outline
 from bkrl.potentials.sandbox import probation
 from bkrl.reporter import Reporter, percent, percents
 from bkrl.rl.networks.advised import Advice
@@ -46,7 +47,7 @@ SCALE_WINDOWS = 40_000
 ADVICE_ROWS = 100_000
 """At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
 _BATCH = 8192
-REPORT, CERTIFICATE = "potential_report.json", "certificate.json"
+CERTIFICATE = "certificate.json"
 
 
 class _Built:
@@ -57,15 +58,26 @@ class _Built:
     ) -> None:
         self.kind, self.raw, self.save, self.facts = kind, raw, save, facts
 
-    def advise(self, psi: Advice, fit: advice.Fit) -> None:
-        """Store action advice with the potential."""
+    def advise(self, psi: Advice, fit: advice.Fit, found: dict[str, Any]) -> None:
+        """Store action advice with the potential; `found`: what else is known of it."""
         save = self.save
 
         def both(folder: Path) -> tuple[list[str], dict[str, Any]]:
             (files, settings), (more, also) = save(folder), advice.save(psi, folder)
             return [*files, *more], {**settings, **also}
 
-        self.save, self.facts = both, {**self.facts, "advice": fit.facts()}
+        self.save, self.facts = both, {**self.facts, "advice": {**fit.facts(), **found}}
+
+    def silenced(self) -> _Built:
+        """Φ = 0 in its place, with what is known of it."""
+        self.close()
+        return _Built("zero", Zero(self.raw.horizon), lambda folder: ([], {}), self.facts)
+
+    def close(self) -> None:
+        """End what the potential runs beside this process."""
+        close = getattr(self.raw, "close", None)
+        if close is not None:
+            close()
 
 
 def run(config: TrainRmConfig, reporter: Reporter) -> Run:
@@ -103,7 +115,10 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         potential, certificate = oracle, oracle_state.certify(oracle, config.seed)
     else:
         built = make()
-        built.advise(*_advice(config, built, dataset, reporter))
+        told = _advice(config, built, dataset, reporter)
+        if config.control == "constant":
+            built = built.silenced()
+        built.advise(*told)
         potential, values = _store(config, provenance, dataset, built, result, reporter)
         report = describe(potential, dataset, values, built.facts)
         certificate = certify(potential, dataset, config.seed)
@@ -115,7 +130,13 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     for check in certificate.checks:
         if not check.passed:
             reporter.warn(f"Certificate: {check.name} fails: {check.detail}.")
-    reporter.say(f"Certificate: {certificate.summary()}.")
+    reporter.say(
+        f"Certificate: {certificate.summary()}. They are checks of form (one fixed, finite function whose shaping is "
+        "exact), not of quality: they say nothing of whether Φ knows anything."
+    )
+    warnings = _warnings(config, report)
+    for warning in warnings:
+        reporter.warn(warning)
     result.finish(
         [FILE, *potential.artefact.files, REPORT, CERTIFICATE],
         variant=variant,
@@ -126,6 +147,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         scale={"lo": potential.artefact.scale.lo, "hi": potential.artefact.scale.hi},
         coverage=report["coverage"],
         certificate=certificate.summary(),
+        advice=advice_source(report["training"]),
+        **{"warnings": warnings} if warnings else {},
         **{"training": report["training"]} if report["training"] else {},
     )
     return result
@@ -210,7 +233,7 @@ def _maker(
 
 def _build_control(config: TrainRmConfig, variant: str, labels: Run, dataset: Dataset) -> _Built:
     """A potential without knowledge that sees as far back as one made from these labels."""
-    from bkrl.potentials.controls import Zero, random_network
+    from bkrl.potentials.controls import random_network
     from bkrl.potentials.preference import WEIGHTS, save_net
 
     horizon = 4 if variant == "goal" else CODE_HORIZON
@@ -374,11 +397,28 @@ def _build_goal(
     return _Built("goal", raw, save, facts)
 
 
-def _advice(config: TrainRmConfig, built: _Built, dataset: Dataset, reporter: Reporter) -> tuple[Advice, advice.Fit]:
-    """What the potential, or its program, says about actions."""
+def _warnings(config: TrainRmConfig, report: dict[str, Any]) -> list[str]:
+    """Sentences about what should be known before anybody trains with the potential; a control is meant to be so."""
+    warnings = []
+    if config.control == "none" and (found := doubts(report)):
+        warnings.append(
+            f"Φ may mislead: {'; '.join(found)}. Look at `bkrl potential report {config.run_dir}` before training."
+        )
+    if config.control != "zero" and advice_source(report["training"]) == EMPTY:
+        warnings.append(
+            "Its advice is empty (Ψ = 0): it says next to nothing about actions, and --shaping advice would be plain "
+            "PPO."
+        )
+    return warnings
+
+
+def _advice(
+    config: TrainRmConfig, built: _Built, dataset: Dataset, reporter: Reporter
+) -> tuple[Advice, advice.Fit, dict[str, Any]]:
+    """What the potential, or its program, says about actions: Ψ, how it was found, and what else is known of it."""
     network = advice_network(world(dataset.env_id), derive_seed(config.seed, "advice"))
     if built.kind == "zero":
-        return advice.no_advice(network)
+        return *advice.no_advice(network), {}
     rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
     record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows])
     if isinstance(built.raw, CodeRaw) and advice.advises(built.raw.source):
@@ -387,14 +427,19 @@ def _advice(config: TrainRmConfig, built: _Built, dataset: Dataset, reporter: Re
     else:
         raw = _raw_values(built.raw, dataset, rows, reporter, "read what Φ says of actions")
         psi, fit = advice.decompose(network, record, raw, built.raw.horizon, seed=config.seed)
-    if fit.scale == float("inf"):
-        reporter.warn("This potential says next to nothing about actions, so --shaping advice will change nothing.")
-    else:
-        reporter.say(
-            f"Advice on actions from the {fit.source}: {percent(fit.actions_share, 1)} of its variance on unseen rows "
-            f"is what was done, {percent(fit.explained, 1)} is explained in all."
-        )
-    return psi, fit
+    if fit.empty:
+        return psi, fit, {}
+    reporter.say(
+        f"Advice on actions from the {fit.source}: {percent(fit.actions_share, 1)} of its variance on unseen rows "
+        f"is what was done, {percent(fit.explained, 1)} is explained in all."
+    )
+    if config.control != "constant":
+        return psi, fit, {}
+    fresh = advice_network(world(dataset.env_id), derive_seed(config.seed, "advice"))
+    psi, fit, of_each = advice.constant(psi, fit, fresh, record.observations)
+    told = {name: round(one, 3) for name, one in zip(dataset.action_names, of_each, strict=True)}
+    reporter.say(f"In every state the same: {', '.join(f'{name} {one:.2f}' for name, one in told.items())}.")
+    return psi, fit, {"in_every_state": told}
 
 
 def _told(source: str, action: int, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -446,9 +491,7 @@ def _store(
         provenance=provenance,
     )
     artefact.write(result.path)
-    close = getattr(built.raw, "close", None)
-    if close is not None:
-        close()
+    built.close()
     potential = read_potential(result.path)
     phi = scale(values)
     check = rows[:: max(1, len(rows) // 256)]

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from bkrl.config import TrainRsConfig
+from bkrl.effects import ADVISED
 from bkrl.envs import World, make_vec, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
+from bkrl.files import read_json
 from bkrl.jit import announced
-from bkrl.potentials import advice, load_potential
+from bkrl.potentials import EMPTY, advice, load_potential
 from bkrl.potentials.bonus import MOST_OWED, Bonus, InvariantBonus
 from bkrl.potentials.oracle_state import StateOracle
 from bkrl.potentials.protocol import Scaled
+from bkrl.potentials.quality import REPORT, doubts
 from bkrl.potentials.shaping import FORMS
 from bkrl.potentials.stream import ShapedReward
 from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
@@ -73,8 +77,13 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
+        warnings = _warnings(config, made.ppo.network)
+        for warning in warnings:
+            reporter.warn(warning)
+        if potential is not None:
+            reporter.say(f"Shaping with {config.shaping}; its risk: {FORMS[config.shaping].risk}.")
         with tracked(config.track, result, reporter):
-            return _train(config, made, potential, defects, result, reporter)
+            return _train(config, made, potential, defects, warnings, result, reporter)
     finally:
         if potential is not None:
             potential.close()
@@ -131,6 +140,7 @@ def _train(
     made: Learner,
     potential: Scaled | None,
     defects: frozenset[str],
+    warnings: list[str],
     result: Run,
     reporter: Reporter,
 ) -> Run:
@@ -167,6 +177,10 @@ def _train(
     said: dict[str, Any] = {"form": form, "guarantee": FORMS[form].guarantee}
     if defects:
         said |= {"compat": named(defects), "guarantee": guarantee(defects)}
+    if potential is not None and _unadvised(config, network):
+        said["advice"] = EMPTY
+    if warnings:
+        said["warnings"] = warnings
     network.at_step(ppo.step)
     if isinstance(network, Advised) and network.now == 0.0:
         policy = replace(policy, network=network.learnt)  # nothing of the advice is left
@@ -267,13 +281,13 @@ def _check_state_oracle(config: TrainRsConfig, potential: StateOracle, defects: 
         raise UsageError("A full-state oracle reads the state of the native engine: leave --backend out.")
     if defects:
         raise UsageError("A full-state oracle sees no windows, so there is nothing that --compat could spoil.")
-    if "advice" in config.shaping:
+    if config.shaping in ADVISED:
         raise UsageError("A full-state oracle says nothing about actions, only about states: use --shaping pbrs.")
 
 
 def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network: ActorCritic) -> ActorCritic:
     """The network with the potential's advice on its logits, if that is the form of shaping."""
-    if potential is None or config.shaping not in ("advice", "pbrs+advice"):
+    if potential is None or config.shaping not in ADVISED:
         return network
     if view != "symbolic":
         raise UsageError(
@@ -281,7 +295,49 @@ def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network
             "--view image, or --shaping pbrs."
         )
     psi = advice.load(potential.artefact.folder, potential.artefact.settings)
-    return Advised(network, psi, config.advice_coef, config.decay_steps)
+    if psi is None or psi.empty:
+        _check_empty(config, potential)
+    return network if psi is None else Advised(network, psi, config.advice_coef, config.decay_steps)
+
+
+def _check_empty(config: TrainRsConfig, potential: Scaled) -> None:
+    """Refuse advice that is empty, unless that was asked for: of Φ = 0, or by a switch."""
+    if config.allow_empty_advice or potential.artefact.control == "zero":
+        return
+    plain = "plain PPO" if config.shaping == "advice" else "--shaping pbrs"
+    raise UsageError(
+        f"The advice of {config.potential} is empty (Ψ = 0: it says next to nothing about actions), so --shaping "
+        f"{config.shaping} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
+        "--allow-empty-advice."
+    )
+
+
+def _unadvised(config: TrainRsConfig, network: ActorCritic) -> bool:
+    """Whether the form of shaping is one with advice and there is none to take."""
+    return config.shaping in ADVISED and not (isinstance(network, Advised) and not network.advice.empty)
+
+
+def _warnings(config: TrainRsConfig, network: ActorCritic) -> list[str]:
+    """Sentences about what may make this run misleading; its manifest keeps them."""
+    warnings = []
+    if config.potential is not None:
+        if doubted := _doubts(config.potential):
+            warnings.append(
+                f"Φ of {config.potential} may mislead: {'; '.join(doubted)}; see `bkrl potential report "
+                f"{config.potential}`."
+            )
+        if _unadvised(config, network):
+            plain = "plain PPO" if config.shaping == "advice" else "exact shaping alone"
+            warnings.append(f"The advice of {config.potential} is empty (Ψ = 0), so this run is {plain}.")
+    return warnings
+
+
+def _doubts(path: Path) -> list[str]:
+    """What a potential's own report says against it; of a control, which is meant to be so, nothing."""
+    run = Run.open(path, "train-rm", verify=False)
+    if run.facts.get("control", "none") != "none" or REPORT not in run.manifest.get("outputs", {}):
+        return []
+    return doubts(read_json(run.file(REPORT)))
 
 
 def _variant(config: TrainRsConfig) -> str | None:
@@ -302,6 +358,11 @@ def _potential(config: TrainRsConfig, facts: World, variant: str | None) -> Scal
         raise UsageError(f"{config.potential} was built from {found} labels; use --alg bk-{found}.")
     potential = load_potential(config.potential)
     artefact = potential.artefact
+    if artefact.control == "constant" and config.shaping != "advice":
+        potential.close()
+        raise UsageError(
+            f"{config.potential} is the control `constant`, which has advice alone (Φ = 0); use --shaping advice."
+        )
     same_family = artefact.env_family == facts.family and artefact.obs_shape == facts.obs_shape
     if not same_family or artefact.action_names != facts.action_names:
         potential.close()

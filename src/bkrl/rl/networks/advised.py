@@ -31,6 +31,11 @@ class Advice(nn.Module):
         self.network = network.requires_grad_(False)
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
 
+    @property
+    def empty(self) -> bool:
+        """Whether Ψ = 0 everywhere."""
+        return bool(self.scale.isinf())
+
     @torch.no_grad()
     def forward(self, observations: Tensor) -> Tensor:
         """(B, A) float32 for (B, *obs_shape) uint8."""
