@@ -88,6 +88,42 @@ def test_draws_of_labels_are_crossed_with_seeds_and_plain_ppo_is_not_repeated(tm
     assert {c.config.policy for c in found.evaluation} == {c.run_dir for c in found.training}
 
 
+def test_datasets_are_crossed_with_draws_of_labels_and_seeds(tmp_path):
+    text = WORLD + 'algs = ["ppo", "bk-goal", "bk-goal:zero"]\ncollect_seeds = [8, 9]\nlabel_seeds = [4, 5]\n'
+    found = study(text, tmp_path)
+    made = {c.run_dir.name: c.config for c in found.preparation}
+    assert {name: config.seed for name, config in made.items() if "zero" not in name} == {
+        "data-d8": 8, "label-goal-d8-l4": 4, "rm-goal-d8-l4": 4, "label-goal-d8-l5": 5, "rm-goal-d8-l5": 5,
+        "data-d9": 9, "label-goal-d9-l4": 4, "rm-goal-d9-l4": 4, "label-goal-d9-l5": 5, "rm-goal-d9-l5": 5,
+    }  # fmt: skip
+    assert made["label-goal-d9-l4"].dataset.name == "data-d9"
+    assert made["rm-goal-zero-d9-l5"].dataset.name == "data-d9"
+    assert made["rm-goal-zero-d9-l5"].labels.name == "label-goal-d9-l5"
+    trained = {c.run_dir.name: c.config for c in found.training}
+    assert len(trained) == 2 + 2 * 2 * 2 * 2  # ppo once for each seed
+    assert trained["bk-goal-d9-l5-s2"].potential.name == "rm-goal-d9-l5"
+    assert trained["bk-goal-d9-l5-s2"].seed == 2
+
+
+def test_several_datasets_may_be_collected_in_shards_and_labelled_once_each(tmp_path):
+    found = study(WORLD + 'algs = ["bk-pref"]\ncollect_seeds = [8, 9]\ncollect_shards = 2\n', tmp_path)
+    assert [c.run_dir.name for c in found.preparation] == [
+        "data-d8-shard1", "data-d8-shard2", "data-d8", "data-d9-shard1", "data-d9-shard2", "data-d9",
+        "label-pref-d8", "rm-pref-d8", "label-pref-d9", "rm-pref-d9",
+    ]  # fmt: skip
+    shards = [c.config.seed for c in found.preparation if "shard" in c.run_dir.name]
+    assert len(set(shards)) == 4
+    assert {c.run_dir.name for c in found.training} == {f"bk-pref-d{d}-s{s}" for d in (8, 9) for s in (1, 2)}
+
+
+def test_constant_advice_is_an_entry_like_any_control(tmp_path):
+    trained = study(WORLD + 'algs = ["bk-pref:constant", "bk-pref:zero"]\n', tmp_path).training
+    assert {c.run_dir.name: (c.config.potential.name, c.config.shaping) for c in trained if c.config.seed == 1} == {
+        "bk-pref-constant-s1": ("rm-pref-constant", "advice"),
+        "bk-pref-zero-s1": ("rm-pref-zero", "pbrs"),
+    }
+
+
 def test_pictures_are_drawn_for_the_first_seed_of_each_entry_alone(tmp_path):
     text = WORLD + 'algs = ["ppo", "bk-pref"]\nlabel_seeds = [1, 2]\nevaluate = { gifs = 3 }\n'
     drawn = {cell.run_dir.name: cell.config.gifs for cell in study(text, tmp_path).evaluation}
@@ -218,6 +254,7 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["bk-goal"]\nvariants = ["pref"]', "add \"goal\" to the variants"),
         ('algs = ["ppo"]\nvariants = ["prefs"]', "Did you mean 'pref'"),
         ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
+        ('algs = ["ppo"]\ncollect_seeds = 2', "collect_seeds must be a list of seeds"),
         ('algs = ["bk-pref"]\nlabel_shards = 0', "a number of parts"),
         ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
         ('algs = ["bk-pref"]\ncollect_shards = 0', "collect_shards must be a number of parts, not 0"),

@@ -34,12 +34,31 @@ _CONFIGS = {
     verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb not in ("report", "reproduce")
 }
 _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
-_WORLD_KEYS = {"name", "variants", "algs", "seeds", "label_seeds", "label_shards", "collect_shards", "task", *_CONFIGS}
+_WORLD_KEYS = {
+    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
+    *_CONFIGS,
+}
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
 _DECIDED = {"fresh", "dry_run", "shard"}
 _VARIANTS = ("code", "pref", "goal")
-_Draw = int | None
+
+
+class _Draw(NamedTuple):
+    """One dataset and one labelling of it, by their seeds; None where the study does not vary them."""
+
+    dataset: int | None
+    labels: int | None
+
+    @property
+    def collected(self) -> str:
+        """What the names of its datasets end in."""
+        return "" if self.dataset is None else f"-d{self.dataset}"
+
+    @property
+    def suffix(self) -> str:
+        """What the names of all that rests on it end in."""
+        return self.collected + ("" if self.labels is None else f"-l{self.labels}")
 
 
 @dataclass(frozen=True)
@@ -199,9 +218,11 @@ class _World:
                 raise UsageError(
                     f"'{entry.name}' needs labels: add \"{entry.variant}\" to the variants of {self.root.name}."
                 )
-        draws: Sequence[_Draw] = seed_list(table["label_seeds"], "label_seeds") if "label_seeds" in table else [None]
+        collected, labelled = (_seeds(table, key) for key in ("collect_seeds", "label_seeds"))
+        draws = [_Draw(dataset, labels) for dataset in collected for labels in labelled]
         if variants or "collect" in table:
-            self._collection()
+            for dataset in collected:
+                self._collection(_Draw(dataset, None))
         for draw in draws:
             for variant in variants:
                 if "variants" in table:
@@ -211,9 +232,10 @@ class _World:
         for task, listed in zip(tasks, entries, strict=True):
             self._task(task, listed, draws)
 
-    def _collection(self) -> None:
-        """The dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
-        whole = self._cell("collect", out=self.root / "data")
+    def _collection(self, draw: _Draw) -> None:
+        """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
+        fixed: dict[str, Any] = _drawn(draw.dataset)
+        whole = self._cell("collect", out=self._data(draw), **fixed)
         count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
         if count == 1:
             self.preparation.append(whole)
@@ -247,7 +269,7 @@ class _World:
                     if entry.variant is None and draw != draws[0]:
                         continue
                     potential = self._potential(entry, draw)
-                    name = f"{entry.name}{_suffix(draw) if potential else ''}-s{seed}"
+                    name = f"{entry.name}{draw.suffix if potential else ''}-s{seed}"
                     fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed, "potential": potential}
                     trained = self._cell("train_rs", task, vars(entry), out=folder / name, **fixed)
                     self.training.append(trained)
@@ -256,6 +278,9 @@ class _World:
                     self.evaluation.append(
                         self._cell("evaluate", task, seen, policy=folder / name, out=folder / f"eval-{name}")
                     )
+
+    def _data(self, draw: _Draw) -> Path:
+        return self.root / f"data{draw.collected}"
 
     def _potential(self, entry: _Entry, draw: _Draw) -> Path | None:
         """The potential of an entry, made once for all that ask for the same one."""
@@ -266,9 +291,9 @@ class _World:
         if key not in self._made:
             control = "" if entry.control == "none" else f"-{entry.control}"
             own = entry.label or entry.train_rm
-            out = self.root / f"rm-{entry.name if own else entry.variant + control}{_suffix(draw)}"
-            read = {"labels": labels, "dataset": self.root / "data"}
-            fixed: dict[str, Any] = {**read, "control": entry.control, "out": out, **_drawn(draw)}
+            out = self.root / f"rm-{entry.name if own else entry.variant + control}{draw.suffix}"
+            read = {"labels": labels, "dataset": self._data(draw)}
+            fixed: dict[str, Any] = {**read, "control": entry.control, "out": out, **_drawn(draw.labels)}
             self._made[key] = out
             self.preparation.append(self._cell("train_rm", vars(entry), variant=entry.variant, **fixed))
         return self._made[key]
@@ -277,9 +302,9 @@ class _World:
         """The labels that an entry's potential is made from."""
         key = json.dumps(["label", entry.variant, draw, entry.label], sort_keys=True, default=str)
         if key not in self._made:
-            out = self.root / f"label-{entry.name if entry.label else entry.variant}{_suffix(draw)}"
+            out = self.root / f"label-{entry.name if entry.label else entry.variant}{draw.suffix}"
             self._made[key] = out
-            fixed: dict[str, Any] = {"dataset": self.root / "data", **_drawn(draw)}
+            fixed: dict[str, Any] = {"dataset": self._data(draw), **_drawn(draw.labels)}
             whole = self._cell("label", vars(entry), variant=entry.variant, out=out, **fixed)
             shards = [
                 self._cell(
@@ -325,6 +350,8 @@ def _entry(item: Any) -> _Entry:
     name = name_of_folder(item, "entry of algs")
     check_choice(item.get("alg"), choices(settings.TrainRsConfig, "alg"), f"alg of '{name}'")
     entry = _Entry(**{**item, "control": item.get("control") or "none"})
+    if entry.control == "constant":  # which has advice alone
+        entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
     check_choice(entry.control, choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
     if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
         raise UsageError(f"'{name}': {entry.alg} uses no potential, so it has no control, label or train_rm.")
@@ -354,12 +381,13 @@ def _parts(count: int, config: settings.LabelConfig) -> list[str]:
     return [f"{part}/{count}" for part in range(1, count + 1)] if count > 1 else []
 
 
-def _drawn(draw: _Draw) -> dict[str, int]:
-    return {} if draw is None else {"seed": draw}
+def _seeds(table: Mapping[str, Any], key: str) -> list[int | None]:
+    """The seeds that a world lists under `key`; [None] where it lists none."""
+    return [*seed_list(table[key], key)] if key in table else [None]
 
 
-def _suffix(draw: _Draw) -> str:
-    return "" if draw is None else f"-l{draw}"
+def _drawn(seed: int | None) -> dict[str, int]:
+    return {} if seed is None else {"seed": seed}
 
 
 def _apart(folders: Sequence[Path]) -> None:
