@@ -227,6 +227,10 @@ class TrainRmConfig:
         return self.out or Path("logs") / f"rm-{self.labels.name}{control}"
 
 
+ADVISED = ("advice", "pbrs+advice")
+"""The forms of shaping that take a potential's advice on actions."""
+
+
 @dataclass(frozen=True)
 class TrainRsConfig:
     """Train a policy with PPO, its reward shaped by a potential."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bkrl.config import CollectConfig, LabelConfig, SweepConfig, TrainRmConfig, TrainRsConfig
+from bkrl.config import ADVISED, CollectConfig, LabelConfig, SweepConfig, TrainRmConfig, TrainRsConfig
 from bkrl.errors import BkrlError
 
 
@@ -42,8 +42,6 @@ def _labels(config: TrainRmConfig, variant: str) -> bool | None:
 _LABELS_READ = ("none", "shuffled", "constant")
 _BONUS = ("decay", "pbim", "additive")
 _PAID = ("pbrs", "pbrs+advice", *_BONUS)
-ADVISED = ("advice", "pbrs+advice")
-"""The forms of shaping that take a potential's advice on actions."""
 _PREFERENCE, _GOAL = ("epochs", "ensemble", "min_agreement"), ("encoder",)
 _SHAPING = ("shaping", "shaping_coef", "shaping_shift", "advice_coef", "allow_empty_advice", "shaping_until")
 _ASKING = ("votes", "temperature", "max_tokens", "effort", "max_requests", "max_cost", "concurrency", "rpm", "tpm")

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bkrl.config import TrainRsConfig
-from bkrl.effects import ADVISED
+from bkrl.config import ADVISED, TrainRsConfig
 from bkrl.envs import World, make_vec, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
