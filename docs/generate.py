@@ -33,9 +33,9 @@ FILES = {
 READERS = [
     'np.stack(pandas.read_parquet("data/explore/steps")["observation"]).reshape(-1, 7, 7, 3)',
     'polars.read_parquet("data/explore/steps/*.parquet")["observation"].to_numpy().reshape(-1, 7, 7, 3)',
-    "np.stack(duckdb.sql(\"select * from 'data/explore/steps/*.parquet'\").fetchnumpy()[\"observation\"]).reshape(-1, 7, 7, 3)",
+    'np.stack(duckdb.read_parquet("data/explore/steps/*.parquet").fetchnumpy()["observation"]).reshape(-1, 7, 7, 3)',
     'load_dataset("data/explore", split="train").with_format("numpy")["observation"][:].astype("uint8").reshape(-1, 7, 7, 3)',
-    'pyarrow.parquet.read_table("data/explore/steps")["observation"].combine_chunks().flatten().to_numpy().reshape(-1, 7, 7, 3)',
+    'parquet.read_table("data/explore/steps")["observation"].combine_chunks().flatten().to_numpy().reshape(-1, 7, 7, 3)',
 ]
 
 
@@ -127,7 +127,7 @@ def data() -> str:
         "",
         "A dataset's `README.md` is its card: with it `datasets.load_dataset` finds the tables in the folder, `steps` by default",
         'and `episodes` by its name (`load_dataset("data/explore", "episodes")`). Observations as an array of shape (rows, 7, 7, 3),',
-        "in pandas, polars, duckdb, datasets and pyarrow:",
+        "in pandas, polars, duckdb, datasets and pyarrow (`from pyarrow import parquet`):",
         "",
         "```python",
         *READERS,

@@ -43,8 +43,8 @@ configs:
 ---
 # {env_id}
 
-{episodes:,} episodes, recorded with bkrl; `info.json` describes the world. `steps` has one row a moment: an episode of T
-actions has T + 1, and the last of them has no action and no reward. `observation` is a uint8 array of shape
+{episodes:,} episodes, recorded with bkrl; `info.json` describes the world. `steps` has one row a moment: an episode of
+T actions has T + 1, and the last of them has no action and no reward. `observation` is a uint8 array of shape
 {obs_shape}, row-major; `action` counts from 0: {actions}.
 
 ```python
@@ -206,8 +206,8 @@ class Dataset:
         version = self.info.get("schema_version")
         if version not in range(1, SCHEMA_VERSION + 1):
             raise InputError(
-                f"{self.path} has schema version {version}, this bkrl reads 1 to {SCHEMA_VERSION}; update bkrl, or collect "
-                "it again."
+                f"{self.path} has schema version {version}, this bkrl reads 1 to {SCHEMA_VERSION}; update bkrl, or "
+                "collect it again."
             )
         self.env_id: str = self.info["env_id"]
         self.obs_shape: tuple[int, ...] = tuple(self.info["obs_shape"])

@@ -1,8 +1,8 @@
 """Every Parquet table bkrl writes. Plain types only, so that pandas, polars, duckdb and HF datasets read them all.
 
 Tables that say something about experience point at it with (episode_id, start, length); steps are never copied.
-A change that old readers cannot follow raises SCHEMA_VERSION; older tables stay readable. In version 1, observations were
-`fixed_size_binary`.
+A change that old readers cannot follow raises SCHEMA_VERSION; older tables stay readable. In version 1, observations
+were `fixed_size_binary`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _VERSION = {b"bkrl.schema_version": str(SCHEMA_VERSION).encode()}
 def steps_schema(obs_shape: Sequence[int]) -> pa.Schema:
     """Steps: an episode of T actions has T + 1 rows; the last row's action and reward are null.
 
-    `observation` holds the raw uint8 array, row-major; its shape and dtype stand in the field's metadata. Readers show it as
-    an array of numbers, so `reshape(-1, *shape)` needs no Python loop.
+    `observation` holds the raw uint8 array, row-major; its shape and dtype stand in the field's metadata. Readers show
+    it as an array of numbers, so `reshape(-1, *shape)` needs no Python loop.
     """
     shape = {b"shape": json.dumps(list(obs_shape)).encode(), b"dtype": b"uint8"}
     observation = pa.list_(pa.field("element", pa.uint8(), nullable=False), prod(obs_shape))
@@ -133,8 +133,8 @@ ABOUT = {
     "steps": (
         "One row a moment: many episodes stand in a file, and an episode of T actions has T + 1 rows, whose last "
         "has no action and no reward (null). `observation` is the raw uint8 array, row-major; its shape stands in "
-        "the field's metadata and in `info.json`. Datasets of schema version 1 hold it as `fixed_size_binary`; they open, and "
-        "can be merged and divided, like the others."
+        "the field's metadata and in `info.json`. Datasets of schema version 1 hold it as `fixed_size_binary`; they "
+        "open, and can be merged and divided, like the others."
     ),
     "episodes": (
         "`checkpoint_step`: environment steps the explorer had trained for. `part` and `row_start`: the file of "
