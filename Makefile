@@ -9,11 +9,11 @@ export MKL_NUM_THREADS ?= 1
 
 .PHONY: help reproduce test test-slurm lint format bench samples docs results clean
 help:
-	@echo "make reproduce   set up, run the whole method (preset laptop), write logs/reproduce/report/report.html"
+	@echo "make reproduce   set up, run the whole method (PRESET=laptop), write logs/reproduce/report/report.html"
 	@echo "make test        set up, lint, check types, run the tests"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
 	@echo "make lint        ruff and mypy; make format mends what can be mended"
-	@echo "make bench       the benchmarks, one JSON object each"
+	@echo "make bench       the benchmarks, one JSON object each; QUICK=--quick shows only that they run"
 	@echo "make docs        docs/cli.md and docs/data.md from the code"
 	@echo "make results     docs/results.md and its pictures from the report runs in logs/ (REPORTS=...)"
 	@echo "make samples     the shipped samples anew"
@@ -26,8 +26,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
+PRESET ?= laptop
 reproduce: $(READY)
-	$(BIN)/bkrl reproduce --preset laptop
+	$(BIN)/bkrl reproduce --preset $(PRESET)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -47,7 +48,9 @@ test-slurm: $(READY)
 	tests/slurm/cluster.sh $(BIN)/pytest -m slurm tests/slurm || test $$? -eq 77
 
 bench: $(READY)
-	@for script in $$(grep -l -e '"--json"' benchmarks/*.py); do echo $$script >&2; $(BIN)/python $$script --json || exit 1; done
+	@for script in $$(grep -l "import parser_of" benchmarks/*.py); do \
+		echo $$script >&2; $(BIN)/python $$script --json $(QUICK) || exit 1; \
+	done
 
 samples: $(READY)
 	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl

@@ -15,16 +15,11 @@ Rounds alternate between the two sides, so that other work on the machine hits b
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -32,8 +27,10 @@ import numba
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import crafter_figures
 from bkrl.envs.babyai import make_native_vec, make_reference
 from bkrl.envs.babyai.captions import Captioner
+from command_line import parser_of, show
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 REFERENCE_ENVS = 8
@@ -135,30 +132,16 @@ def captions(rounds: int) -> dict[str, float]:
     }
 
 
-def crafter(rounds: int, seconds: float) -> dict[str, float]:
-    """The Crafter half, which lives in its own file: `crafter_figures.figures(rounds, seconds)`."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    try:
-        module = importlib.import_module("crafter_figures")
-    except ModuleNotFoundError as error:
-        if error.name != "crafter_figures":
-            raise
-        return {}
-    return dict(module.figures(rounds, seconds))
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the time, for a first impression")
+    parser = parser_of(__doc__)
     parser.add_argument("--only", choices=["babyai", "threads", "captions", "crafter"], help="one part only")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
-    rounds, seconds = (3, 0.5) if args.quick else (7, 2.0)
+    rounds, seconds = (1, 0.1) if args.quick else (7, 2.0)
     parts: dict[str, Callable[[], dict[str, float]]] = {
         "babyai": lambda: babyai_ratio(rounds, seconds),
-        "crafter": lambda: crafter(rounds, seconds),
+        "crafter": lambda: crafter_figures.figures(rounds, seconds),
         "threads": lambda: thread_scaling(rounds, seconds),
         "captions": lambda: captions(rounds),
     }
@@ -166,11 +149,7 @@ def main() -> None:
     for name, measure in parts.items():
         if args.only in (None, name):
             results |= measure()
-    if args.json:
-        print(json.dumps({key: round(value, 3) for key, value in results.items()}))
-        return
-    for key, value in results.items():
-        print(f"{key:30} {value:14,.2f}")
+    show(results, args.json)
 
 
 if __name__ == "__main__":

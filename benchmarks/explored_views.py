@@ -1,6 +1,6 @@
 """What reward-free exploration covers: distinct views, and episodes that happened to succeed.
 
-    python benchmarks/explored_views.py [ENV …] [--steps 250000] [--seeds 1 2 3] [--json]
+    python benchmarks/explored_views.py [ENV …] [--steps 250000] [--seeds 1 2 3] [--json] [--quick]
 
 The explorer is that of `bkrl collect` with its defaults (compact network, 64 worlds, paid for novelty alone), one
 thread. A view counts once, however often it was seen. Chance is large: compare means over ten seeds or more.
@@ -8,7 +8,6 @@ thread. A view counts once, however often it was seen. Chance is large: compare 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from bkrl.config import ExplorerConfig
+from command_line import parser_of
 from training import our_run
 
 ENVS = ("BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-PlaceCraftingTable")
@@ -39,12 +39,13 @@ def explore(env_id: str, steps: int, seed: int) -> dict[str, float]:
 
 def main() -> None:
     """Explore and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("envs", nargs="*", default=ENVS, metavar="ENV")
     parser.add_argument("--steps", type=int, default=250_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
+    if args.quick:
+        args.steps, args.seeds = 1, [1]
     torch.set_num_threads(1)
     results = {env: [explore(env, args.steps, seed) for seed in args.seeds] for env in args.envs}
     if args.json:

@@ -18,7 +18,6 @@ store on disk.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -31,6 +30,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+
+from command_line import parser_of, show
 
 CONCURRENCY = 64
 LATENCY = 0.5
@@ -193,31 +194,25 @@ def measure(count: int) -> dict[str, float]:
         bare_took, bare_cpu = bare_sdk(few)
         reads = max(reads_per_second(folder, READS) for _ in range(20))
     return {
-        "throughput_fraction": round(count / took / ideal, 4),
-        "cpu_ms_per_request": round(1000 * cpu / count, 3),
-        "store_reads_per_s": round(reads),
+        "throughput_fraction": count / took / ideal,
+        "cpu_ms_per_request": 1000 * cpu / count,
+        "store_reads_per_s": reads,
         "requests": count,
-        "seconds": round(took, 2),
-        "bare_sdk_throughput_fraction": round(few / bare_took / ideal, 4),
-        "bare_sdk_cpu_ms_per_request": round(1000 * bare_cpu / few, 3),
+        "seconds": took,
+        "bare_sdk_throughput_fraction": few / bare_took / ideal,
+        "bare_sdk_cpu_ms_per_request": 1000 * bare_cpu / few,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="a quarter of the requests; the slow start weighs more")
+    parser = parser_of(__doc__)
     parser.add_argument("--serve", action="store_true", help="be the server")
     options = parser.parse_args()
     if options.serve:
         asyncio.run(serve())
         return
-    figures = measure(REQUESTS // 4 if options.quick else REQUESTS)
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:30} {value:,}")
+    figures = measure(2 * CONCURRENCY if options.quick else REQUESTS)
+    show(figures, options.json)
 
 
 if __name__ == "__main__":

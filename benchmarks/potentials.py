@@ -1,6 +1,7 @@
 """What shaping costs: iterations of shaped PPO against plain PPO on the same worlds, in one run.
 
-    python benchmarks/potentials.py [--json] [--rounds 15] [--only compact|crafter|paper] [--potentials FOLDER]
+    python benchmarks/potentials.py [--json] [--quick] [--rounds 15] [--only compact|crafter|paper]
+        [--potentials FOLDER]
 
 For each variant (code, pref, goal), the time that its potential adds, as a share of an iteration of plain PPO (acting,
 worlds, rewards, update) measured in the same round:
@@ -17,8 +18,6 @@ taking turns; medians over rounds.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -34,6 +33,7 @@ from bkrl.rl.hardware import choose
 from bkrl.rl.policy import network_for, observation_options
 from bkrl.rl.ppo import PPO
 from bkrl.rl.streams import EnvReward, RewardStream
+from command_line import parser_of, show
 
 RED_BALL, PLACE_TABLE = "BabyAI-Text-GoToLocal-RedBall-S20", "Crafter-Text-PlaceCraftingTable"
 PUBLISHED = PPOConfig(num_envs=8, num_steps=128, num_minibatches=4, learning_rate=3e-4, clip_coef=0.1)
@@ -43,7 +43,6 @@ SETTINGS = {
     "paper": ("paper_", RED_BALL, "paper", PUBLISHED, "minigrid"),
 }
 VARIANTS = ("code", "pref", "goal")
-WARM_UP = 3
 
 
 def run_of(env_id: str, network: str, config: PPOConfig, potential: Scaled | None) -> PPO:
@@ -59,7 +58,7 @@ def run_of(env_id: str, network: str, config: PPOConfig, potential: Scaled | Non
 def overheads(prefix: str, runs: dict[str, PPO], rounds: int) -> dict[str, float]:
     """The figures of one setting; `runs` holds "plain" and the variants."""
     for ppo in runs.values():
-        for _ in range(WARM_UP):
+        for _ in range(min(3, rounds)):  # warm up
             ppo.iterate()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     evaluation: dict[str, list[float]] = {name: [] for name in runs}
@@ -82,12 +81,13 @@ def overheads(prefix: str, runs: dict[str, PPO], rounds: int) -> dict[str, float
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="iterations of each run that are measured")
     parser.add_argument("--only", choices=list(SETTINGS), help="one setting only")
     parser.add_argument("--potentials", type=Path, help="a folder with bk-code-minigrid and the like")
     args = parser.parse_args()
+    if args.quick:
+        args.rounds = 1
     torch.set_num_threads(1)
     results: dict[str, float] = {}
     for setting, (prefix, env_id, network, config, worlds) in SETTINGS.items():
@@ -102,11 +102,7 @@ def main() -> None:
         results |= overheads(prefix, runs, args.rounds)
         for potential in potentials:
             potential.close()
-    if args.json:
-        print(json.dumps({key: round(value, 3) for key, value in results.items()}))
-        return
-    for key, value in results.items():
-        print(f"{key:30} {value:14,.3f}")
+    show(results, args.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast training is: each figure a ratio measured side by side in one run.
 
-    python benchmarks/training.py [--json] [--only babyai|crafter] [--rounds 3] [--threads 2]
+    python benchmarks/training.py [--json] [--quick] [--only babyai|crafter] [--rounds 3] [--threads 2]
 
 For BabyAI (RedBall-S20), and with `crafter_` before the name for Crafter (place_table):
 
@@ -27,8 +27,6 @@ resets within those acting steps would make a mean that is mostly chance).
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
@@ -48,6 +46,7 @@ from bkrl.rl.policy import observation_options
 from bkrl.rl.ppo import PPO
 from bkrl.stages.collect import explorer
 from bkrl.stages.train_rs import learner
+from command_line import parser_of, show
 from plain_ppo import Plain, crafter_noise
 
 ENVS = {"babyai": "BabyAI-Text-GoToLocal-RedBall-S20", "crafter": "Crafter-Text-PlaceCraftingTable"}
@@ -126,21 +125,21 @@ def plain_rate(plain: Plain, threads: int) -> float:
 class PlainParts:
     """The plain side on Crafter, put together from parts because a whole rollout would take minutes."""
 
-    def __init__(self, env_id: str, plain: Plain) -> None:
-        self.plain = plain
+    def __init__(self, env_id: str, plain: Plain, many: int) -> None:
+        self.plain, self.many = plain, many
         self.reset_seconds: dict[bool, list[float]] = {False: [], True: []}
         rng = np.random.default_rng(0)
         envs = make_vec(env_id, 64)  # the native engine ends episodes as the reference does, and sooner
         envs.reset(seed=0)
         actions = len(world(env_id).action_names)
-        steps, ended = 4_000, 0
+        steps, ended = 250 * many, 0
         for _ in range(steps):
             _, _, terminated, truncated, _ = envs.step(rng.integers(0, actions, envs.num_envs))
             ended += int(np.count_nonzero(terminated | truncated))
         envs.close()
         self.episode_length = steps * 64 / ended
         with crafter_noise(numba=True):  # let episodes spread out: at first all worlds are equally young
-            for _ in range(200):
+            for _ in range(12 * many):
                 plain.next_obs = torch.Tensor(plain.envs.step(rng.integers(0, actions, plain.N))[0])
             plain.reset(1)
 
@@ -153,29 +152,30 @@ class PlainParts:
             seconds = plain.act(0, steps)
         acting = (seconds - (plain.resets_took() - before)) / (steps * plain.N)
         training = plain.update(1) * 16 / (plain.T * plain.N)
-        count = 32 if numba else 8
+        count = self.many * 2 if numba else -(-self.many // 2)
         with crafter_noise(numba):
             reset = plain.reset(count) / count
         self.reset_seconds[numba].append(reset)
         return 1 / (acting + training + reset / self.episode_length)
 
 
-def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
-    """All ratios of one world."""
+def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, float]:
+    """All ratios of one world; `quick`: of rollouts too small for them to mean anything."""
     env_id = ENVS[family]
     facts = world(env_id)
-    N, T = PAPER_ROLLOUT[family]
+    N, T = (2, 8) if quick else PAPER_ROLLOUT[family]
+    many = 1 if quick else 16
     published = PPOConfig(num_envs=N, num_steps=T, learning_rate=3e-4, num_minibatches=4, clip_coef=0.1)
     view = observation_options(facts, "paper")[1]
     reference: dict[str, Any] = {"observation": "image"} if view == "image" else {}
     plain = Plain(lambda: make(env_id, backend="reference", **reference), N, T)
-    parts = PlainParts(env_id, plain) if family == "crafter" else None
+    parts = PlainParts(env_id, plain, many) if family == "crafter" else None
     paper, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, True))
     compact = our_run(env_id, "compact", PPOConfig())
     novelty, reward = (our_run(env_id, "compact", ExplorerConfig(), novelty=novelty) for novelty in (True, False))
     space = paper.envs.single_observation_space
     shape = tuple((space[view] if view == "image" else space).shape)
-    ceiling = Ceiling(shape, len(facts.action_names), N, T, sample=16 if family == "crafter" else 64)
+    ceiling = Ceiling(shape, len(facts.action_names), N, T, sample=1 if quick else 16 if family == "crafter" else 64)
 
     shares: dict[str, Shares] = {"paper": {}, "compact": {}}
     sides: dict[str, Callable[[], float]] = {
@@ -183,7 +183,7 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
         "paper": lambda: rate_of(paper, threads, 1 if family == "crafter" else 2, shares["paper"]),
         "every_view": lambda: rate_of(every, threads, 1),
         "plain": lambda: plain_rate(plain, threads) if parts is None else parts.rate(threads, numba=False),
-        "compact": lambda: rate_of(compact, 1, 16, shares["compact"]),
+        "compact": lambda: rate_of(compact, 1, many, shares["compact"]),
         "novelty": lambda: rate_of(novelty, 1, 4),
         "reward": lambda: rate_of(reward, 1, 4),
     }
@@ -227,24 +227,21 @@ def figures(family: str, rounds: int, threads: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser = parser_of(__doc__)
     parser.add_argument("--only", choices=list(ENVS), help="one world only")
     parser.add_argument("--rounds", type=int, default=3, help="how often each side has its turn")
     parser.add_argument("--threads", type=int, default=2, help="threads of the paper networks, ours and plain")
     args = parser.parse_args()
+    if args.quick:
+        args.rounds = args.threads = 1
     gym.logger.min_level = gym.logger.ERROR
     start = time.perf_counter()
     results: dict[str, float] = {}
     for family in ENVS:
         if args.only in (None, family):
-            results |= figures(family, args.rounds, args.threads)
+            results |= figures(family, args.rounds, args.threads, args.quick)
     results |= {"threads": args.threads, "load": os.getloadavg()[0], "seconds": time.perf_counter() - start}
-    if args.json:
-        print(json.dumps({key: round(value, 3) for key, value in results.items()}))
-        return
-    for key, value in results.items():
-        print(f"{key:36} {value:12,.3f}")
+    show(results, args.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Scripts beside the package run for whoever starts them, from wherever."""
 
+import json
 import re
+import shutil
+import subprocess
 import sys
 from importlib.machinery import PathFinder
 from importlib.metadata import distributions
@@ -9,6 +12,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+MEASURING = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "import parser_of" in path.read_text()]
+
+
+def run(script, *arguments, folder, code=0):
+    done = subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def make(*arguments, folder=ROOT):
+    done = subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "tests", "docs"])
@@ -26,3 +43,54 @@ def test_no_script_hides_a_package(folder):
     elsewhere = [entry for entry in sys.path if entry and Path(entry).resolve() not in {ROOT, ROOT / folder}]
     taken = {name for name in names if name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere)}
     assert taken | names & required == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", MEASURING)
+def test_every_script_measures_something(script):
+    [line] = run(script, "--quick", "--json", folder=BENCHMARKS).stdout.splitlines()
+    assert json.loads(line)
+
+
+@pytest.mark.parametrize("script", [path.name for path in sorted(BENCHMARKS.glob("*.py"))])
+def test_every_script_starts_from_the_root_of_the_project(script):
+    shown = run(f"benchmarks/{script}", "--help", folder=ROOT).stdout
+    assert ("--quick" in shown) == (script in MEASURING)
+
+
+def test_times_of_a_folder_without_runs_are_refused(tmp_path):
+    for script, folder in (("time_to_success.py", BENCHMARKS), ("benchmarks/time_to_success.py", ROOT)):
+        assert "no finished train-rs run" in run(script, tmp_path, folder=folder, code=3).stderr
+
+
+def test_make_knows_what_to_do_for_every_target():
+    targets = re.search(r"\.PHONY: (.*)", (ROOT / "Makefile").read_text())[1].split()
+    told = {target: make("-n", target) for target in targets}
+    assert all(told.values())
+    assert "--preset laptop" in told["reproduce"]
+    assert "--preset smoke" in make("-n", "reproduce", "PRESET=smoke")
+    assert "--quick" in make("-n", "bench", "QUICK=--quick")
+
+
+def test_make_bench_measures_with_every_script(tmp_path):
+    """With a Python that only names what it is given; the scripts themselves are run above."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    told = make("-o", ".venv/.ready", "bench", f"BIN={tmp_path}", "QUICK=--quick")
+    assert told.splitlines() == [f"benchmarks/{script} --json --quick" for script in MEASURING]
+
+
+def test_make_help_and_clean_work_in_a_fresh_copy(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in (".venv", "build", "logs/run", "src/bkrl/__pycache__"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert "make reproduce" in make("help", folder=tmp_path)
+    make("clean", folder=tmp_path)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {
+        "Makefile",
+        "logs",
+        "logs/run",
+        "src",
+        "src/bkrl",
+    }
