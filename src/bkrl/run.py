@@ -439,16 +439,51 @@ def _input(path: Path) -> dict[str, str]:
     return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(run.path / "manifest.json")}
 
 
+def input_at(run: Run, name: str) -> Path | None:
+    """Where an input of a run is now: the place that holds what was recorded, else the first that holds anything.
+
+    It is looked for where it was, where its path leads from each folder above the run (the run was made elsewhere, with
+    relative paths), and beside the run (a study was moved as a whole). None: nothing is at any of these.
+    """
+    recorded = run.config["inputs"][name]
+    path = Path(recorded["path"])
+    there = {}
+    for place in (path, *(folder / path for folder in run.path.absolute().parents), run.path.parent / path.name):
+        there[place] = hash_at(place, recorded)
+        if there[place] == input_hash(recorded):
+            return place
+    return next((place for place, found in there.items() if found is not None), None)
+
+
+def dataset_at(run: Run, named: Path | None = None) -> Path:
+    """Where the dataset of a run is: at the place that was named, else where `input_at` finds it.
+
+    Raises:
+        InputError: no place was named, and it is at none that is known.
+    """
+    if named is not None:
+        return named
+    recorded = run.config["inputs"].get("dataset")
+    if recorded is None:
+        raise InputError(f"{run.path} does not say which dataset it was made from; name it with --dataset.")
+    found = input_at(run, "dataset")
+    if found is None:
+        raise InputError(
+            f"{run.path} was made from {recorded['path']}, which is not there; say where it is with --dataset."
+        )
+    return found
+
+
 def check_inputs(run: Run, places: Mapping[str, Path] | None = None) -> list[str]:
     """Sentences about inputs of a complete run that are gone or have changed since; empty when all is well.
 
     Args:
         run: a complete run.
-        places: where inputs lie now, by their names; others are looked for where the run found them.
+        places: where inputs lie now, by their names; others are looked for as `input_at` does.
     """
     problems = []
     for name, recorded in run.manifest["inputs"].items():
-        place = (places or {}).get(name, Path(recorded["path"]))
+        place = (places or {}).get(name) or input_at(run, name) or Path(recorded["path"])
         here = hash_at(place, recorded)
         if here is None:
             problems.append(f"{run.path}: its {name} {place} is no longer there.")

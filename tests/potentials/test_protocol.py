@@ -137,7 +137,9 @@ def test_a_dataset_that_is_gone_can_be_named(tmp_path, monkeypatch):
     """A copy of a sample: the dataset it was built on did not ship."""
     monkeypatch.chdir(tmp_path)
     copy = Run.open(Path(shutil.copytree(SAMPLES / "bk-code-minigrid", tmp_path / "phi")))
-    with pytest.raises(InputError, match=r"phi was built on .*, which is not there; say where it is with --dataset\.$"):
+    with pytest.raises(
+        InputError, match=r"phi was made from .*, which is not there; say where it is with --dataset\.$"
+    ):
         dataset_of(copy)
     assert dataset_of(copy, Path("here")) == Path("here")
     assert dataset_of(Run.open(Path("sample:bk-code-minigrid"))) == Path("sample:data-minigrid")

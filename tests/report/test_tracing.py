@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from bkrl.cli import run_command
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError
 from bkrl.files import sha256
+from bkrl.labelers.tables import dataset_of
 from bkrl.report import tracing
 from bkrl.report.lineage import anchor
 from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.run import Run, check_inputs, dataset_at
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
 
@@ -146,3 +148,29 @@ def test_a_run_whose_config_is_gone_says_what_to_do(tmp_path: Path, capsys: pyte
     (tmp_path / "label-pref" / "config.json").write_text("{}")
     assert run_command(["trace", str(tmp_path / "label-pref")]) == 3
     assert "has a damaged config.json; restore it or make the run again." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", [".", "logs", "../elsewhere"])
+def test_inputs_named_by_relative_paths_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    made = tmp_path / "project"
+    for folder in (made / "logs", tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(made)
+    root = Path("logs/study")
+    collect(root)
+    label(root, "pref")
+    train_rm(root, "pref")
+    shaped = train_rs(root, "bk-pref", 1, potential=root / "rm-pref", name="shaped")
+    assert json.loads((shaped / "manifest.json").read_text())["inputs"]["potential"]["path"] == "logs/study/rm-pref"
+    monkeypatch.chdir(made / where)
+    place = Path(os.path.relpath(made / root))
+    assert run_command(["trace", str(place / "shaped")]) == 0
+    assert capsys.readouterr().out.count("✓") == 5  # the labels and the potential name the dataset, each
+    assert check_inputs(Run.open(place / "shaped")) == []
+    assert dataset_of(Run.open(place / "label-pref")).path.resolve() == made / root / "data"
+    for user in ("label-pref", "rm-pref"):
+        assert dataset_at(Run.open(place / user)).resolve() == made / root / "data"
+    report.run(ReportConfig(runs=(place / "shaped",), out=tmp_path / "report"), Reporter())
+    assert "no longer there" not in (tmp_path / "report" / "report.html").read_text()

@@ -18,7 +18,7 @@ from bkrl.dataset import Dataset, Segment
 from bkrl.errors import InputError, UsageError
 from bkrl.labelers.material import segment_text
 from bkrl.labelers.recorded import SETTINGS
-from bkrl.run import Run
+from bkrl.run import Run, dataset_at
 
 Usage = dict[str, object]
 
@@ -87,8 +87,7 @@ def together(paths: Sequence[Path]) -> list[Run]:
 def config_of(runs: Sequence[Run], out: Path, dataset: Path | None) -> LabelConfig:
     """The settings of the undivided labelling that these shards are the parts of."""
     settings = {name: runs[0].config["config"][name] for name in SETTINGS if name != "shard"}
-    recorded = Path(runs[0].config["config"]["dataset"])
-    return LabelConfig(dataset=dataset or recorded, out=out, **settings)
+    return LabelConfig(dataset=dataset_at(runs[0], dataset), out=out, **settings)
 
 
 def summed(parts: Sequence[Usage]) -> Usage:

@@ -8,7 +8,7 @@ from typing import Any
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError
 from bkrl.files import read_table
-from bkrl.run import Run, located
+from bkrl.run import Run, dataset_at
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 
 TABLES = {
@@ -47,14 +47,16 @@ def dataset_of(run: Run, path: Path | None = None) -> Dataset:
     Raises:
         InputError: it is not there, or it is another one.
     """
-    recorded = run.config["inputs"]["dataset"]
-    place = path or Path(recorded["path"])
-    if path is None and not located(place).exists():
-        raise InputError(f"{run.path} was made from {place}, which is not there; say where it is with --dataset.")
-    dataset = Dataset.open(place)
-    if dataset.manifest_sha256 != recorded["manifest_sha256"]:
-        raise InputError(
-            f"{run.path} was made from another dataset than {place} (or it was collected again since); pass the right "
-            "one with --dataset."
-        )
+    dataset = Dataset.open(dataset_at(run, path))
+    check_belongs(run, dataset)
     return dataset
+
+
+def check_belongs(run: Run, dataset: Dataset) -> None:
+    """InputError when a label run was made from another dataset."""
+    recorded = run.config["inputs"].get("dataset", {}).get("manifest_sha256")
+    if recorded is not None and recorded != dataset.manifest_sha256:
+        raise InputError(
+            f"{run.path} was made from another dataset than {dataset.path} (or it was collected again since); pass the "
+            "right one with --dataset, or label again."
+        )

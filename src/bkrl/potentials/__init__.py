@@ -56,18 +56,12 @@ def dataset_of(run: Run, named: Path | None = None) -> Path:
     Raises:
         InputError: none was named, and the one it was built on is not there.
     """
-    from bkrl.errors import InputError
-    from bkrl.run import SAMPLES, located, samples
+    from bkrl.run import SAMPLES, dataset_at, input_at, samples
 
-    if named is not None:
-        return named
-    recorded = Path(run.manifest["inputs"]["dataset"]["path"])
     shipped = Path(f"sample:data-{run.path.name.rpartition('-')[2]}")
-    if run.path.parent == SAMPLES and not recorded.exists() and shipped.as_posix() in samples():
-        return shipped
-    if not located(recorded).exists():
-        raise InputError(f"{run.path} was built on {recorded}, which is not there; say where it is with --dataset.")
-    return recorded
+    if run.path.parent == SAMPLES and shipped.as_posix() in samples() and input_at(run, "dataset") is None:
+        return named or shipped
+    return dataset_at(run, named)
 
 
 def read_potential(folder: Path) -> Scaled:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bkrl.errors import BkrlError, InputError
 from bkrl.files import read_json, sha256
-from bkrl.run import Run, hash_at, input_hash
+from bkrl.run import Run, hash_at, input_at, input_hash
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 
@@ -126,8 +126,7 @@ def named(paths: Sequence[Path], stages: Sequence[str]) -> list[Path]:
 def follow(paths: Sequence[Path]) -> Chain:
     """Open and verify runs and everything their manifests rest on.
 
-    An input is looked for where it was, and beside the run that names it (a study moved as a whole), and accepted only
-    with the manifest it had.
+    An input is looked for as `input_at` does, and accepted only with the manifest it had.
     """
     chain = Chain()
     seen: dict[str, str] = {}
@@ -150,7 +149,7 @@ def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
     if node.run is None:
         return key
     for name, recorded in dict(node.run.manifest.get("inputs", {})).items():
-        link = _link(path, name, recorded)
+        link = _link(path, node.run, name, recorded)
         if link.found is not None:
             link = Link(name, link.recorded, link.sha256, _visit(chain, seen, Path(link.found)), "")
         elif link.problem:
@@ -189,13 +188,13 @@ def _check_record(run: Run) -> None:
         raise InputError(f"{run.path} has a damaged manifest; restore it or run its command again with --fresh.")
 
 
-def _link(path: Path, name: str, input: Mapping[str, Any]) -> Link:
-    recorded, digest, is_file = str(input.get("path")), input_hash(input), "sha256" in input
-    problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."
-    for candidate in (Path(recorded), path.parent / Path(recorded).name):
-        here = hash_at(candidate, input)
-        if here == digest:
-            return Link(name, recorded, digest, None if is_file else candidate.as_posix(), "")
-        if here is not None:
-            problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
+def _link(path: Path, run: Run, name: str, input: Mapping[str, Any]) -> Link:
+    recorded, digest, is_file = str(input["path"]), input_hash(input), "sha256" in input
+    place = input_at(run, name)
+    if place is None:
+        problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."
+    elif hash_at(place, input) != digest:
+        problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
+    else:
+        return Link(name, recorded, digest, None if is_file else place.as_posix(), "")
     return Link(name, recorded, digest, None, problem)

@@ -19,6 +19,7 @@ from bkrl.envs import captioner, world
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, read_table, to_json
 from bkrl.labelers.quality import agreement_of
+from bkrl.labelers.tables import check_belongs
 from bkrl.potentials import EMPTY, advice, advice_source, dataset_of, load_potential, oracle_state, read_potential
 from bkrl.potentials.certificate import Certificate, certify
 from bkrl.potentials.code import PROGRAM, CodeRaw
@@ -33,7 +34,7 @@ from bkrl.reporter import Reporter, percent, percents
 from bkrl.rl.networks.advised import Advice
 from bkrl.rl.policy import advice_network
 from bkrl.rng import derive_seed, generator
-from bkrl.run import Run, located
+from bkrl.run import Run, dataset_at
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.spacing import end_to_end
 from bkrl.stages import to_do
@@ -89,14 +90,14 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         RunFailed: a program failed in the sandbox.
     """
     labels = Run.open(config.labels, "label")
-    dataset_path = _dataset_path(config, labels)
+    dataset_path = dataset_at(labels, config.dataset)
     variant = str(labels.facts.get("variant", labels.config["config"].get("variant")))
     _check_flags(config, variant)
     make = None
     if to_do(config):
         _set_threads(config.threads)
         dataset = Dataset.open(dataset_path)
-        _check_belongs(labels, dataset)
+        check_belongs(labels, dataset)
         make = _maker(config, variant, labels, dataset, reporter)
     result = Run.create(
         config.run_dir,
@@ -174,16 +175,6 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
         potential.close()
 
 
-def _dataset_path(config: TrainRmConfig, labels: Run) -> Path:
-    recorded = labels.config["inputs"].get("dataset", {}).get("path")
-    path = config.dataset or (Path(recorded) if recorded else None)
-    if path is None:
-        raise InputError(f"{labels.path} does not say which dataset it labels; name it with --dataset.")
-    if config.dataset is None and not located(path).exists():
-        raise InputError(f"{labels.path} was made from {path}, which is not there; say where it is with --dataset.")
-    return path
-
-
 def _check_flags(config: TrainRmConfig, variant: str) -> None:
     if variant == "goal":
         check_encoder(config.encoder)
@@ -199,15 +190,6 @@ def _check_flags(config: TrainRmConfig, variant: str) -> None:
         raise UsageError("--task is what an oracle knows: use it with --control oracle or oracle-state.")
     if config.epochs < 1:
         raise UsageError("--epochs must be at least 1.")
-
-
-def _check_belongs(labels: Run, dataset: Dataset) -> None:
-    recorded = labels.config["inputs"].get("dataset", {}).get("manifest_sha256")
-    if recorded is not None and recorded != dataset.manifest_sha256:
-        raise InputError(
-            f"{labels.path} was made from another dataset than {dataset.path} (or it was collected again since); pass "
-            "the right one with --dataset, or label again."
-        )
 
 
 def _set_threads(threads: int) -> None:
