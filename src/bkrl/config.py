@@ -165,6 +165,13 @@ class LabelConfig:
     tier: Annotated[
         Literal["default", "flex"], Flag("flex: slower and cheaper, where the endpoint has it (openai:)")
     ] = "default"
+    body: Annotated[
+        str | None, Flag("openai: fields added to every request (JSON object, or a file with one); they change answers")
+    ] = None
+    header: Annotated[
+        str | None,
+        Flag("openai: headers added to every request, NAME=VARIABLE,…; an environment variable holds the secret value"),
+    ] = None
     batch: Annotated[
         Literal["off", "submit", "status", "collect"],
         Flag("openai: at half price within a day, by the Batch API: submit, come back, collect (pref, goal)"),

@@ -49,6 +49,7 @@ _ASKING = ("votes", "temperature", "max_tokens", "effort", "max_requests", "max_
 BELONGS: dict[type, tuple[Belongs, ...]] = {
     CollectConfig: (Belongs(("int_gamma",), "an --int-coef above 0", lambda c: c.int_coef > 0),),
     LabelConfig: (
+        Belongs(("body", "header"), "--llm openai:MODEL", lambda c: c.llm.startswith("openai:")),
         Belongs(("length",), "--variant pref or goal", lambda c: c.variant != "code"),
         Belongs(_ASKING, "an --llm that is asked (this one is a control)", lambda c: c.llm not in ("random", "return")),
     ),

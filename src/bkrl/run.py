@@ -35,7 +35,7 @@ _PACKAGES = ("bkrl", "numpy", "torch", "gymnasium", "minigrid", "crafter", "pyar
 # Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
 _NOT_IDENTITY = (
     *("out", "fresh", "cache", "threads", "track", "dry_run", "allow_empty_advice"),
-    *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch"),
+    *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch", "header"),
 )
 
 

@@ -120,7 +120,7 @@ class BatchDesk:
     def _finish(self, batch: dict[str, Any]) -> None:
         batch["status"] = self.ends
         if self.ends == "failed":
-            batch["errors"] = {"data": [{"message": "line 1 is odd"}]}
+            batch["errors"] = {"data": [{"message": f"line 1 is odd, said {self.server.said[-80:]}"}]}
             return
         output, errors = [], []
         for raw in self.files[batch["input_file_id"]].splitlines():
@@ -156,8 +156,10 @@ class BatchDesk:
         refused = refusal(does, body)
         if refused is not None:
             return 400, refused
+        if does.startswith("echo_"):
+            return int(does[5:]), [{"error": {"message": f"you said {self.server.said[-80:]}"}}]
         if does in STATUS:
             status, error = STATUS[does]
             return status, {"error": error}
         self.server.billed[prompt] += 1
-        return 200, completion(prompt, does)
+        return 200, completion(prompt, does, self.server.said)

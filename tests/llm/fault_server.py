@@ -40,6 +40,8 @@ class FaultServer:
         self.desk = BatchDesk(self)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.said = ""
+        """The head of the latest request, as it came; `echo` repeats it."""
         self.addresses: list[str] = []
         self.seen: Counter[str] = Counter()
         self.billed: Counter[str] = Counter()
@@ -81,6 +83,7 @@ class FaultServer:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 lines = head.decode("latin-1").split("\r\n")
+                self.said = "".join(c for c in head.decode("latin-1") if c.isprintable() or c == " ")
                 headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 self.headers.append(headers)
@@ -117,6 +120,8 @@ class FaultServer:
         refused = refusal(does, body)
         if refused is not None:
             return await send(writer, 400, refused)
+        if does.startswith("echo_"):
+            return await send(writer, int(does[5:]), [{"error": {"message": f"you said {self.said[-80:]}"}}])
         if does in STATUS:
             status, error = STATUS[does]
             extra = {"Retry-After": argument} if argument and does != "429ms" else {}
@@ -134,7 +139,7 @@ class FaultServer:
         if does == "redirect":
             return await send(writer, 307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
         self.billed[prompt] += 1
-        answered = completion(prompt, does)
+        answered = completion(prompt, does, self.said)
         raw = json.dumps(answered).encode()
         if does in ("reset_mid", "short_body"):
             writer.write(head(200, len(raw) + (10 if does == "short_body" else 0)) + raw[: len(raw) // 2])
@@ -195,8 +200,16 @@ STATUS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    """What a server says that does not know a parameter; `picky` knows hardly any."""
+def refusal(does: str, body: dict[str, Any]) -> Any:
+    """What a server says that does not know a parameter; `picky` knows hardly any, `gemini` says it in a list."""
+    unknown = [name for name in ("seed", "logprobs") if name in body]
+    if does == "gemini" and unknown:
+        told = "\n".join(
+            f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.' for name in unknown
+        )
+        violations = [{"description": line} for line in told.splitlines()]
+        details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
+        return [{"error": {"code": 400, "message": told, "status": "INVALID_ARGUMENT", "details": details}}]
     rejects = {
         "no_schema": ("response_format.json_schema",),
         "no_format": ("response_format",),
@@ -205,6 +218,7 @@ def refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
         "no_extras": ("seed", "logprobs", "reasoning_effort"),
         "no_limits": ("max_tokens", "max_completion_tokens"),
         "no_flex": ("service_tier",),
+        "no_extra": ("chat_template_kwargs",),
         "picky": ("max_tokens", "temperature", "response_format"),
     }.get(does, ())
     for name in rejects:
@@ -220,7 +234,7 @@ def refusal(does: str, body: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def completion(prompt: str, does: str) -> Any:
+def completion(prompt: str, does: str, said: str = "") -> Any:
     text: Any = json.dumps({"thoughts": "so it is", "choice": truth(prompt)})
     message: dict[str, Any] = {"role": "assistant", "content": text}
     finish = "stop"
@@ -235,6 +249,10 @@ def completion(prompt: str, does: str) -> Any:
         finish = "sto\ud800p\x00"
     elif does == "null_content":
         message["content"] = None
+    elif does == "thinking":
+        message |= {"content": "", "reasoning_content": text}
+    elif does == "echo":
+        message["content"], finish = json.dumps({"thoughts": said, "choice": truth(prompt)}), said
     elif does == "parts":
         message["content"] = [{"type": "text", "text": text}]
     elif does == "deep_text":
@@ -257,6 +275,8 @@ def completion(prompt: str, does: str) -> Any:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": usage,
     }
+    if does == "echo":
+        body["model"] = said
     if does == "odd_names":
         body["model"] = "m\udfff\x00" * 1000
     if does == "no_usage":
@@ -265,6 +285,8 @@ def completion(prompt: str, does: str) -> Any:
         body["choices"] = []
     elif does == "null_choices":
         body["choices"] = None
+    elif does == "list_in_200":
+        body = [{"error": {"code": 502, "message": "upstream"}}]
     elif does == "error_in_200":
         body = {"error": {"code": 502, "message": "upstream"}}
     elif does == "quota_in_200":

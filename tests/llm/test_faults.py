@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bkrl.llm.faults import from_status, redacted, retry_after
+from bkrl.llm.faults import Secrets, from_status, redacted, retry_after
 
 ROWS: list[tuple[int, Any, str, str]] = [
     (401, {"message": "bad key"}, "stop", "key"),
@@ -87,8 +87,9 @@ def test_the_wish_to_wait_is_read_in_every_form() -> None:
     ],
 )
 def test_no_message_repeats_a_secret(text: str) -> None:
-    assert "CANARY" not in redacted(text, "my-very-own-CANARY")
-    assert "CANARY" not in str(from_status(401, {"message": text}, {}, "my-very-own-CANARY"))
+    hidden = Secrets(["my-very-own-CANARY"]).hide(text)
+    assert "CANARY" not in redacted(hidden)
+    assert "CANARY" not in str(from_status(401, {"message": hidden}, {}))
 
 
 def test_messages_are_one_short_printable_line() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from bkrl.errors import InputError, RunFailed
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy, Exchange
 from bkrl.llm.budget import Budget, Exhausted
-from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens
+from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
@@ -226,10 +226,33 @@ def test_every_shipped_price_is_dated_and_sane() -> None:
     from importlib import resources
 
     document = tomllib.loads((resources.files("bkrl.llm") / "prices.toml").read_text("utf-8"))
-    assert len(document["as_of"]) == 10
+    assert isinstance(document["as_of"], date)
     for entry in document["price"]:
         price = find_price(openai_at(entry["host"], entry["model"]))
         assert price is not None
         assert 0 < price.cached_input <= price.input < price.output
-        assert document["as_of"] in price.source
-    assert json.dumps(document)
+        assert price.as_of == entry.get("as_of", document["as_of"])
+        assert str(price.as_of) in price.source
+
+
+@pytest.mark.parametrize(
+    ("day", "said"),
+    [
+        ("2026-11-01", []),
+        ("2027-05-10", ["older than six months"]),
+        ("2027-09-01", ["older than", "was to be shut"]),
+    ],
+)
+def test_a_price_that_is_old_or_whose_model_ends_is_told(
+    day: str, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bkrl.llm.prices.today", lambda: date.fromisoformat(day))
+    own = tmp_path / "prices.toml"
+    ends = "ends = 2027-08-31\n" if "09" in day else ""
+    own.write_text(f'as_of = "2026-10-31"\n[[price]]\nmodel = "m"\ninput = 1\noutput = 2\n{ends}')
+    told = remarks(find_price(openai_at("host", "m"), own))
+    assert len(told) == len(said)
+    assert all(words in sentence for words, sentence in zip(said, told))
+    own.write_text('[[price]]\nmodel = "m"\ninput = 1\noutput = 2\nends = "soon"\n')
+    with pytest.raises(InputError, match="ends must be a date"):
+        find_price(openai_at("host", "m"), own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy, Exchange
 from bkrl.llm.budget import Budget
 from bkrl.llm.prices import FREE, Price
-from bkrl.llm.protocol import Connection, Message, Request
+from bkrl.llm.protocol import Connection, Message, Request, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
 from tests.llm.fault_server import FaultServer, truth
@@ -73,7 +74,7 @@ def test_the_same_question_in_flight_is_asked_once(server: FaultServer, tmp_path
 RETRIED = (
     *("500", "502", "503:0", "529:0", "408", "429:0", "429ms:5", "429:date", "reset", "reset_mid", "short_body"),
     *("truncated_json", "null", "two_documents", "not_utf8", "empty_body", "empty_choices", "null_choices", "deep"),
-    *("null_content", "error_in_200"),
+    *("null_content", "error_in_200", "list_in_200"),
 )
 
 
@@ -85,7 +86,18 @@ def test_a_passing_fault_is_retried(server: FaultServer, tmp_path: Path, fault: 
     assert asker.usage.sent == 2
 
 
-ACCEPTED = ("no_usage", "parts", "surrogate", "no_schema", "no_format", "no_max_tokens", "no_temperature", "picky")
+ACCEPTED = (
+    "gemini",
+    "thinking",
+    "no_usage",
+    "parts",
+    "surrogate",
+    "no_schema",
+    "no_format",
+    "no_max_tokens",
+    "no_temperature",
+    "picky",
+)
 
 
 @pytest.mark.parametrize("habit", ACCEPTED)
@@ -99,6 +111,71 @@ def test_habits_of_servers_are_coped_with(server: FaultServer, tmp_path: Path, h
     assert refusals <= 5, "what is refused is learnt once"
     form = {"no_schema": "json_object", "no_format": "text", "picky": "text"}.get(habit, "json_schema")
     assert {e.reply.format for e in exchanges if e.reply} == {form}
+
+
+def test_what_a_list_of_errors_refuses_is_left_out(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "gemini"
+    exchanges, asker = ask(tmp_path, 5)
+    assert [exchange.status for exchange in exchanges] == ["ok"] * 5
+    assert not {"seed", "logprobs"} & set(server.requests[-1])
+    assert asker.usage.sent == 7, "each refusal costs one request"
+
+
+def test_a_text_that_stands_among_the_reasoning_is_the_answer(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "thinking"
+    exchanges, _ = ask(tmp_path, 5)
+    assert {choice(exchange) for exchange in exchanges} <= {"A", "B"}
+    assert len(server.requests) == 5
+
+
+def test_an_endpoint_that_never_says_anything_is_given_up(server: FaultServer, tmp_path: Path) -> None:
+    server.plan = lambda prompt, attempt: "null_content"
+    with pytest.raises(RunFailed, match="empty"):
+        ask(tmp_path, 5, replace(QUICK, attempts=12))
+    assert len(server.requests) <= 20
+
+
+def test_a_prompt_that_always_comes_back_empty_is_paid_for_a_few_times(server: FaultServer, tmp_path: Path) -> None:
+    bad = ask(tmp_path, 1)[0][0].key and next(iter(server.seen))
+    server.plan = lambda prompt, attempt: "null_content" if prompt == bad else "ok"
+    exchanges, _ = ask(tmp_path / "other", 5, replace(QUICK, attempts=12))
+    assert [exchange.reason for exchange in exchanges] == ["empty", "", "", "", ""]
+    assert 2 < server.seen[bad] <= 1 + 6
+
+
+def test_a_prompt_that_a_server_cannot_answer_is_asked_with_other_seeds_and_given_up(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    bad = ask(tmp_path, 1)[0][0].key and next(iter(server.seen))
+    server.requests.clear()
+    server.plan = lambda prompt, attempt: "500" if prompt == bad else "ok"
+    exchanges, _ = ask(tmp_path / "other", 5, replace(QUICK, attempts=12))
+    assert [exchange.reason for exchange in exchanges] == ["status 500", "", "", "", ""]
+    seeds = [body["seed"] for body in server.requests if body["messages"][1]["content"] == "pair 0"]
+    assert len(seeds) == len(set(seeds)) <= 8
+    assert seeds[0] == 0
+
+
+def test_while_a_server_is_down_no_question_is_given_up(server: FaultServer, tmp_path: Path) -> None:
+    """It answers ten, then nothing for 150 requests: that is no fault of the prompts."""
+    server.plan = lambda prompt, attempt: "500" if 10 < len(server.requests) <= 160 else "ok"
+    exchanges, _ = ask(tmp_path, 40, replace(QUICK, attempts=12))
+    assert [exchange.status for exchange in exchanges] == ["ok"] * 40
+
+
+def test_fields_of_the_body_are_sent_and_are_part_of_the_key(server: FaultServer, tmp_path: Path) -> None:
+    def key(**body: Any) -> str:
+        with Store(tmp_path) as store:
+            asker = Asker(open_backend("openai:m", Connection(tmp_path, body=body)), store, QUICK, Reporter())
+            return asker.run([lambda: asker.ask(request())], "ask")[0].key
+
+    plain, thinking = key(), key(chat_template_kwargs={"enable_thinking": False})
+    assert plain == request_key({"kind": "openai", "host": "127.0.0.1", "model": "m"}, request()), "as it always was"
+    assert plain != thinking
+    assert server.requests[-1]["chat_template_kwargs"] == {"enable_thinking": False}
+    server.plan = lambda prompt, attempt: "no_extra"
+    with pytest.raises(RunFailed, match="does not accept 'chat_template_kwargs' of --body"):
+        key(chat_template_kwargs={"enable_thinking": True})
 
 
 def test_new_parameters_replace_refused_ones(server: FaultServer, tmp_path: Path) -> None:
@@ -310,7 +387,7 @@ def test_ctrl_c_leaves_no_complaint_about_jobs_that_had_to_be_given_up(
     with pytest.raises(KeyboardInterrupt):
         ask(tmp_path, 3, replace(QUICK, grace=0.0))
     gc.collect()
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_a_running_event_loop_such_as_a_notebooks_is_no_obstacle(server: FaultServer, tmp_path: Path) -> None:

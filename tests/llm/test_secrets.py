@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import traceback
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from bkrl import cli
+from bkrl.files import read_table
+from bkrl.llm.store import Store
 from tests.experience import write_world
 from tests.llm.conftest import CANARY
 from tests.llm.fault_server import FaultServer
@@ -17,6 +21,46 @@ from tests.llm.fault_server import FaultServer
 
 def broken(*arguments: Any) -> None:
     raise KeyError("a bug of our own")
+
+
+@pytest.mark.parametrize("user", ["", "ann:pass%2FCANARY@"])
+def test_a_server_that_echoes_every_secret_gets_none_of_them_stored_or_shown(
+    server: FaultServer,
+    user: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    logging.getLogger("httpx2").setLevel(logging.INFO)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url.replace("//", f"//{user}"))
+    monkeypatch.setenv("OPENAI_API_KEY", 'odd/"key"\\CANARY')
+    monkeypatch.setenv("GATE", "gate-CANARY-1")
+    monkeypatch.chdir(tmp_path)
+    scenarios = [("live", "echo", [], 0), ("refused", "echo_400", [], 1), ("down", "echo_402", [], 1)]
+    scenarios += [("batch", "echo", ["--batch", "submit"], 0), ("batch", "echo", ["--batch", "collect"], 0)]
+    scenarios += [("odd", "echo", ["--batch", "submit"], 0), ("odd", "echo_400", ["--batch", "collect"], 0)]
+    scenarios += [("ill", "echo", ["--batch", "submit"], 0), ("ill", "echo", ["--batch", "collect"], 1)]
+    for name, habit, extra, code in scenarios:
+        server.plan = lambda prompt, attempt, habit=habit: habit  # type: ignore[misc]
+        server.desk.ends = "failed" if name == "ill" else "completed"
+        words = ["--out", f"{name}/run", "--cache", f"{name}/cache", "--llm", "openai:m", "--num", "8", *extra]
+        assert cli.run_command(["label", str(dataset), *words, "--header", "X-Gate=GATE"]) == code, name
+    sent = base64.b64encode(b"ann:pass/CANARY").decode() if user else "CANARY"
+    assert sent in server.said, "the server was told"
+    assert "gate-CANARY-1" in server.said
+    said = "".join(capfd.readouterr()) + caplog.text
+    assert "[key]" in said
+    kept = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    responses = read_table(tmp_path / "live" / "run" / "responses.parquet").to_pylist()
+    assert "[key]" in responses[0]["reply"]
+    assert "[key]" in responses[0]["model"]
+    with Store(tmp_path / "live" / "cache") as store:
+        kept += [json.dumps(store.execute("select * from reply")).encode()]
+    for content in [*kept, said.encode(), json.dumps(responses).encode()]:
+        assert b"CANARY" not in content
+        assert sent.encode() not in content
 
 
 def test_a_planted_key_is_in_no_file_log_traceback_or_manifest(

@@ -226,6 +226,9 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"batch": "submit"}, "--batch is for --llm openai:MODEL; leave it out, rules has no batches.$"),
         ({"batch": "status", "llm": "openai:m", "variant": "code"}, "leave it out, code is a conversation"),
         ({"tier": "flex"}, "--tier"),
+        ({"llm": "openai:m", "body": '{"temperature": 2}'}, "cannot set 'temperature'.*; --temperature changes it"),
+        ({"llm": "openai:m", "body": '{"k": "sk-planted"}'}, "--body holds a secret"),
+        ({"llm": "openai:m", "header": "X-Key=sk-planted-in-the-wrong-place"}, "NAME=VARIABLE.*; 'X-Key' is not so.$"),
         ({"num": 999_999_999}, "999,999,999 questions, and a run holds at most 1,000,000; lower --num or --votes"),
         ({"votes": 999_999_999, "variant": "code"}, "lower --num or --votes"),
         ({"num": 12_091}, "no more than 8,646 pairs of 5 actions; pass a --num up to that"),
@@ -233,8 +236,9 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(
-    babyai: Path, tmp_path: Path, settings: dict[str, Any], match: str
+    babyai: Path, tmp_path: Path, settings: dict[str, Any], match: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     with pytest.raises(UsageError, match=match):
         label(babyai, tmp_path, **settings)
     assert list(tmp_path.iterdir()) == []
@@ -244,6 +248,35 @@ def test_a_segment_longer_than_any_episode_is_refused(babyai: Path, tmp_path: Pa
     with pytest.raises(InputError, match="--length"):
         label(babyai, tmp_path, length=99)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fields_and_headers_of_requests_are_added_and_values_of_headers_recorded_nowhere(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"chat_template_kwargs": {"enable_thinking": false}}')
+    with FaultServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+        with pytest.raises(InputError, match="--header X-Gate: the environment variable that it names is not set"):
+            label(babyai, tmp_path, llm="openai:m", header="X-Gate=GATE")
+        monkeypatch.setenv("GATE", "gate-key-1")
+        asked = {"llm": "openai:m", "num": 4, "header": "X-Gate=GATE", "body": str(body)}
+        run = label(babyai, tmp_path, **asked)
+        assert server.requests[-1]["chat_template_kwargs"] == {"enable_thinking": False}
+        assert server.headers[-1]["x-gate"] == "gate-key-1"
+        assert run.config["inputs"]["body"]["path"] == body.as_posix()
+        sent = len(server.requests)
+        assert label(babyai, tmp_path, **{**asked, "header": None}).complete, "headers change no answer"
+        assert label(babyai, tmp_path, "read", reparse=run.path).complete
+        assert len(server.requests) == sent
+        body.write_text('{"top_p": 0.5}')
+        with pytest.raises(UsageError, match="input 'body'"):
+            label(babyai, tmp_path, **asked)
+        label(babyai, tmp_path, "other", **asked)
+        assert server.requests[-1]["top_p"] == 0.5
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or b"gate-key-1" not in file.read_bytes(), file
 
 
 @pytest.mark.usefixtures("without_a_key")

@@ -21,7 +21,7 @@ from bkrl.errors import InputError, UsageError
 from bkrl.files import read_json, read_table
 from bkrl.labelers import baseline
 from bkrl.labelers.tables import responses_of
-from bkrl.llm import open_backend
+from bkrl.llm import extras, open_backend
 from bkrl.llm.ask import NOT_ASKED, Asker, AskPolicy, Exchange
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
@@ -31,7 +31,7 @@ from bkrl.schema import RESPONSES
 
 SETTINGS = (
     *("variant", "llm", "num", "length", "swap", "votes"),
-    *("temperature", "max_tokens", "effort", "seed", "shard"),
+    *("temperature", "max_tokens", "effort", "body", "seed", "shard"),
 )
 """What decides which questions a run asks, and of whom."""
 _OF_THE_RUN = ("variant", "env_id", "llm", "prompts", "usage", "batches", "quality", "table", "reparsed", "merged")
@@ -135,6 +135,12 @@ def settings_of(run: Path, given: LabelConfig, dataset: Dataset) -> LabelConfig:
     return replace(given, **settings)
 
 
+def connection(config: LabelConfig, asking: bool = True) -> Connection:
+    """How the annotator of a label run is reached. Raises what `extras` raises for --header and --body."""
+    added = extras.headers(config.header or "", asking), extras.body(config.body or "")
+    return Connection(config.cache, config.tier, asking, *added)
+
+
 @contextmanager
 def reader(config: LabelConfig, reporter: Reporter) -> Iterator[Recorded]:
     """Asks the run `config.reparse`: its table of responses; for an unfinished run, what the store has kept of it."""
@@ -144,7 +150,7 @@ def reader(config: LabelConfig, reporter: Reporter) -> Iterator[Recorded]:
         finished = Run.open(run, "label")
         yield Recorded(Speaker(config.llm, facts_of(finished)), responses_of(finished), None, reporter)
         return
-    backend = open_backend(config.llm, Connection(config.cache, asking=False))
+    backend = open_backend(config.llm, connection(config, asking=False))
     table = run / "responses.parquet"
     rows = read_table(table, RESPONSES).to_pylist() if table.exists() else []
     if backend.identity is None:

@@ -86,7 +86,8 @@ def together(paths: Sequence[Path]) -> list[Run]:
 
 def config_of(runs: Sequence[Run], out: Path, dataset: Path | None) -> LabelConfig:
     """The settings of the undivided labelling that these shards are the parts of."""
-    settings = {name: runs[0].config["config"][name] for name in SETTINGS if name != "shard"}
+    found = runs[0].config["config"]
+    settings = {name: found[name] for name in SETTINGS if name != "shard" and name in found}
     return LabelConfig(dataset=dataset_at(runs[0], dataset), out=out, **settings)
 
 

@@ -32,10 +32,20 @@ from bkrl.reporter import Reporter
 
 T = TypeVar("T")
 
-NEVER_ANSWERED = ("unreachable", "not an API")
-"""Reasons that end the run when not one reply has come yet: the address is wrong, and patience would not help."""
+_EMPTY = ("empty", "no choices")
+NEVER_ANSWERED = ("unreachable", "not an API", *_EMPTY)
+"""Reasons that end the run when not one reply has come yet: the address or model is wrong, and patience is no help."""
 EARLY_ATTEMPTS = 4
 EARLY_FAILURES = 20
+EMPTY_ANSWERS = 6
+"""A request is given up after so many empty answers, since each is paid for."""
+_BAD = (*_EMPTY, "unreadable", "error")
+UNLIKELY = 1e-5
+"""A request is given up when a row of bad answers as long as its own is less likely than this, at the share of bad ones
+among the latest answers to all: then it is the request and not the server.
+"""
+LATEST = 50
+"""About so many answers that share is of."""
 MOST_ADAPTATIONS = 8
 NOT_ASKED = "not asked yet"
 """The reason of an exchange that nobody was asked for: askers that only read what is kept use it."""
@@ -125,6 +135,7 @@ class Asker:
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
         self._hopeless: dict[str, Exchange] = {}
         """Refusals that this run has paid for: the same question in another place gets the same one."""
+        self._bad_share = 0.0
         self._answered = 0
         self._first = asyncio.Lock()
         self._stop: str | None = None
@@ -232,6 +243,7 @@ class Asker:
         """Send until there is an answer, or a reason why there is none."""
         policy = self.policy
         attempt, adapted, trying_since, paused = 0, 0, time.monotonic(), 0.0
+        bad, failing_since = 0, 0.0
         size = sum(len(message.text) for message in request.messages) // 4 + request.max_tokens
         while True:
             self._check()
@@ -247,7 +259,7 @@ class Asker:
                 reserved = await self._reserve(request)
                 entered = time.monotonic()
                 paused += entered - waited
-                outcome = await self._send_once(key, request, reserved)
+                outcome = await self._send_once(key, replace(request, redraw=bad), reserved)
             finally:
                 if alone:
                     self._first.release()
@@ -259,6 +271,7 @@ class Asker:
                 return self._found(key, request, theirs)
             if isinstance(outcome, Reply):
                 self._gate.succeeded()
+                self._bad_share -= self._bad_share / LATEST
                 self._count(key, outcome)
                 return self._exchange(key, request, outcome)
             if outcome.billed:
@@ -274,7 +287,14 @@ class Asker:
             attempt += 1
             spent = time.monotonic() - trying_since - paused
             used_up = attempt >= policy.attempts or spent > policy.patience
-            if outcome.kind in ("item", "again") or used_up:
+            if outcome.reason in _BAD or outcome.reason.startswith("status "):
+                bad += 1
+                failing_since = failing_since or time.monotonic()
+                self._bad_share += (1.0 - self._bad_share) / LATEST
+            others_answered = self._gate.last_success > failing_since
+            hopeless = bad > 0 and others_answered and self._bad_share**bad < UNLIKELY
+            hopeless = hopeless or (outcome.reason in _EMPTY and bad >= EMPTY_ANSWERS)
+            if outcome.kind in ("item", "again") or used_up or hopeless:
                 return self._failed(key, request, outcome)
             if self._answered == 0 and outcome.reason in NEVER_ANSWERED and attempt >= EARLY_ATTEMPTS:
                 raise self._halt(str(outcome))

@@ -46,19 +46,15 @@ class BatchApi:
         parameters, form = backend.parameters(request, known)
         if not isinstance(response, Mapping) or not isinstance(response.get("status_code"), int):
             described = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
-            raise Fault("retry", "batch", redacted(str(described or "no response"), backend.secret))
+            raise Fault("retry", "batch", redacted(str(described or "no response")))
         status, body = response["status_code"], response.get("body")
         if status != 200:
-            described = body if isinstance(body, (Mapping, str)) else error if isinstance(error, Mapping) else ""
+            described = body if isinstance(body, (Mapping, str, list)) else error if isinstance(error, Mapping) else ""
             fault = backend.refusal(status, described, {})
             raise backend.adapted(fault, parameters) if isinstance(fault, Refused) else fault
-        reply = read_completion(body, {}, form, backend.secret, "batch")
+        reply = read_completion(body, {}, form, "batch")
         backend.learn(request, parameters, body, reply)
         return reply
-
-    def told(self, text: str) -> str:
-        """What an endpoint says, fit to be shown."""
-        return redacted(text, self._backend.secret) or "no reason given"
 
     async def upload(self, file: Path) -> str:
         """Send a batch's input; its id at the endpoint."""
@@ -117,8 +113,10 @@ class BatchApi:
                 return _id(batch)
         return None
 
-    async def lines(self, file_id: str) -> AsyncIterator[bytes]:
-        """The lines of a file at the endpoint; those longer than MAX_BODY are left out. Memory stays bounded."""
+    async def lines(self, file_id: str) -> AsyncIterator[dict[str, Any]]:
+        """The lines of a file at the endpoint, an empty one for each that is no JSON object; those longer than MAX_BODY
+        are left out. Memory stays bounded.
+        """
         opened = self._backend.client().files.with_streaming_response.content(file_id)
         response = await self._backend.carried(opened.__aenter__)
         try:
@@ -130,12 +128,19 @@ class BatchApi:
                 *lines, rest = (rest + chunk).split(b"\n") if more else (rest, b"")
                 for line in lines:
                     if line and not skipping and len(line) <= MAX_BODY:
-                        yield line
+                        yield self._object(line)
                     skipping = False
                 if len(rest) > MAX_BODY:
                     rest, skipping = b"", True
         finally:
             await opened.__aexit__(None, None, None)
+
+    def _object(self, line: bytes) -> dict[str, Any]:
+        try:
+            value = read_json_body(line, "", self._backend.secrets)
+        except Fault:
+            return {}
+        return value if isinstance(value, dict) else {}
 
     async def _call(self, call: Callable[[Any], Awaitable[Any]], attempts: int = ATTEMPTS) -> dict[str, Any]:
         """A call's JSON object; what passes by itself is tried again a few times."""
@@ -143,7 +148,7 @@ class BatchApi:
             try:
                 async with asyncio.timeout(TRANSFER_SECONDS):
                     answer = await self._backend.carried(lambda: call(self._backend.client()))
-                body = read_json_body(answer.http_response.content, self._backend.url)
+                body = read_json_body(answer.http_response.content, self._backend.url, self._backend.secrets)
                 if not isinstance(body, dict):
                     raise Fault("retry", "unreadable", "the answer is not a JSON object", billed=True)
                 return body

@@ -6,7 +6,6 @@ token of ours at the endpoint. So a process killed at any moment neither loses a
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
@@ -20,6 +19,7 @@ from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
 from bkrl.llm.capabilities import Capabilities
+from bkrl.llm.faults import redacted
 from bkrl.llm.interrupts import run_in_loop
 from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import Price
@@ -243,7 +243,8 @@ class Batches:
                 errors = said.get("errors")
                 listed = errors.get("data") if isinstance(errors, dict) else None
                 told = "; ".join(str(error.get("message")) for error in (listed or [])[:3] if isinstance(error, dict))
-                self._reporter.warn(f"{batch.batch_id} failed as a whole ({self._api.told(told)}).")
+                told = redacted(told) or "no reason given"
+                self._reporter.warn(f"{batch.batch_id} failed as a whole ({told}).")
             batch.collected = True
             self._save()
         return outcome
@@ -257,8 +258,7 @@ class Batches:
         for name in ("output_file_id", "error_file_id"):
             if not isinstance(said.get(name), str):
                 continue
-            async for raw in self._api.lines(str(said[name])):
-                line = _object(raw)
+            async for line in self._api.lines(str(said[name])):
                 key = line.get("custom_id")
                 if not isinstance(key, str) or key not in wanted:
                     outcome.foreign += 1
@@ -315,14 +315,6 @@ class Batches:
 
 def _name(batch: Batch) -> str:
     return f"batch-{batch.token}"
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _read(file: Path) -> tuple[list[Batch], dict[str, tuple[str, str]]]:

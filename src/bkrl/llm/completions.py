@@ -6,14 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bkrl.llm.faults import from_status, redacted
+from bkrl.llm.faults import Secrets, error_in, from_status, redacted
 from bkrl.llm.protocol import Fault, Reply, ReplyFormat, ReplyStatus, Tier
 
+_REASONING = ("reasoning_content", "reasoning")
+"""Where some servers put the whole text, with an empty `content` beside it."""
 
-def read_json_body(content: bytes, address: str) -> Any:
-    """The JSON value of a body. Raises Fault for anything else, also for nesting that no parser follows."""
+
+def read_json_body(content: bytes, address: str, secrets: Secrets) -> Any:
+    """The JSON value of a body, secrets hidden. Raises Fault for anything else, also for nesting that no parser
+    follows.
+    """
     try:
-        return json.loads(content)
+        return secrets.hide_in(json.loads(content))
     except (ValueError, RecursionError):
         if content.lstrip()[:1] == b"<":
             told = f"{redacted(address)} answers with a web page; is it an OpenAI-compatible address?"
@@ -21,15 +26,14 @@ def read_json_body(content: bytes, address: str) -> Any:
         raise Fault("retry", "unreadable", "the answer is not JSON", billed=True) from None
 
 
-def read_completion(
-    body: Any, headers: Mapping[str, str], form: ReplyFormat, secret: str = "", tier: Tier = "default"
-) -> Reply:
+def read_completion(body: Any, headers: Mapping[str, str], form: ReplyFormat, tier: Tier = "default") -> Reply:
     """A reply out of the body of a 200 answer. Raises Fault for everything that is not one.
 
     `tier`: what was asked for; a body that names another one is believed.
     """
-    if isinstance(body, dict) and body.get("error"):
-        raise error_inside(body["error"], headers, secret)
+    failed = body[0] if isinstance(body, list) and body else body
+    if isinstance(failed, dict) and failed.get("error"):
+        raise error_inside(failed, headers)
     try:
         choice = body["choices"][0]
         message = choice["message"]
@@ -38,7 +42,9 @@ def read_completion(
     if not isinstance(message, dict):
         raise Fault("retry", "no choices", "the answer holds no message", billed=True)
     finish = str(choice.get("finish_reason") or "stop")
-    text, status = _text(message), _status(finish, message)
+    text, status = _text(message.get("content")), _status(finish, message)
+    if status == "ok" and not text.strip():
+        text = next((text for name in _REASONING if (text := _text(message.get(name))).strip()), "")
     if status == "ok" and not text.strip():
         raise Fault("retry", "empty", "the answer is empty", billed=True)
     model, usage = body.get("model"), body.get("usage")
@@ -59,16 +65,15 @@ def read_completion(
     )
 
 
-def error_inside(error: object, headers: Mapping[str, str], secret: str) -> Fault:
-    """The fault behind an `error` object that came with status 200."""
-    described = error if isinstance(error, (Mapping, str)) else str(error)
+def error_inside(body: object, headers: Mapping[str, str]) -> Fault:
+    """The fault behind a body with an `error` that came with status 200."""
+    described = error_in(body)
     code = described.get("code") if isinstance(described, Mapping) else None
     status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
-    return from_status(status, described, headers, secret)
+    return from_status(status, described, headers)
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
+def _text(content: object) -> str:
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, dict)]
         content = "".join(text for text in texts if isinstance(text, str))

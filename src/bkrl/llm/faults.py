@@ -7,10 +7,12 @@ unknown is tried again, because a lost answer costs more than a wasted request.
 from __future__ import annotations
 
 import email.utils
+import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from bkrl.llm.protocol import Fault
 
@@ -44,16 +46,55 @@ _GATEWAY_TIMEOUTS = (504, 522, 524)
 """A gateway has given up on a model that may go on writing, and be paid for it."""
 
 
-def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[str, str], secret: str = "") -> Fault:
+class Secrets:
+    """Words that must not be stored or shown when a server sends them back: keys, passwords, values of headers.
+
+    Words of fewer than `SHORTEST` characters are rather placeholders, and would be found in ordinary answers.
+    """
+
+    SHORTEST = 6
+
+    def __init__(self, words: Iterable[str]) -> None:
+        long = [word for word in words if len(word) >= self.SHORTEST]
+        quoted = [quote(word, safe="", errors="replace") for word in long]
+        escaped = [json.dumps(word)[1:-1] for word in long]
+        twice = [json.dumps(word)[1:-1] for word in escaped]  # in an answer that is JSON itself
+        self._forms = sorted({*long, *quoted, *escaped, *twice}, key=lambda form: (-len(form), form))
+
+    def hide(self, text: str) -> str:
+        """`text` with `[key]` where a secret stood, as it is, quoted for an address or escaped for JSON."""
+        for form in self._forms:
+            text = text.replace(form, "[key]")
+        return text
+
+    def hide_in(self, value: Any) -> Any:
+        """The same for every text and name in a JSON value; None for one nested too deep to be looked through."""
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+        except RecursionError:
+            return None
+        hidden = self.hide(text)
+        return value if hidden == text else json.loads(hidden)
+
+
+def error_in(body: Any) -> Mapping[str, Any] | str:
+    """The error that a body describes: the body itself, its `error`, or that of a list's first entry (Gemini)."""
+    if isinstance(body, list):
+        body = body[0] if body else ""
+    if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
+        body = body["error"]
+    return body if isinstance(body, (Mapping, str)) else str(body)
+
+
+def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[str, str]) -> Fault:
     """The fault behind an HTTP status other than 200, or behind an `error` object that came with 200.
 
     Args:
         status: HTTP status (for an error inside a 200 answer: the code it names, or 0).
         error: the answer's `error` object or text.
         headers: of the answer, lower-case names.
-        secret: the key in use; never repeated in a message.
     """
-    said = _said(error, secret)
+    said = _said(error)
     words = (str(error) if isinstance(error, str) else " ".join(str(value) for value in error.values())).lower()
     wait = retry_after(headers)
     if any(mark in words for mark in _QUOTA) and status in (0, 400, 402, 403, 429):
@@ -101,15 +142,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, date.timestamp() - time.time())
 
 
-def redacted(text: str, secret: str = "") -> str:
-    """`text` on one line, without keys, user names in addresses or query strings, at most 200 characters."""
-    clean = text.replace(secret, "[key]") if len(secret) >= 4 else text
-    clean = " ".join(_SECRET.sub("[hidden]", clean).split())
+def redacted(text: str) -> str:
+    """`text` on one line, without what looks like a key, user names in addresses or query strings, at most 200
+    characters. The secrets that are known are hidden before, as an answer is read (`Secrets`).
+    """
+    clean = " ".join(_SECRET.sub("[hidden]", text).split())
     clean = "".join(c for c in clean if c.isprintable())
     return clean if len(clean) <= _LONGEST_MESSAGE else clean[:_LONGEST_MESSAGE] + "…"
 
 
-def _said(error: Mapping[str, Any] | str, secret: str) -> str:
+def _said(error: Mapping[str, Any] | str) -> str:
     message = error if isinstance(error, str) else str(error.get("message") or error.get("code") or "")
-    clean = redacted(message, secret).rstrip(".")
+    clean = redacted(message).rstrip(".")
     return f" ({clean})" if clean else ""

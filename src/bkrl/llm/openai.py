@@ -12,6 +12,7 @@ and validated by whoever asked.
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 import zlib
@@ -19,14 +20,14 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, M
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from bkrl.errors import InputError
+from bkrl.errors import InputError, UsageError
 from bkrl.llm.capabilities import OPTIONAL, Capabilities, Memory, follows
 from bkrl.llm.completions import read_completion, read_json_body
-from bkrl.llm.faults import from_status, redacted
+from bkrl.llm.faults import Secrets, error_in, from_status, redacted
 from bkrl.llm.prices import is_loopback
-from bkrl.llm.protocol import Connection, Fault, Reply, ReplyFormat, Request
+from bkrl.llm.protocol import Connection, Fault, Reply, ReplyFormat, Request, canonical
 
 if TYPE_CHECKING:
     import openai
@@ -36,6 +37,8 @@ T = TypeVar("T")
 MAX_BODY = 4 * 2**20
 """Larger answers are dropped while they arrive; so are larger lines of a batch's output."""
 CONNECT_SECONDS = 15.0
+REDRAW = 2**20
+"""From the seed of one vote, after a bad answer, to one that no vote has."""
 _ZLIB = ("gzip", "x-gzip", "deflate")
 _PIECE = 2**16
 _OFFICIAL = "https://api.openai.com/v1"
@@ -59,17 +62,22 @@ class OpenAIBackend:
     def __init__(self, model: str, connection: Connection) -> None:
         self.name = f"openai:{model}"
         self._model = model
-        self.url, self.secret, self._azure = _connection()
+        self.url, self._key, self._azure = _connection()
+        self._headers, self._body = connection.headers, dict(connection.body)
         self.old_azure = self._azure and bool(os.environ.get("OPENAI_API_VERSION"))
         self._tier = connection.tier
         host = urlsplit(self.url).hostname or ""
         self._notice = ""
-        if not self.secret and connection.asking:
+        if not self._key and connection.asking:
             if not is_loopback(host):
                 wanted = "AZURE_OPENAI_API_KEY" if self._azure else "OPENAI_API_KEY"
                 raise InputError(f"No key for {host}: set {wanted} in the environment, or use --llm rules.")
-            self.secret, self._notice = "none", f"No key is set; {host} is this machine, so a dummy is sent."
-        self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model}
+            self._key, self._notice = "none", f"No key is set; {host} is this machine, so a dummy is sent."
+        self.secrets = Secrets([*_secret_words(self.url), *self._headers.values()])
+        extra = {"body": canonical(self._body)} if self._body else {}
+        if self.secrets.hide(extra.get("body", "")) != extra.get("body", ""):
+            raise UsageError("--body holds a secret, and is recorded; send it with --header NAME=VARIABLE.")
+        self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model, **extra}
         self._memory = Memory(connection.memory)
         self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}"
         limit = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
@@ -85,7 +93,7 @@ class OpenAIBackend:
             body, headers = await self._send(parameters)
         except Refused as refused:
             raise self.adapted(refused, parameters) from None
-        reply = read_completion(body, headers, form, self.secret, self._tier)
+        reply = read_completion(body, headers, form, self._tier)
         self.learn(request, parameters, body, reply)
         return reply
 
@@ -121,7 +129,7 @@ class OpenAIBackend:
         # Servers that draw from a fixed seed by default would give the same vote again and again.
         wanted = {
             "temperature": request.temperature,
-            "seed": request.sample,
+            "seed": request.sample + request.redraw * REDRAW,
             "reasoning_effort": request.reasoning_effort,
         }
         for name, value in wanted.items():
@@ -134,7 +142,7 @@ class OpenAIBackend:
             parameters["response_format"] = {"type": "json_object"}
         if self._tier == "flex":
             parameters["service_tier"] = "flex"
-        return parameters, form
+        return parameters | self._body, form
 
     def adapted(self, refused: Refused, sent: Mapping[str, Any]) -> Fault:
         """What to do about a refusal: ask again without what the server named (or must have meant), or give up."""
@@ -144,6 +152,9 @@ class OpenAIBackend:
         return Fault("again", "adapted", str(refused.fault))
 
     def _adapt(self, words: str, sent: Mapping[str, Any]) -> bool:
+        for name in self._body:
+            if f"{name}".lower() in words:
+                raise Fault("stop", "no such field", f"The endpoint does not accept '{name}' of --body; leave it out")
         if "service_tier" in sent and "service_tier" in words:
             raise Fault("stop", "no such tier", "This endpoint or model has no flex tier; leave out --tier flex")
         for field, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
@@ -196,9 +207,10 @@ class OpenAIBackend:
     async def _send(self, parameters: dict[str, Any]) -> tuple[Any, Mapping[str, str]]:
         """The JSON body of a 200 answer and its headers."""
         create = self.client().chat.completions.with_raw_response.create
-        answer = await self.carried(lambda: create(**parameters))
+        plain = {name: value for name, value in parameters.items() if name not in self._body}
+        answer = await self.carried(lambda: create(**plain, extra_body=self._body or None))
         response = answer.http_response
-        return read_json_body(response.content, self.url), dict(response.headers)
+        return read_json_body(response.content, self.url, self.secrets), dict(response.headers)
 
     async def carried(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the SDK brings back, its errors sorted into faults."""
@@ -213,20 +225,19 @@ class OpenAIBackend:
         except Fault:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the SDK lets through must not end a run of thousands
-            told = f"{type(error).__name__}: {redacted(str(error), self.secret)}"
+            told = f"{type(error).__name__}: {redacted(self.secrets.hide(str(error)))}"
             raise Fault("retry", "client", told, billed=True) from None
 
     def _status_fault(self, error: openai.APIStatusError) -> Exception:
         headers = {name.lower(): value for name, value in error.response.headers.items()}
-        body = error.body if isinstance(error.body, (Mapping, str)) else str(error.message)
-        return self.refusal(error.status_code, body, headers)
+        body = error.body if isinstance(error.body, (Mapping, str, list)) else str(error.message)
+        return self.refusal(error.status_code, self.secrets.hide_in(body), headers)
 
-    def refusal(self, status: int, body: Mapping[str, Any] | str, headers: Mapping[str, str]) -> Exception:
+    def refusal(self, status: int, body: object, headers: Mapping[str, str]) -> Exception:
         """The fault behind a status other than 200, or `Refused` where a parameter is to blame."""
-        if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
-            body = body["error"]
-        fault = from_status(status, body, headers, self.secret)
-        words = (body if isinstance(body, str) else " ".join(map(str, body.values()))).lower()
+        said = error_in(body)
+        fault = from_status(status, said, headers)
+        words = (said if isinstance(said, str) else " ".join(map(str, said.values()))).lower()
         about_parameter = fault.reason == "bad request" or (status == 403 and "logprobs" in words)
         if about_parameter and status in (400, 403, 422) and any(mark in words for mark in _REFUSAL):
             return Refused(fault, words)
@@ -235,7 +246,7 @@ class OpenAIBackend:
     def client(self) -> openai.AsyncOpenAI:
         """The SDK's client, opened when it is first needed."""
         if self._client is None:
-            self._client = _client(self.url, self.secret, self._azure)
+            self._client = _client(self.url, self._key, self._azure, self._headers)
         return self._client
 
 
@@ -263,7 +274,17 @@ def _connection() -> tuple[str, str, bool]:
     return url, key or (azure_key if host.endswith((".azure.com", ".azure.us", ".azure.cn")) else ""), False
 
 
-def _client(url: str, key: str, azure: bool) -> openai.AsyncOpenAI:
+def _secret_words(url: str) -> list[str]:
+    """What must not be shown: every key of the environment, and the secrets that an address holds, in all forms."""
+    parts = urlsplit(url)
+    keys = [os.environ.get(name, "") for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY")]
+    hidden = parts.password or parts.username or ""
+    user, _, password = unquote(parts.netloc.rpartition("@")[0]).partition(":")
+    basic = base64.b64encode(f"{user}:{password}".encode("utf-8", "replace")).decode() if hidden else ""
+    return [*keys, hidden, unquote(hidden), basic, *(value for _, value in parse_qsl(parts.query))]
+
+
+def _client(url: str, key: str, azure: bool, headers: Mapping[str, str]) -> openai.AsyncOpenAI:
     import openai
 
     # The SDK moved from httpx to httpx2 with version 3; both have the same interface.
@@ -295,13 +316,25 @@ def _client(url: str, key: str, azure: bool) -> openai.AsyncOpenAI:
         most = math.inf if response.request.url.path.endswith("/content") else MAX_BODY
         response.stream = Unpacked(response.stream, encoding in _ZLIB, most)
 
+    async def add_headers(request: Any) -> None:
+        # Here, and not as the client's own: the SDK writes those into its log.
+        request.headers.update(headers)
+
+    # An address with a user in it would be logged as it is.
+    parts = urlsplit(url)
+    user, colon, host = parts.netloc.rpartition("@")
+    if colon:
+        url = parts._replace(netloc=host).geturl()
+        name, _, password = user.partition(":")
+    auth = (unquote(name), unquote(password)) if colon else None
     # No redirect carries the key elsewhere.
     client = http.AsyncClient(
         timeout=http.Timeout(None, connect=CONNECT_SECONDS),
         limits=http.Limits(max_connections=1000, max_keepalive_connections=100),
         follow_redirects=False,
         headers={"accept-encoding": "identity"},
-        event_hooks={"response": [cap]},
+        event_hooks={"request": [add_headers], "response": [cap]},
+        auth=auth,
     )
     common: dict[str, Any] = {"api_key": key, "max_retries": 0, "http_client": client}
     version = os.environ.get("OPENAI_API_VERSION", "")

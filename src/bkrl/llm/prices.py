@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
 from importlib import resources
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 from bkrl.errors import InputError, UsageError
 from bkrl.llm.protocol import Reply, Request, Tier
 
-_FIELDS = {"model", "host", "input", "cached_input", "output", "batch", "flex"}
+_FIELDS = {"model", "host", "input", "cached_input", "output", "batch", "flex", "as_of", "ends"}
+_OLD = timedelta(days=183)
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _MILLION = 1e6
 TURN_TOKENS = 16
@@ -27,7 +29,7 @@ TURN_TOKENS = 16
 @dataclass(frozen=True)
 class Price:
     """US dollars per million tokens at the standard tier; `batch` and `flex` are shares of that; `source` says whence
-    it is known.
+    it is known, `as_of` when that was, `ends` when the provider shuts the model down, if it has said so.
     """
 
     input: float
@@ -36,6 +38,8 @@ class Price:
     batch: float = 1.0
     flex: float = 1.0
     source: str = ""
+    as_of: date | None = None
+    ends: date | None = None
 
     def of_tokens(self, prompt: int, completion: int, cached: int = 0, tier: Tier = "default") -> float:
         """Dollars for so many tokens; `cached` is the part of `prompt` that was read from the provider's own cache."""
@@ -88,6 +92,26 @@ def find_price(identity: Mapping[str, str] | None, override: Path | None = None)
     return _first(_entries(shipped, "the shipped price list"), model, host)
 
 
+def today() -> date:
+    """The date that prices are held against."""
+    return date.today()
+
+
+def remarks(price: Price | None) -> list[str]:
+    """What a person should know of a price before relying on it: that it is old, that its model ends."""
+    if price is None:
+        return []
+    said = []
+    if price.as_of is not None and today() - price.as_of > _OLD:
+        said.append(
+            f"The price is older than six months ({price.source}); look it up, and give a newer one with --prices FILE."
+        )
+    if price.ends is not None:
+        verb = "is to be shut down" if today() < price.ends else "was to be shut down"
+        said.append(f"By its provider's announcement this model {verb} on {price.ends}; take another for a new study.")
+    return said
+
+
 def unknown_price(identity: Mapping[str, str]) -> UsageError:
     """What to say when a limit in dollars is asked for and the price is not known."""
     model, host = identity.get("model", ""), identity.get("host", "")
@@ -128,9 +152,7 @@ def _entries(text: str, source: str) -> list[tuple[str, str, Price]]:
     """(model, host, price) of every entry of a price list."""
     try:
         document = tomllib.loads(text)
-        as_of = str(document.get("as_of", ""))
-        source = f"{source}, {as_of}" if as_of else source
-        return [_entry(entry, source) for entry in document["price"]]
+        return [_entry({"as_of": document.get("as_of"), **entry}, source) for entry in document["price"]]
     except KeyError as error:
         raise InputError(
             f"The price list ({source}) has no {error}; each [[price]] needs model, input, output."
@@ -153,5 +175,18 @@ def _entry(entry: Mapping[str, Any], source: str) -> tuple[str, str, Price]:
     for name, most in (("cached_input", entry["input"]), ("batch", 1), ("flex", 1)):
         if numbers[name] > most:
             raise ValueError(f"{name} must be at most {most}, not {numbers[name]!r}")
-    prices = {name: float(value) for name, value in numbers.items()}
-    return str(entry["model"]), str(entry.get("host", "*")), Price(**prices, source=source)
+    prices: dict[str, Any] = {name: float(value) for name, value in numbers.items()}
+    as_of, ends = entry.get("as_of"), _date(entry.get("ends"))
+    if "ends" in entry and ends is None:
+        raise ValueError(f"ends must be a date such as 2026-11-21, not {entry['ends']!r}")
+    source = f"{source}, {as_of}" if as_of else source
+    prices |= {"source": source, "as_of": _date(as_of), "ends": ends}
+    return str(entry["model"]), str(entry.get("host", "*")), Price(**prices)
+
+
+def _date(value: object) -> date | None:
+    """A date of a price list, as TOML's own or in quotes; None for anything else."""
+    try:
+        return date.fromisoformat(str(value))
+    except ValueError:
+        return None

@@ -25,15 +25,18 @@ Tier = Literal["default", "batch", "flex"]
 
 @dataclass(frozen=True)
 class Connection:
-    """How a backend is reached; nothing here changes an answer.
+    """How a backend is reached; nothing here but `body` changes an answer.
 
     memory: folder where what is learnt about endpoints is kept (None: nowhere); tier: at which price requests are sent;
-    asking: False when nothing will be sent, so that no key is needed.
+    asking: False when nothing will be sent, so that no key is needed; headers: sent with every request, secret; body:
+    fields added to every request, which the backend makes part of its identity.
     """
 
     memory: Path | None = None
     tier: Tier = "default"
     asking: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class Request:
     """Everything that may change an answer, and nothing else.
 
     `schema` is the JSON schema the answer should follow (None: free text); `sample` counts independent answers to the
-    same words (votes), so that the second vote is not read back from the first one's record.
+    same words (votes), so that the second vote is not read back from the first one's record. `redraw` counts the bad
+    answers that came before (errors, empty ones), since a server that draws by a seed would give the same again; it is
+    no part of the key, for any good answer will do.
     """
 
     messages: tuple[Message, ...]
@@ -58,6 +63,7 @@ class Request:
     max_tokens: int = 1024
     reasoning_effort: str | None = None
     sample: int = 0
+    redraw: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,15 @@ from bkrl.labelers import shards as parts
 from bkrl.labelers.asking import Responses
 from bkrl.labelers.material import SegmentText, draw_segments, world_card
 from bkrl.labelers.tables import responses_of
-from bkrl.llm import open_backend
+from bkrl.llm import extras, open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
 from bkrl.llm.forecast import Forecast, forecast
 from bkrl.llm.openai import OpenAIBackend
-from bkrl.llm.prices import find_price, unknown_price
-from bkrl.llm.protocol import Connection, Message, Request, Tier
+from bkrl.llm.prices import find_price, remarks, unknown_price
+from bkrl.llm.protocol import Backend, Message, Request, Tier
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter, percent
 from bkrl.rng import generator
@@ -120,9 +120,9 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
 def _open(config: LabelConfig, reporter: Reporter) -> Run:
     if config.fresh:
         _check_nothing_is_out(config.run_dir, "pass --batch collect before --fresh")
-    result = Run.create(
-        config.run_dir, stage="label", config=config, inputs={"dataset": config.dataset}, fresh=config.fresh
-    )
+    body = extras.body_file(config.body or "") if config.llm.startswith("openai:") else None
+    inputs = {"dataset": config.dataset} | ({"body": body} if body is not None else {})
+    result = Run.create(config.run_dir, stage="label", config=config, inputs=inputs, fresh=config.fresh)
     if result.complete:
         reporter.say(f"{result.path} is already complete.")
     return result
@@ -185,7 +185,7 @@ def _label_control(config: LabelConfig, dataset: Dataset, result: Run) -> None:
 
 @contextmanager
 def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Asker]:
-    backend = open_backend(config.llm, _connection(config))
+    backend = _backend(config)
     local = backend.identity is not None and backend.identity.get("kind") == "hf"
     policy = AskPolicy(
         concurrency=min(20, config.concurrency),
@@ -203,7 +203,10 @@ def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Ask
             return
         budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
         with closing(budget), Store(config.cache) as store:
-            yield Asker(backend, store, policy, reporter, budget, find_price(backend.identity, config.prices))
+            price = find_price(backend.identity, config.prices)
+            for remark in remarks(price):
+                reporter.warn(remark)
+            yield Asker(backend, store, policy, reporter, budget, price)
     finally:
         result.release()
 
@@ -231,16 +234,16 @@ def _outlook(config: LabelConfig, dataset: Dataset) -> Outlook:
     else:
         some = requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]
         shown = ["\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) for request in some]
-    identity = None if config.llm in baseline.NAMES else open_backend(config.llm, _connection(config)).identity
+    identity = None if config.llm in baseline.NAMES else _backend(config).identity
     tier: Tier = config.tier if config.batch == "off" else "batch"
     price = find_price(identity, config.prices)
     reckoned = forecast(requests, _TYPICAL_TOKENS[config.variant], config.cache, identity, price, tier)
-    return Outlook(tuple(shown), reckoned, note)
+    return Outlook(tuple(shown), reckoned, "\n".join(filter(None, [note, *remarks(price)])))
 
 
 def _check_store(config: LabelConfig) -> None:
     """InputError when replies are to be kept and cannot be."""
-    if open_backend(config.llm, _connection(config)).identity is not None:
+    if _backend(config).identity is not None:
         with Store(config.cache):
             pass
 
@@ -300,7 +303,7 @@ def _check(config: LabelConfig) -> None:
     if config.variant == "code":
         shard.conversations(config.votes)
     if config.llm not in baseline.NAMES and config.reparse is None:
-        identity = open_backend(config.llm, _connection(config)).identity
+        identity = _backend(config).identity
         if identity is not None and find_price(identity, config.prices) is None and config.max_cost:
             raise unknown_price(identity)
 
@@ -388,8 +391,8 @@ def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Rep
         reporter.say(f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}.")
 
 
-def _connection(config: LabelConfig) -> Connection:
-    return Connection(config.cache, config.tier, asking=not config.dry_run)
+def _backend(config: LabelConfig) -> Backend:
+    return open_backend(config.llm, recorded.connection(config, asking=not config.dry_run))
 
 
 def _random_segments(env_id: str, length: int) -> list[SegmentText]:

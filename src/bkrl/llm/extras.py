@@ -1,0 +1,81 @@
+"""What a person adds to every request: headers, whose values stay in the environment, and fields of the body."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from bkrl.errors import InputError, UsageError
+from bkrl.llm.protocol import canonical
+
+_HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)=([A-Za-z_][A-Za-z0-9_]*)")
+_OURS = {
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "--max-tokens"),
+    **{"model": "--llm", "temperature": "--temperature", "reasoning_effort": "--effort", "service_tier": "--tier"},
+    **{"seed": "--votes", "n": "--votes", "messages": "--prompt"},
+    **dict.fromkeys(("response_format", "stream", "stream_options", "logprobs", "top_logprobs"), ""),
+}
+"""Fields that bkrl fills in by itself, with the flag that changes them ("": none does)."""
+
+
+def headers(text: str, asking: bool = True) -> dict[str, str]:
+    """Headers and their values from `NAME=VARIABLE,…`. Without `asking` no variable need be set.
+
+    Raises UsageError for another form, InputError for a variable that is not set or cannot be a header. What stands
+    after the = is never repeated: it may be the secret itself.
+    """
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = _HEADER.fullmatch(part)
+        name = part.partition("=")[0][:40]
+        if match is None:
+            raise UsageError(
+                f"--header is NAME=VARIABLE, where an environment variable holds the value; '{name}' is not so."
+            )
+        value = os.environ.get(match[2], "")
+        if asking and not value:
+            raise InputError(f"--header {name}: the environment variable that it names is not set.")
+        if not value.isascii() or not value.isprintable():
+            raise InputError(f"--header {name}: the value of its variable has characters that no header takes.")
+        found[match[1]] = value
+    return found
+
+
+def body(text: str) -> dict[str, Any]:
+    """Fields of a request's body, from a JSON object or the file that holds one.
+
+    Raises UsageError for a field that bkrl fills in, InputError for what is no JSON object.
+    """
+    if not text:
+        return {}
+    given = text if text.lstrip().startswith("{") else _read(Path(text))
+    try:
+        fields = json.loads(given)
+        canonical(fields).encode("ascii")
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--body cannot be read as JSON ({error}); give an object or a file that holds one.") from None
+    if not isinstance(fields, dict):
+        raise InputError('--body must be a JSON object, such as {"top_p": 0.9}, or a file that holds one.')
+    for name in fields:
+        if name in _OURS:
+            way = f"; {_OURS[name]} changes it" if _OURS[name] else ""
+            raise UsageError(f"--body cannot set '{name}', which bkrl fills in by itself{way}.")
+    return fields
+
+
+def body_file(text: str) -> Path | None:
+    """The file that `--body` names, if it names one."""
+    return Path(text) if text and not text.lstrip().startswith("{") else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise InputError(
+            f"--body {file} cannot be read ({reason}); give a JSON object or a file that holds one."
+        ) from None
