@@ -112,6 +112,8 @@ def label(root: Path, variant: str, llm: str = "rules", dataset: Path | None = N
 
 
 def train_rm(root: Path, variant: str, control: str = "none", dataset: Path | None = None, **settings: Any) -> Path:
+    """A potential; `training`: what its making found."""
+    training = settings.pop("training", {"accuracy": 0.8})
     out = root / (f"rm-{variant}" + ("" if control == "none" else f"-{control}"))
     labels = root / f"label-{variant}"
     config = TrainRmConfig(labels=labels, out=out, control=control, **settings)
@@ -137,7 +139,7 @@ def train_rm(root: Path, variant: str, control: str = "none", dataset: Path | No
         control=control,
         env_id="BabyAI-Text-GoToLocal-Pretraining-S20",
         llm="rules",
-        training={"accuracy": 0.8},
+        training=training,
     )
     return run.path
 

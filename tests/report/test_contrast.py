@@ -11,11 +11,13 @@ import pytest
 from bkrl.cli import run_command
 from bkrl.config import TrainRsConfig
 from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write
+from bkrl.files import atomic_write, sha256
 from bkrl.report.contrast import contrast, table, values
 from bkrl.report.export import export_curves
+from bkrl.report.provenance import follow
+from bkrl.report.runs import training_runs
 from bkrl.run import Run
-from tests.report.synthetic import KEY, RED, train_rs
+from tests.report.synthetic import KEY, RED, collect, label, train_rm, train_rs
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +200,26 @@ def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict(tmp_pa
     for a, b in (("early", "late"), ("late", "early")):
         (one,), _ = contrast(str(tmp_path / a), str(tmp_path / b), 0.8)
         assert one.verdict == "steps and mean success say opposite things"
+
+
+def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: Path) -> None:
+    """Also of manifests that do not say so: the potential's own figures do."""
+    data = collect(tmp_path)
+    label(tmp_path, "pref")
+    nothing = {"advice": {"source": "potential", "scale": None}}
+    empty = train_rm(tmp_path, "pref", training=nothing)
+    full = train_rm(tmp_path, "pref", "shuffled", training={"advice": {"source": "potential", "scale": 0.3}})
+    paths = [train_rs(tmp_path, "ppo", 1)]
+    for potential, form in ((empty, "advice"), (empty, "pbrs"), (full, "advice")):
+        name = f"{potential.name}-{form}"
+        paths.append(
+            train_rs(tmp_path, "bk-pref", 1, potential=potential, name=name, shaping=form, facts={"form": form})
+        )
+    chain = follow(paths)
+    found, problems = training_runs(chain, list(chain.nodes.values()))
+    assert not problems
+    by_name = {Path(one.key).name: one for one in found}
+    assert {name for name, one in by_name.items() if one.empty} == {"rm-pref-advice"}
+    told = {one.dataset for one in found if one.alg == "bk-pref"}
+    assert told == {sha256(data / "manifest.json")}
+    assert next(one.dataset for one in found if one.alg == "ppo") == ""

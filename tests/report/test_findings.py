@@ -14,6 +14,7 @@ from bkrl.report.crossings import StepsRatio
 from bkrl.report.findings import Finding, findings, headline, verdict
 from bkrl.report.groups import SUCCESS, Trained, group_runs
 from bkrl.report.runs import _flat
+from bkrl.report.tables import rests_on
 
 STEPS = np.arange(0.0, 1001.0, 50.0)
 
@@ -205,6 +206,67 @@ def test_draws_that_differ_are_said():
     assert split is not None
     assert split.share > 0.9
     assert any(one.tone == "caution" and "lies between draws" in one.text for one in found)
+
+
+def test_datasets_that_differ_are_said_and_intervals_speak_of_another_one():
+    good, bad = 200, 700
+
+    def over(datasets: dict[str, int], **more: Any) -> list[Trained]:
+        return [
+            run("bk-pref", seed, reaches, dataset=name, potential=f"{name}{more}", **more)
+            for name, reaches in datasets.items()
+            for seed in range(5)
+        ]
+
+    mixed = over({"x": good, "y": good, "z": bad})
+    (comparison,), found = judged(runs("ppo", 600) + mixed)
+    row = comparison.rows[1]
+    assert row.group.label == "bk-pref"
+    assert (row.n, row.average.n, row.steps.restricted.n) == (15, 3, 3)
+    assert row.split is not None
+    assert [part.name for part in row.split.parts] == ["datasets", "seeds"]
+    assert row.ratio is not None
+    assert not row.ratio.faster  # over seeds alone it would be
+    assert rests_on(row.group) == "3 datasets"
+    [caution] = [one.text for one in found if "rests on 3 datasets" in one.text]
+    assert "lies between datasets" in caution
+    alone = [replace(one, dataset="x") for one in mixed]
+    (comparison,), _ = judged(runs("ppo", 600) + alone)
+    assert comparison.rows[1].ratio is not None
+    assert comparison.rows[1].ratio.faster
+    assert rests_on(comparison.rows[1].group) == "3 draws of labels"
+    # A control on the same datasets: what a dataset does to both cancels.
+    controls = over({"x": 2 * good, "y": 2 * good, "z": bad + good}, control="shuffled")
+    (comparison,), _ = judged(runs("ppo", 600) + mixed + controls)
+    (versus,) = comparison.rows[1].versus
+    assert versus.difference.ratio is not None
+    assert versus.difference.ratio.ratio.n == 3
+
+
+def test_empty_advice_is_plain_ppo_and_no_method():
+    empty = runs("bk-code", 600, form="advice", potential="c", empty=True)
+    both = runs("bk-goal", 300, form="pbrs+advice", potential="g", empty=True)
+    zero = runs("bk-pref", 600, form="advice", potential="z", control="zero", empty=True)
+    (comparison,), found = judged(runs("ppo", 600) + empty + both + zero)
+    rows = {row.group.label: row for row in comparison.rows}
+    assert set(rows) == {"ppo", "bk-code (advice, empty)", "bk-goal (pbrs+advice, empty)", "bk-pref (advice, zero)"}
+    cautions = " ".join(one.text for one in found if one.tone == "caution")
+    assert "bk-code (advice, empty) is plain PPO under another name" in cautions
+    assert "bk-goal (pbrs+advice, empty) is exact shaping alone under another name" in cautions
+    assert "zero) is" not in cautions
+    assert not rows["bk-code (advice, empty)"].group.is_method
+    assert not any("bk-code" in one.text for one in found if one.tone != "caution")
+    assert headline([comparison]).startswith("Background knowledge helped in the only case compared")
+
+
+def test_a_gain_that_constant_advice_has_too_is_said_to_be_that():
+    trained = runs("ppo", 600) + runs("bk-pref", 200, form="advice", potential="p")
+    trained += runs("bk-pref", 200, form="advice", control="constant", potential="c")
+    (comparison,), found = judged(trained)
+    rows = {row.group.label: row for row in comparison.rows}
+    assert [one.control for one in rows["bk-pref (advice)"].versus] == ["bk-pref (advice, constant)"]
+    against = " ".join(one.text for one in found if one.tone == "against")
+    assert "due to advice that is the same in every state, and not to what is known of states" in against
 
 
 def test_a_method_is_held_against_its_own_controls():

@@ -19,7 +19,15 @@ from bkrl.report.crossings import (
     summarise_steps,
 )
 from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average, scores_of
-from bkrl.report.variance import VarianceSplit, split_variance
+from bkrl.report.variance import (
+    FEW_DATASETS,
+    Origin,
+    VarianceSplit,
+    both_resampled,
+    nested_interval,
+    several,
+    split_variance,
+)
 from bkrl.rng import generator
 
 ALPHA = 0.05
@@ -85,7 +93,7 @@ class Versus:
 class Row:
     """A line of the results table. Shares in [0, 1], steps in environment steps; None where it cannot be said.
 
-    `split`: variance of mean success between draws of labels and between seeds, where there are several draws.
+    `split`: variance of mean success between datasets, draws of labels and seeds, where there are several of those.
     """
 
     group: Group
@@ -204,7 +212,7 @@ def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> 
     ratio = None
     someone_got_there = any(not censored.all() for _, censored in times)
     if someone_got_there and times[1][0].mean() > 0:
-        ratio = steps_ratio(crossed[0], crossed[1], horizon, rng)
+        ratio = steps_ratio(crossed[0], crossed[1], horizon, rng, origins=(ours.origins, theirs.origins))
     by_seed = [_by_seed(group, horizon) for group in (ours, theirs)]
     paired = None
     if all(by_seed) and len(set(by_seed[0]) & set(by_seed[1])) >= 2:
@@ -212,8 +220,19 @@ def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> 
     improvement = None
     if min(len(ours.runs), len(theirs.runs)) >= st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
         mine, other = (np.array(scores_of(group, horizon)) for group in (ours, theirs))
-        improvement = st.probability_of_improvement([mine], [other], rng)
+        improvement = _improvement(mine, other, (ours.origins, theirs.origins), rng)
     return Difference(ratio, improvement, paired)
+
+
+def _improvement(
+    mine: np.ndarray, other: np.ndarray, origins: tuple[list[Origin], list[Origin]], rng: np.random.Generator
+) -> st.Interval:
+    """P(better), over datasets where there are several; without an interval where these are too few for a bootstrap."""
+    datasets = several(*origins)
+    if 0 < datasets < FEW_DATASETS:
+        return st.Interval(float(st.improvement(mine, other)), math.nan, math.nan, datasets, "none")
+    indices = both_resampled(*origins, rng) if datasets else None
+    return st.probability_of_improvement([mine], [other], rng, indices=indices)
 
 
 def _adjusted(found: Sequence[Difference]) -> list[Difference]:
@@ -251,13 +270,14 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
     by_draw: dict[str, list[float]] = {}
     for run, value in zip(group.runs, averages, strict=True):
         by_draw.setdefault(run.potential, []).append(float(value))
+    split = split_variance(by_draw, {run.potential: run.dataset for run in group.runs})
     return Row(
         group,
         len(group.runs),
-        share(st.centre_interval(finals, rng)),
-        share(st.centre_interval(averages, rng)),
-        summarise_steps(crossings, horizon, rng),
-        None if (split := split_variance(by_draw)) is None else replace(split, over_draws=share(split.over_draws)),
+        share(nested_interval(finals, group.origins, rng)),
+        share(nested_interval(averages, group.origins, rng)),
+        summarise_steps(crossings, horizon, rng, group.origins),
+        None if split is None else replace(split, over_draws=share(split.over_draws)),
     )
 
 

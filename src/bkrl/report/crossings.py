@@ -21,6 +21,15 @@ from bkrl.report.statistics import (
     student_quantile,
     t_interval,
 )
+from bkrl.report.variance import (
+    FEW_DATASETS,
+    Origin,
+    both_resampled,
+    dataset_means,
+    ratio_over_datasets,
+    resampled,
+    several,
+)
 
 
 @dataclass(frozen=True)
@@ -77,12 +86,21 @@ def restrict(crossings: Sequence[Crossing], horizon: float) -> tuple[np.ndarray,
     return times, censored
 
 
-def summarise_steps(crossings: Sequence[Crossing], horizon: float, rng: np.random.Generator) -> StepsSummary:
-    """Summary over runs that were all followed for at least ``horizon`` steps (censoring at one common time)."""
+def summarise_steps(
+    crossings: Sequence[Crossing], horizon: float, rng: np.random.Generator, origins: Sequence[Origin] = ()
+) -> StepsSummary:
+    """Summary over runs that were all followed for at least ``horizon`` steps (censoring at one common time).
+
+    ``origins``: what each run rests on; with several datasets the interval speaks of another one.
+    """
     if not crossings:
         raise ValueError("steps to a threshold need at least one run")
     times, censored = restrict(crossings, horizon)
-    if len(times) < FEW_SEEDS:
+    if 0 < several(origins) < FEW_DATASETS:
+        restricted = t_interval(dataset_means(times, origins))
+    elif several(origins):
+        restricted = stratified_bootstrap([times], rng, mean_of_means, indices=[resampled(origins, rng)])
+    elif len(times) < FEW_SEEDS:
         restricted = t_interval(times)
     else:
         restricted = stratified_bootstrap([times], rng, mean_of_means)
@@ -123,12 +141,21 @@ def bounded(value: float, bound: str) -> str:
 
 
 def steps_ratio(
-    a: Sequence[Crossing], b: Sequence[Crossing], horizon: float, rng: np.random.Generator, *, level: float = 0.95
+    a: Sequence[Crossing],
+    b: Sequence[Crossing],
+    horizon: float,
+    rng: np.random.Generator,
+    *,
+    level: float = 0.95,
+    origins: tuple[Sequence[Origin], Sequence[Origin]] = ((), ()),
 ) -> StepsRatio:
     """Ratio of restricted mean steps-to-threshold, A over B, both followed for ``horizon`` steps.
 
     Interval: percentile bootstrap over runs, A and B resampled independently; below ``FEW_SEEDS`` runs on either side
-    the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). No interval
+    the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). With
+    ``origins``, where a side rests on several datasets these are resampled, and runs within them; below
+    ``FEW_DATASETS`` there is `ratio_over_datasets` instead. Datasets that both sides share are drawn for both at once.
+    No interval
     with one run on a side, with few runs that do not differ on either side (the spread is not zero, it was not seen),
     and where so many runs of B were there before their first step that the ratio has no upper end.
     """
@@ -139,13 +166,20 @@ def steps_ratio(
         raise ValueError("the runs of the baseline reached the threshold before their first step")
     bound: Literal["", "at least", "at most", "unknown"]
     bound = "unknown" if ca.any() and cb.any() else "at least" if ca.any() else "at most" if cb.any() else ""
-    n = min(len(ta), len(tb))
+    datasets = several(*origins)
+    n = min(len(ta), len(tb), *([datasets] if datasets else []))
     estimate = float(ta.mean() / tb.mean())
     interval = unknown = Interval(estimate, math.nan, math.nan, n, "none", level)
-    if n >= FEW_SEEDS:
+    if 0 < datasets < FEW_DATASETS:
+        interval = ratio_over_datasets(ta, tb, origins, level)
+    elif n >= FEW_SEEDS:
         with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step
             interval = stratified_bootstrap(
-                [ta, tb], rng, lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1), level=level
+                [ta, tb],
+                rng,
+                lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1),
+                level=level,
+                indices=both_resampled(*origins, rng) if datasets else None,
             )
         interval = interval if math.isfinite(interval.high) else unknown
     elif n > 1 and estimate > 0:

@@ -145,7 +145,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
         found.append(_verdict(comparison, row, base, threshold))
         found += _against_controls(row)
     for row in comparison.rows:
-        found += _of_form(row) + ([] if row.group.is_control else _of_draws(row))
+        found += _of_form(row) + _of_advice(row) + ([] if row.group.is_control else _of_draws(row))
     if methods and not controls:
         found.append(
             Finding(
@@ -160,10 +160,16 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
                 Finding(
                     "against",
                     f"The control {control.group.label} is faster than plain PPO as well "
-                    f"({_ratio_sentence(control.ratio, 'PPO')}): so much of a gain is not due to knowledge.",
+                    f"({_ratio_sentence(control.ratio, 'PPO')}): so much of a gain is {_not_due_to(control)}.",
                 )
             )
     return found
+
+
+def _not_due_to(control: Row) -> str:
+    if control.group.control == "constant":
+        return "due to advice that is the same in every state, and not to what is known of states"
+    return "not due to knowledge"
 
 
 def _few_seeds(comparison: Comparison) -> list[Finding]:
@@ -252,19 +258,37 @@ def _of_form(row: Row) -> list[Finding]:
 
 
 def _of_draws(row: Row) -> list[Finding]:
-    """Only where draws of labels matter; the table of the world has all of them."""
+    """Only where datasets or draws of labels matter; the table of the world has all of them."""
     split = row.split
     if split is None or (split.share < HALF and split.p >= ALPHA):
         return []
-    whole = split.over_draws
+    whole, drawn = split.over_draws, "datasets" if split.datasets > 1 else "draws of labels"
     shown = f" ({percent(whole.low, 1)} to {percent(whole.high, 1)})" if whole.known else ""
+    parts = ", ".join(
+        f"{percent(part.share)} {'lies ' if number == 0 else ''}between {part.name}"
+        for number, part in enumerate(split.parts)
+    )
+    other = "" if split.datasets > 1 else "; the other intervals speak of these draws alone"
     return [
         Finding(
             "caution",
-            f"{row.group.label} rests on {split.draws} draws of labels: {percent(split.share)} of the variance of mean "
-            f"success lies between draws, the rest between seeds (n = {split.n}, F test of no difference between "
-            f"draws p = {split.p:.2g}). Over draws its mean is {percent(whole.estimate, 1)}{shown}; the other "
-            "intervals speak of these draws alone.",
+            f"{row.group.label} rests on {whole.n} {drawn}: of the variance of mean success {parts} (n = {split.n}, F "
+            f"test of no difference between {drawn} p = {split.p:.2g}). Over {drawn} its mean is "
+            f"{percent(whole.estimate, 1)}{shown}{other}.",
+        )
+    ]
+
+
+def _of_advice(row: Row) -> list[Finding]:
+    """A form of shaping that takes advice where there was none to take; of Φ = 0 that is the point."""
+    if not row.group.empty or row.group.control == "zero":
+        return []
+    alone = "plain PPO" if row.group.form == "advice" else "exact shaping alone"
+    return [
+        Finding(
+            "caution",
+            f"{row.group.label} is {alone} under another name: the advice of its potential is empty (Ψ = 0), so it "
+            "says nothing of what advice is worth.",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Which runs belong together: of one method in one world, differing in seed (and in the draw of labels) alone.
+"""Which runs belong together: of one method in one world, differing in seed (and in dataset and labels) alone.
 
 Runs are pooled over seeds only when they agree in everything else; worlds are never pooled. What sets runs of one
 algorithm apart (a control, another annotator, another setting) becomes part of their label.
@@ -22,7 +22,11 @@ FINAL_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Trained:
-    """One training run, as far as a comparison needs it. `settings`: what must agree for runs to be pooled."""
+    """One training run, as far as a comparison needs it.
+
+    `settings`: what must agree for runs to be pooled. `dataset`, `potential`: hashes of what it rests on, "" where it
+    rests on none. `empty`: its form of shaping takes advice, and there was none to take.
+    """
 
     key: str
     env: str
@@ -33,14 +37,16 @@ class Trained:
     control: str = "none"
     annotator: str = ""
     collect_steps: int = 0
+    dataset: str = ""
     potential: str = ""
     form: str = "none"
     guarantee: str = ""
+    empty: bool = False
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one method in one world, differing in seed (and in the draw of labels) alone."""
+    """Runs of one method in one world, differing in seed (and in dataset and labels) alone."""
 
     env: str
     alg: str
@@ -71,6 +77,16 @@ class Group:
         return self.label + form + oracle + (" · no guarantee" if self.unguarded else "")
 
     @property
+    def origins(self) -> list[tuple[str, str]]:
+        """Dataset and potential of each run."""
+        return [(run.dataset, run.potential) for run in self.runs]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was no advice to take: "advice" is plain PPO then."""
+        return self.runs[0].empty
+
+    @property
     def is_baseline(self) -> bool:
         return self.label == BASELINE
 
@@ -85,8 +101,8 @@ class Group:
 
     @property
     def is_method(self) -> bool:
-        """Whether it carries background knowledge: shaped, and no control."""
-        return self.alg.startswith("bk-") and not self.is_control
+        """Whether it carries background knowledge: shaped, no control, and no plain PPO under another name."""
+        return self.alg.startswith("bk-") and not self.is_control and not (self.empty and self.form == "advice")
 
 
 def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
@@ -137,6 +153,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         if defects := run.settings.get("compat", ""):  # named even where all runs have them
             parts.append(f"defects {defects}")
         parts += [] if run.control == "none" else [run.control]
+        parts += ["empty"] if run.empty and run.control != "zero" else []
         if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
             parts.append(run.annotator)
         parts += [

@@ -111,7 +111,7 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
         [
             f"_{_text(row['label'])}_" if row["control"] else f"**{_text(row['label'])}**",
             "–" if row["form"] == "none" else _text(row["form"]) + (", no guarantee" if row["unguarded"] else ""),
-            str(row["n"]) + (f" ({row['draws']} draws)" if row["draws"] > 1 else ""),
+            str(row["n"]) + (f" ({row['rests_on']})" if row["rests_on"] else ""),
             _share(row["final"]),
             _share(row["average"]),
             f"{row['reached']} of {row['n']}",
@@ -142,18 +142,10 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
         lines += [*_table(header, tests), ""]
     splits = [row["split"] for row in world["rows"] if row["split"]]
     if splits:
-        header = ["method", "draws of labels", "n", "spread between draws", "between seeds", "share of draws"]
-        header += ["F test p", "mean over draws"]
+        header = ["method", "n", "what mean success varies with (standard deviation, share of the variance)"]
+        header += ["F test p", "mean over what is drawn first"]
         body = [
-            [
-                _text(one["label"]),
-                str(one["draws"]),
-                str(one["n"]),
-                *(f"{100 * one[name]:.1f} points" for name in ("between_sd", "within_sd")),
-                percent(one["share"]),
-                f"{one['p']:.2g}",
-                _share(one["over_draws"]),
-            ]
+            [_text(one["label"]), str(one["n"]), _parts(one["parts"]), f"{one['p']:.2g}", _share(one["over_draws"])]
             for one in splits
         ]
         lines += [*_table(header, body), ""]
@@ -248,6 +240,11 @@ def _ratio(ratio: Mapping[str, Any] | None) -> str:
     if ratio is None:
         return "–"
     return f"{ratio['text']}" + (f" ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["known"] else "")
+
+
+def _parts(parts: Sequence[Mapping[str, Any]]) -> str:
+    """What a variance is made of: "datasets 4.1 points (60 %), seeds 3.3 points (40 %)"."""
+    return ", ".join(f"{one['name']} {100 * one['sd']:.1f} points ({percent(one['share'])})" for one in parts)
 
 
 def _p(p: Mapping[str, Any] | None) -> str:

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from bkrl.config import ADVISED
+from bkrl.potentials import EMPTY, advice_source
 from bkrl.report.curves import series_of
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
 
 # What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.
-_POOLED = {"seed", "out", "potential", "env", "alg", "shaping", "steps", "threads", "fresh", "checkpoint_every"}
+_POOLED = {
+    "seed", "out", "potential", "env", "alg", "shaping", "steps", "threads", "fresh", "checkpoint_every",
+    "allow_empty_advice",
+}  # fmt: skip
 # The same for what they rest on; who answered and what a control is stand in the label already.
 _POOLED_BEFORE = {
     "seed", "out", "dataset", "labels", "llm", "control", "variant", "cache", "concurrency", "rpm", "tpm",
@@ -38,6 +43,7 @@ def training_runs(chain: Chain, nodes: Sequence[Node]) -> tuple[list[Trained], l
 
 def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
     settings, ancestors = node.config, chain.ancestors(node)
+    made = chain.input(node, "potential")
     alg = str(settings.get("alg", node.facts.get("alg")))
     return Trained(
         key=node.key,
@@ -49,10 +55,18 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         control=_control(ancestors),
         annotator=next((str(a.facts.get("llm", "")) for a in ancestors if a.stage == "label"), ""),
         collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage == "collect"),
-        potential=next((link.sha256 for link in node.links if link.name == "potential"), ""),
+        dataset=_hash(made, "dataset"),
+        potential=_hash(node, "potential"),
         form=form_of(alg, node.facts),
         guarantee=guarantee_of(alg, node.facts),
+        empty=form_of(alg, node.facts) in ADVISED
+        and EMPTY in (node.facts.get("advice"), made and advice_source(made.facts.get("training", {}))),
     )
+
+
+def _hash(node: Node | None, name: str) -> str:
+    """The hash of one of a run's inputs; "" where it has no such input."""
+    return next((link.sha256 for link in node.links if link.name == name), "") if node is not None else ""
 
 
 def _control(ancestors: Sequence[Node]) -> str:

@@ -161,12 +161,14 @@ def stratified_bootstrap(
     repetitions: int = REPETITIONS,
     level: float = 0.95,
     shared: bool = False,
+    indices: Sequence[np.ndarray] | None = None,
 ) -> Interval:
     """Percentile bootstrap of ``statistic``, resampling runs with replacement inside each task, never across tasks.
 
     ``strata``: one (n_k,) array per task. ``statistic`` maps (R, n_k) arrays to (R,). ``shared`` draws the same run
-    indices in every stratum (equal n_k), for strata that are paired by seed. ``n`` is the smallest stratum: what the
-    estimate can rest on at best.
+    indices in every stratum (equal n_k), for strata that are paired by seed. ``indices``, one (R, m_k) array per task,
+    says which runs each repetition takes where they are not to be drawn one by one. ``n`` is the smallest stratum: what
+    the estimate can rest on at best.
     """
     arrays = [np.asarray(x, dtype=np.float64).reshape(-1) for x in strata]
     if not arrays or any(x.size == 0 for x in arrays):
@@ -178,11 +180,11 @@ def stratified_bootstrap(
     n = min(sizes)
     if n == 1:
         return Interval(estimate, math.nan, math.nan, 1, "none", level)
-    common = rng.integers(0, n, size=(repetitions, n)) if shared else None
-    draws = []
-    for x in arrays:
-        index = common if common is not None else rng.integers(0, x.size, size=(repetitions, x.size))
-        draws.append(x[index])
+    if indices is None and shared:
+        indices = [rng.integers(0, n, size=(repetitions, n))] * len(arrays)
+    elif indices is None:
+        indices = [rng.integers(0, x.size, size=(repetitions, x.size)) for x in arrays]
+    draws = [x[index] for x, index in zip(arrays, indices, strict=True)]
     low, high = np.quantile(statistic(draws), [0.5 - level / 2, 0.5 + level / 2])
     return Interval(estimate, float(low), float(high), n, "bootstrap", level)
 
@@ -209,12 +211,19 @@ def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(
-    x: Strata, y: Strata, rng: np.random.Generator, *, repetitions: int = REPETITIONS, level: float = 0.95
+    x: Strata,
+    y: Strata,
+    rng: np.random.Generator,
+    *,
+    repetitions: int = REPETITIONS,
+    level: float = 0.95,
+    indices: Sequence[np.ndarray] | None = None,
 ) -> Interval:
     """Probability that a run of X beats a run of Y on the same task, averaged over tasks (Agarwal et al. 2021,
     section 4.3).
 
-    ``x`` and ``y``: one (n_k,) and one (m_k,) array per task, tasks in the same order.
+    ``x`` and ``y``: one (n_k,) and one (m_k,) array per task, tasks in the same order. ``indices``: as in
+    ``stratified_bootstrap``, of all of ``x`` and then of ``y``.
     """
     if len(x) != len(y) or not x:
         raise ValueError("the probability of improvement needs the same tasks on both sides")
@@ -224,7 +233,7 @@ def probability_of_improvement(
             np.mean([improvement(a, b) for a, b in zip(strata[: len(x)], strata[len(x) :], strict=True)], axis=0)
         )
 
-    return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, level=level)
+    return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, level=level, indices=indices)
 
 
 def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, level: float = 0.95) -> Interval:

@@ -8,6 +8,7 @@ from typing import Any
 from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.report.curves import step_label
+from bkrl.report.groups import Group
 from bkrl.report.statistics import Interval
 from bkrl.reporter import percent
 
@@ -45,6 +46,13 @@ def form_text(row: Row) -> str:
     return row.group.form + (", no guarantee" if row.group.unguarded else "")
 
 
+def rests_on(group: Group) -> str:
+    """ "3 datasets, 6 draws of labels", "3 draws of labels", or "" where there is one of each."""
+    datasets, draws = (len({one for one in found if one}) for found in zip(*group.origins, strict=True))
+    told = [f"{datasets} datasets"] if datasets > 1 else []
+    return ", ".join([*told, *([f"{draws} draws of labels"] if draws > max(datasets, 1) else [])])
+
+
 def steps_text(row: Row) -> str:
     """Mean steps to the threshold: "141k", "at least 300k", "never"."""
     if row.steps.censored == row.n:
@@ -75,6 +83,8 @@ def row_values(row: Row) -> dict[str, Any]:
         "n": row.n,
         "seeds": ", ".join(str(seed) for seed in sorted({run.seed for run in group.runs})),
         "draws": len({run.potential for run in group.runs if run.potential}),
+        "datasets": len({run.dataset for run in group.runs if run.dataset}),
+        "rests_on": rests_on(group),
         "final": interval_values(row.final),
         "average": interval_values(row.average),
         "reached": row.n - row.steps.censored,
@@ -124,7 +134,9 @@ def split_values(row: Row) -> dict[str, Any]:
     return {
         "label": row.group.label,
         "draws": split.draws,
+        "datasets": split.datasets,
         "n": split.n,
+        "parts": [vars(part) for part in split.parts],
         "between_sd": split.between**0.5,
         "within_sd": split.within**0.5,
         "share": split.share,
