@@ -20,7 +20,7 @@ FLOORS = [
      "potentials.shaping", "rl.networks"},
     {"labelers", "potentials", "rl", "report"},
     {"stages"},
-    {"cli", "commands", "options", "console", "catalogue", "doctor", "study", "tables", "executors", "sweep",
+    {"api", "cli", "commands", "options", "console", "catalogue", "doctor", "study", "tables", "executors", "sweep",
      "watching", "reproduce", "effects", "__main__"},
 ]  # fmt: skip
 # Siblings on floor 2 do not know each other.

@@ -1,6 +1,84 @@
 """bkrl: a language model's background knowledge, as a potential that makes reinforcement learning faster.
 
-The pipeline is six verbs, in `bkrl.stages`: collect, label, train_rm, train_rs, evaluate, report.
+The verbs of the command line are functions here. Each takes the settings of its verb and returns the run it made:
+
+    data = bkrl.collect(bkrl.CollectConfig(env="BabyAI-Text-GoToLocal-Pretraining-S20", steps=50_000))
+    labels = bkrl.label(bkrl.LabelConfig(data.path, variant="pref"))
+    potential = bkrl.train_rm(bkrl.TrainRmConfig(labels.path))
+    policy = bkrl.train_rs(bkrl.TrainRsConfig(alg="bk-pref", potential=potential.path, shaping="advice"))
+    scores = bkrl.evaluate(bkrl.EvaluateConfig(policy.path)).facts
+
+docs/python.md has the whole of it. A name is imported when it is first used, so `import bkrl` is quick.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bkrl.api import collect, evaluate, label, make_report, train_rm, train_rs
+    from bkrl.config import (
+        CollectConfig,
+        EvaluateConfig,
+        LabelConfig,
+        PPOConfig,
+        ReportConfig,
+        TrainRmConfig,
+        TrainRsConfig,
+    )
+    from bkrl.dataset import Dataset
+    from bkrl.envs import make, make_vec
+    from bkrl.envs.own import register_env
+    from bkrl.errors import BkrlError
+    from bkrl.potentials import load_potential, register_potential
+    from bkrl.potentials.own import write_potential
+    from bkrl.run import Run
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "BkrlError",
+    "CollectConfig",
+    "Dataset",
+    "EvaluateConfig",
+    "LabelConfig",
+    "PPOConfig",
+    "ReportConfig",
+    "Run",
+    "TrainRmConfig",
+    "TrainRsConfig",
+    "collect",
+    "evaluate",
+    "label",
+    "load_potential",
+    "make",
+    "make_report",
+    "make_vec",
+    "register_env",
+    "register_potential",
+    "train_rm",
+    "train_rs",
+    "write_potential",
+]
+
+_HOMES = {
+    "BkrlError": "errors",
+    "Dataset": "dataset",
+    "Run": "run",
+    "load_potential": "potentials",
+    "make": "envs",
+    "make_vec": "envs",
+    "register_env": "envs.own",
+    "register_potential": "potentials",
+    "write_potential": "potentials.own",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'bkrl' has no attribute '{name}'")
+    home = _HOMES.get(name, "config" if name.endswith("Config") else "api")
+    return getattr(import_module(f"bkrl.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

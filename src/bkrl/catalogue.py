@@ -11,6 +11,7 @@ _ALGS = (
     ("bk-code", "a code potential", "PPO shaped by a program that a language model wrote"),
     ("bk-pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
     ("bk-goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
+    ("bk-own", "a potential of your own", "PPO shaped by what bkrl.write_potential recorded (docs/python.md)"),
 )
 _CONTROLS = ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward")
 _POTENTIALS = (

@@ -243,8 +243,8 @@ class TrainRsConfig:
     """Train a policy with PPO, its reward shaped by a potential."""
 
     alg: Annotated[
-        Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal"],
-        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind"),
+        Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal", "bk-own"],
+        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind; bk-own: one of your own"),
     ] = "ppo"
     potential: Annotated[Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one")] = None
     init_from: Annotated[

@@ -129,9 +129,41 @@ class PlainReporter(Reporter):
         self.say(latest)
 
 
+class NotebookReporter(PlainReporter):
+    """One line for each progress in the output of a notebook's cell, renewed in its place."""
+
+    @contextmanager
+    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
+        """Done of all, units a second and the latest note, at most twice a second."""
+        from IPython.display import display
+
+        speed, shown = _Speed(total), time.monotonic()
+        text = f"{title}: 0/{total:,.0f} {unit}"
+        place = display({"text/plain": text}, raw=True, display_id=True)
+
+        def update(completed: float, note: str = "") -> None:
+            nonlocal text, shown
+            parts = (f"{title}: {completed:,.0f}/{total:,.0f} {unit}", _rate(speed.of(completed), unit), note)
+            text = ", ".join(part for part in parts if part)
+            if time.monotonic() - shown >= 0.5:
+                shown = time.monotonic()
+                place.update({"text/plain": text}, raw=True)
+
+        yield update
+        place.update({"text/plain": text}, raw=True)
+
+
 def reporter() -> Reporter:
-    """Live bars when stderr is a terminal that can be drawn on, plain lines otherwise."""
-    return LiveReporter() if _can_draw(sys.stderr) else PlainReporter()
+    """Live bars when stderr is a terminal that can be drawn on, a renewed line in a notebook, plain lines otherwise."""
+    if _can_draw(sys.stderr):
+        return LiveReporter()
+    return NotebookReporter() if _in_notebook() else PlainReporter()
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -6,6 +6,7 @@ Study files share settings between methods, and so do the commands that `bkrl sw
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ BELONGS: dict[type, tuple[Belongs, ...]] = {
         Belongs(_GOAL, "goal labels, made with --variant goal (bk-goal)", lambda c: _labels(c, "goal")),
     ),
     TrainRsConfig: (
-        Belongs(_SHAPING, "--alg bk-code, bk-pref or bk-goal", lambda c: c.alg.startswith("bk-")),
+        Belongs(_SHAPING, "--alg bk-code, bk-pref, bk-goal or bk-own", lambda c: c.alg.startswith("bk-")),
         Belongs(("int_coef",), "--alg rnd", lambda c: c.alg == "rnd"),
         Belongs(
             ("advice_coef", "allow_empty_advice"), f"--shaping {' or '.join(ADVISED)}", lambda c: c.shaping in ADVISED
@@ -99,3 +100,15 @@ def in_vain(config: Any, given: Iterable[str], sure: bool = True) -> list[tuple[
         if wanted and rule.holds(config) in refused:
             found |= dict.fromkeys(wanted, rule.to)
     return list(found.items())
+
+
+def changed(config: Any) -> list[str]:
+    """The settings of a config that differ from their defaults; a nested one goes by its own name."""
+    names: list[str] = []
+    for one in dataclasses.fields(config):
+        value = getattr(config, one.name)
+        if dataclasses.is_dataclass(value):
+            names += changed(value)
+        elif one.default is not dataclasses.MISSING and value != one.default:
+            names.append(one.name)
+    return names

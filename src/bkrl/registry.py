@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar, cast
 
 from bkrl.errors import UsageError
 
 T = TypeVar("T")
+PLUGINS = "BKRL_PLUGINS"
+"""Environment variable: modules, divided by commas, that register environments or potentials of their own."""
+GROUP = "bkrl"
+"""The group of entry points by which an installed package names such modules."""
+
+
+@cache
+def load_plugins() -> None:
+    """Import the modules that extend bkrl from outside, once in a process.
+
+    Raises:
+        UsageError: one of them cannot be imported.
+    """
+    named = [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
+    for name in dict.fromkeys([*named, *(entry.value for entry in entry_points(group=GROUP))]):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise UsageError(
+                f"The plugin '{name}' cannot be imported ({error}); correct {PLUGINS}, or put its folder on PYTHONPATH."
+            ) from None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -36,6 +36,20 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
     return kind(**values, **fixed)
 
 
+def checked(config: Any) -> Any:
+    """A config that a program made, with its values looked at as those of a study file are; text becomes a path.
+
+    Raises:
+        UsageError: a value is of the wrong type, or out of its limits.
+    """
+    return build(type(config), _table(config))
+
+
+def _table(config: Any) -> dict[str, Any]:
+    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: _table(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
+
+
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     """The annotations of a config's settings, with their flags."""
@@ -49,12 +63,18 @@ def _value(hint: Any, value: Any, what: str) -> Any:
             raise UsageError(f"{what} must be a table.")
         return build(typing.cast(type, hint), value)
     kind, *rest = typing.get_args(hint)
+    plain = (*typing.get_args(kind), kind)
+    if value is None and type(None) in plain:
+        return None
     if chosen := choices_of(kind):
         check_choice(value, chosen, what)
         return value
-    plain = (*typing.get_args(kind), kind)
+    if kind == tuple[Path, ...]:
+        if isinstance(value, (str, Path)) or not isinstance(value, Sequence):
+            raise UsageError(f"{what} must be a list of paths, not {value!r}.")
+        return tuple(map(Path, value))
     if Path in plain:
-        if not isinstance(value, str):
+        if not isinstance(value, (str, Path)):
             raise UsageError(f"{what} must be a path in quotes, not {value!r}.")
         return Path(value)
     wanted = next(basic for basic in (bool, int, float, str) if basic in plain)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module
-from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -20,22 +19,34 @@ from numpy.typing import NDArray
 from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
 from bkrl.envs.world import ClauseReader, World
 from bkrl.errors import UsageError
-from bkrl.registry import did_you_mean
+from bkrl.registry import did_you_mean, load_plugins
 
 __all__ = ["World", "WorldVectorEnv", "captioner", "clause_reader", "env_ids", "make", "make_vec", "world"]
 
 Backend = Literal["native", "reference"]
+F = TypeVar("F")
 
 _FAMILIES = ("babyai", "crafter", "toy")
+_OWN: dict[str, Any] = {}
 
 
-def _family(name: str) -> ModuleType:
-    return import_module(f"bkrl.envs.{name}")
+def register_family(name: str, make: Callable[[], F]) -> F:
+    """The family of this name from outside bkrl, made when it is new; UsageError for one of bkrl's own names."""
+    if name in _FAMILIES:
+        raise UsageError(f"'{name}' is a family of bkrl's own; choose another name.")
+    for remembered in (_worlds, world):
+        remembered.cache_clear()
+    return cast("F", _OWN.setdefault(name, make()))
+
+
+def _family(name: str) -> Any:
+    return _OWN[name] if name in _OWN else import_module(f"bkrl.envs.{name}")
 
 
 @cache
 def _worlds() -> dict[str, World]:
-    return {w.env_id: w for family in _FAMILIES for w in _family(family).worlds()}
+    load_plugins()
+    return {w.env_id: w for family in (*_FAMILIES, *_OWN) for w in _family(family).worlds()}
 
 
 def env_ids() -> list[str]:

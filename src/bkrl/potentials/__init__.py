@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bkrl.potentials.protocol import Scaled
+    from bkrl.potentials.own import Function
+    from bkrl.potentials.protocol import Artefact, Scaled
     from bkrl.run import Run
 
 # kind → module with `load(artefact) -> Raw | Scaled`; imported only when such a potential is opened
@@ -22,6 +23,30 @@ _KINDS = {
     "random": "bkrl.potentials.controls",
     "state": "bkrl.potentials.oracle_state",
 }
+_OWN: dict[str, Callable[[Artefact], Function]] = {}
+
+
+def register_potential(kind: str, load: Callable[[Artefact], Function]) -> None:
+    """Make a kind of potential known, so that runs of `write_potential` with this kind can be opened.
+
+    Args:
+        kind: the name that stands in `potential.json`.
+        load: rebuilds the function from what is stored in `artefact.settings`: `load(artefact)(windows)` gives (B,) raw
+            values, finite, and the same for the same window in any batch and process.
+
+    Raises:
+        UsageError: bkrl has a kind of this name itself.
+    """
+    from bkrl.errors import UsageError
+
+    if kind in _KINDS:
+        raise UsageError(f"'{kind}' is a kind of potential that bkrl has itself; choose another name.")
+    _OWN[kind] = load
+
+
+def kinds() -> list[str]:
+    """All kinds that can be opened: those of bkrl, and those that were registered."""
+    return [*_KINDS, *_OWN]
 
 
 EMPTY = "empty"
@@ -70,10 +95,19 @@ def read_potential(folder: Path) -> Scaled:
 
     from bkrl.errors import InputError
     from bkrl.potentials.protocol import Artefact, Scaled
+    from bkrl.registry import PLUGINS, load_plugins
 
     artefact = Artefact.read(folder)
-    module = _KINDS.get(artefact.kind)
-    if module is None:
-        raise InputError(f"{folder} holds a potential of unknown kind '{artefact.kind}'; it was made by a newer bkrl.")
-    loaded = import_module(module).load(artefact)
+    if artefact.kind in _KINDS:
+        loaded = import_module(_KINDS[artefact.kind]).load(artefact)
+    else:
+        load_plugins()
+        if artefact.kind not in _OWN:
+            raise InputError(
+                f"{folder} holds a potential of kind '{artefact.kind}', which nothing here registers: name the module "
+                f"that does in {PLUGINS}, or take the newer bkrl that made it."
+            )
+        from bkrl.potentials.own import OwnRaw
+
+        loaded = OwnRaw(_OWN[artefact.kind](artefact), artefact)
     return loaded if isinstance(loaded, Scaled) else Scaled(loaded, artefact)

@@ -258,6 +258,8 @@ def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
         raise UsageError(f"--shaping {config.shaping} says how a potential is used; --alg {config.alg} has none.")
     if config.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
+    if config.alg == "bk-own" and "advice" in config.shaping:
+        raise UsageError("A potential of your own says nothing about actions: use --shaping pbrs, decay or additive.")
     if config.shaping == "pbim":
         coef, shift, gamma = _coef(config), config.shaping_shift, config.ppo.gamma
         largest = coef * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
@@ -343,7 +345,8 @@ def _variant(config: TrainRsConfig) -> str | None:
     """Which kind of potential the algorithm wants, if any; UsageError when --potential does not fit that."""
     variant = config.alg.removeprefix("bk-") if config.alg.startswith("bk-") else None
     if variant is not None and config.potential is None:
-        raise UsageError(f"--alg {config.alg} needs --potential RUN, a run of `bkrl train-rm` on {variant} labels.")
+        made = "that bkrl.write_potential made" if variant == "own" else f"of `bkrl train-rm` on {variant} labels"
+        raise UsageError(f"--alg {config.alg} needs --potential RUN, a run {made}.")
     if variant is None and config.potential is not None:
         raise UsageError(f"--alg {config.alg} uses no potential; leave --potential out, or choose a bk- algorithm.")
     return variant
@@ -354,7 +357,8 @@ def _potential(config: TrainRsConfig, facts: World, variant: str | None) -> Scal
         return None
     found: Any = Run.open(config.potential, "train-rm", verify=False).facts.get("variant")
     if found is not None and found != variant:
-        raise UsageError(f"{config.potential} was built from {found} labels; use --alg bk-{found}.")
+        what = "is a potential of your own" if found == "own" else f"was built from {found} labels"
+        raise UsageError(f"{config.potential} {what}; use --alg bk-{found}.")
     potential = load_potential(config.potential)
     artefact = potential.artefact
     if artefact.control == "constant" and config.shaping != "advice":

@@ -1,0 +1,65 @@
+"""The verbs as functions, for scripts and notebooks. The command line calls the same stages with the same settings.
+
+Each function takes the frozen settings of its verb (`bkrl.config`) and shows progress on stderr, or in the output of a
+notebook's cell; `progress=False` makes it silent. The same call again continues what was interrupted, or returns the
+complete run. All of them raise `UsageError` for settings that cannot mean anything, `InputError` for inputs that are
+missing or damaged, `RunFailed` when the work itself fails: each with one sentence that says what to do next.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from bkrl import console
+from bkrl.config import CollectConfig, EvaluateConfig, LabelConfig, ReportConfig, TrainRmConfig, TrainRsConfig
+from bkrl.effects import changed, in_vain
+from bkrl.errors import UsageError
+from bkrl.reporter import Reporter
+from bkrl.tables import checked
+
+if TYPE_CHECKING:
+    from bkrl.run import Run
+    from bkrl.stages.label import Outlook
+
+
+def collect(config: CollectConfig, *, progress: bool = True) -> Run:
+    """Record experience with captions; `Dataset.open(run.path)` reads it."""
+    return cast("Run", _stage("collect", config, progress))
+
+
+def label(config: LabelConfig, *, progress: bool = True) -> Run | Outlook | None:
+    """Ask an annotator about a dataset.
+
+    Returns:
+        The run; with `dry_run` what asking would cost; with `batch` other than "off" None as long as answers are due.
+    """
+    return cast("Run | Outlook | None", _stage("label", config, progress))
+
+
+def train_rm(config: TrainRmConfig, *, progress: bool = True) -> Run:
+    """Make a potential Φ of labels; `load_potential(run.path)` reads it."""
+    return cast("Run", _stage("train_rm", config, progress))
+
+
+def train_rs(config: TrainRsConfig, *, progress: bool = True) -> Run:
+    """Train a policy, its reward shaped by a potential or not; `run.metrics()` has the curves."""
+    return cast("Run", _stage("train_rs", config, progress))
+
+
+def evaluate(config: EvaluateConfig, *, progress: bool = True) -> Run:
+    """Measure a frozen policy on seeded episodes; `run.facts` has the figures."""
+    return cast("Run", _stage("evaluate", config, progress))
+
+
+def make_report(config: ReportConfig, *, progress: bool = True) -> Run:
+    """Write curves, tables and one HTML file about some runs."""
+    return cast("Run", _stage("report", config, progress))
+
+
+def _stage(name: str, config: Any, progress: bool) -> Any:
+    config = checked(config)
+    for setting, belongs in in_vain(config, changed(config)):
+        raise UsageError(f"{setting} has no effect here, only with {belongs}; leave it out.")
+    reporter = console.reporter() if progress else Reporter()
+    return import_module(f"bkrl.stages.{name}").run(config, reporter)

@@ -1,0 +1,106 @@
+"""Environments of one's own: any `gymnasium.Env` with small integers to see and a caption for what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from bkrl import envs
+from bkrl.envs.world import World
+from bkrl.errors import UsageError
+
+Make = Callable[[], "gymnasium.Env[Any, Any]"]
+Caption = Callable[[NDArray[np.uint8]], list[str]]
+
+
+def register_env(
+    env_id: str,
+    make: Make,
+    caption: Caption,
+    *,
+    max_steps: int,
+    action_names: Sequence[str] | None = None,
+    family: str | None = None,
+    rules: str = "An environment from outside bkrl.",
+    solved: str = "The episode terminated with a positive reward.",
+) -> None:
+    """Make an environment known to every verb under `env_id`.
+
+    Potentials and policies carry over between the environments of a family, which therefore have the same observation
+    space and the same actions.
+
+    Args:
+        env_id: its name, as `--env` takes it.
+        make: makes one, with a `Box` of uint8 as observation space and a `Discrete` action space. Its infos may have
+            "success"; without that, termination with a positive reward counts as one. `env.unwrapped.mission`, if
+            there is one, is recorded.
+        caption: (B, *shape) uint8 observations → B captions, sentences divided by ", " or ". ".
+        max_steps: an episode is truncated after so many actions.
+        action_names: in the order of the action's numbers  [default: "action 0", "action 1", …].
+        family: of environments that share captions and potentials  [default: `env_id` itself].
+        rules: one sentence: whose rules it follows.
+        solved: one sentence: what counts as success.
+
+    Raises:
+        UsageError: the spaces are of another kind, the names do not fit them, or the id or family is taken.
+    """
+    made = make()
+    seen, acts = made.observation_space, made.action_space
+    made.close()
+    if not isinstance(seen, spaces.Box) or seen.dtype != np.uint8:
+        raise UsageError(f"{env_id} must show a Box of uint8, not {seen}; wrap it so that it does.")
+    if not isinstance(acts, spaces.Discrete) or acts.start != 0:
+        raise UsageError(f"{env_id} must have Discrete actions that begin at 0, not {acts}; wrap it so that it does.")
+    names = tuple(action_names or (f"action {number}" for number in range(acts.n)))
+    if len(names) != acts.n:
+        raise UsageError(f"{env_id} has {acts.n} actions, and {len(names)} action_names were given.")
+    if max_steps < 1:
+        raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
+    card = World(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
+    envs.register_family(card.family, OwnFamily).add(card, make, caption)
+
+
+class OwnFamily:
+    """Registered environments that share a family: what `bkrl.envs` asks of one."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[World, Make]] = {}
+        self._caption: Caption | None = None
+
+    def add(self, card: World, make: Make, caption: Caption) -> None:
+        """One more environment."""
+        for other, _ in self._made.values():
+            if (other.obs_shape, other.action_names) != (card.obs_shape, card.action_names):
+                raise UsageError(
+                    f"{card.env_id} has other observations or actions than {other.env_id}; give it another family."
+                )
+        self._made[card.env_id] = (card, make)
+        self._caption = caption
+
+    def worlds(self) -> list[World]:
+        """The facts about each."""
+        return [card for card, _ in self._made.values()]
+
+    def make_reference(self, env_id: str) -> gymnasium.Env[Any, Any]:
+        """One environment, cut off after its `max_steps`."""
+        card, make = self._made[env_id]
+        return _Success(gymnasium.wrappers.TimeLimit(make(), card.max_steps))
+
+    def caption(self, observations: NDArray[np.uint8]) -> list[str]:
+        """(B, *shape) → B captions."""
+        assert self._caption is not None
+        return list(self._caption(observations))
+
+
+class _Success(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says in each info whether the step was a success."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        reached = info.get("success", terminated and float(reward) > 0)
+        return seen, reward, terminated, truncated, {**info, "success": bool(reached)}

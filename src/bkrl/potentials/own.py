@@ -1,0 +1,99 @@
+"""A potential of one's own as a run, so that every command that takes a potential takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs import world
+from bkrl.errors import RunFailed, UsageError
+from bkrl.potentials.distinct import NumberedWindows
+from bkrl.potentials.protocol import FILE, Artefact, Scale
+from bkrl.run import Run
+from bkrl.windows import Windows
+
+VARIANT = "own"
+Function = Callable[[Windows], NDArray[np.floating]]
+"""(B,) raw values of B windows: finite, and the same for the same window in any batch and process."""
+
+
+class OwnRaw:
+    """A registered function in the place of bkrl's own kinds."""
+
+    def __init__(self, function: Function, artefact: Artefact) -> None:
+        self.function, self.horizon, self._kind = function, artefact.horizon, artefact.kind
+
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        values = np.asarray(self.function(windows.windows()), np.float64)
+        if values.shape != (len(windows),) or not np.isfinite(values).all():
+            raise RunFailed(
+                f"The potential '{self._kind}' must give {len(windows)} finite numbers for {len(windows)} windows; it "
+                f"gave an array of shape {values.shape}" + (" with others in it." if values.size else ".")
+            )
+        return values
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    kind: str
+    env: str
+    horizon: int
+    scale: tuple[float, float]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_potential(
+    out: Path | str,
+    kind: str,
+    env: str,
+    *,
+    horizon: int = 0,
+    scale: tuple[float, float] = (-1.0, 0.0),
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Record a registered potential as a run for `train-rs --alg bk-own --potential OUT`.
+
+    Args:
+        out: the run directory.
+        kind: a name given to `register_potential`, whose function rebuilds the potential from `settings`.
+        env: the environment it is for; it fits all of that family.
+        horizon: past actions that it sees.
+        scale: raw values (lo, hi) that become -1 and 0; what lies outside is cut off.
+        settings: plain values that `load` reads from `artefact.settings`.
+
+    Raises:
+        UsageError: the kind is not registered, or `out` holds another run.
+        InputError: `load` refuses the settings.
+    """
+    from bkrl.potentials import kinds, read_potential
+
+    if kind not in kinds():
+        raise UsageError(f"There is no potential of kind '{kind}'; call bkrl.register_potential first.")
+    lo, hi = scale
+    if not lo < hi:
+        raise UsageError(f"The scale of a potential is (lo, hi) with lo below hi, not {scale}.")
+    card = world(env)
+    recipe = _Recipe(kind, env, horizon, (float(lo), float(hi)), dict(settings or {}))
+    run = Run.create(Path(out), stage="train-rm", config=recipe)
+    if run.complete:
+        return run
+    artefact = Artefact(
+        kind=kind,
+        horizon=horizon,
+        env_id=env,
+        env_family=card.family,
+        obs_shape=card.obs_shape,
+        action_names=card.action_names,
+        scale=Scale(*recipe.scale),
+        settings=recipe.settings,
+        provenance={"variant": VARIANT},
+    )
+    artefact.write(run.path)
+    read_potential(run.path).close()
+    run.finish([FILE], variant=VARIANT, kind=kind, control="none", env_id=env)
+    return run

@@ -1,0 +1,242 @@
+"""bkrl from a program: the verbs as functions, environments and potentials from outside the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bkrl
+from bkrl.errors import InputError, UsageError
+
+PLUGIN = '''
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+import bkrl
+
+
+class Line(gymnasium.Env):
+    """Walk right along a line of eight places."""
+
+    observation_space = spaces.Box(0, 8, (1,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(0, 3))
+        return np.array([self.place], np.uint8), {}
+
+    def step(self, action):
+        self.place = max(self.place + (1 if action else -1), 0)
+        arrived = self.place == 7
+        return np.array([self.place], np.uint8), float(arrived), arrived, False, {}
+
+
+def caption(observations):
+    return [f"you stand at place {int(place)}" for place in observations[:, 0]]
+
+
+class Place:
+    """Φ rises with the place."""
+
+    horizon = 0
+
+    def __init__(self, artefact):
+        self.longest = artefact.settings["longest"]
+
+    def __call__(self, windows):
+        return windows.observations[:, -1, 0].astype(np.float64) / self.longest - 1.0
+
+
+bkrl.register_env("Line-8", Line, caption, max_steps=30, action_names=("left", "right"), family="line")
+bkrl.register_potential("place", Place)
+'''
+
+
+def test_every_public_name_is_there_and_documented():
+    assert set(bkrl.__all__) <= set(dir(bkrl))
+    for name in bkrl.__all__:
+        assert getattr(bkrl, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'colect'"):
+        _ = bkrl.colect  # type: ignore[attr-defined]
+
+
+def test_importing_bkrl_imports_nothing_heavy():
+    heavy = ("torch", "numpy", "gymnasium", "pyarrow")
+    code = f"import sys, bkrl\nbkrl.CollectConfig()\nprint([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_functions_check_settings_as_the_command_line_does(tmp_path):
+    with pytest.raises(UsageError, match="'steps' in CollectConfig must be at least 1, not 0"):
+        bkrl.collect(bkrl.CollectConfig(steps=0))
+    with pytest.raises(UsageError, match=r"'alg' in TrainRsConfig is 'bk-perf'\. Did you mean 'bk-pref'"):
+        bkrl.train_rs(bkrl.TrainRsConfig(alg=typing.cast(typing.Any, "bk-perf")))
+    with pytest.raises(UsageError, match="'num_envs' in PPOConfig must be at least 1"):
+        bkrl.train_rs(bkrl.TrainRsConfig(ppo=bkrl.PPOConfig(num_envs=-64, num_steps=-32)))
+    with pytest.raises(UsageError, match="int_coef has no effect here, only with --alg rnd"):
+        bkrl.train_rs(bkrl.TrainRsConfig(int_coef=0.7))
+    with pytest.raises(UsageError, match="must be a list of paths"):
+        bkrl.make_report(bkrl.ReportConfig(typing.cast(typing.Any, "logs")))
+
+
+def test_text_serves_as_a_path_and_progress_can_be_silent(tmp_path, capfd):
+    out = typing.cast(Path, str(tmp_path / "data"))
+    config = bkrl.CollectConfig("Toy-Chain", out, steps=2_048, checkpoints=1, episodes_per_checkpoint=2)
+    run = bkrl.collect(config, progress=False)
+    assert run.complete
+    assert bkrl.Dataset.open(run.path).num_episodes == 2
+    assert capfd.readouterr() == ("", "")
+    assert "already complete" in (bkrl.collect(config), capfd.readouterr())[1].err
+
+
+@pytest.fixture
+def plugged(tmp_path, monkeypatch):
+    """The environment of a process in which a module outside the package registers a world and a potential."""
+    (tmp_path / "lines.py").write_text(PLUGIN)
+    return {**os.environ, "PYTHONPATH": str(tmp_path), "BKRL_PLUGINS": "lines"}
+
+
+def bkrl_in(env, *arguments, cwd, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "bkrl", *map(str, arguments)], capture_output=True, text=True, env=env, cwd=cwd
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, tmp_path):
+    assert "Line-8" in bkrl_in(plugged, "list", "envs", cwd=tmp_path).stdout
+    small = ("--steps", 4_096, "--num-envs", 8, "--num-steps", 64)
+    bkrl_in(plugged, "collect", "--env", "Line-8", "--out", "data", "--checkpoints", 1, *small, cwd=tmp_path)
+    bkrl_in(plugged, "label", "data", "--llm", "random", "--num", 50, "--out", "labels", cwd=tmp_path)
+    bkrl_in(plugged, "train-rm", "labels", "--out", "phi", "--epochs", 1, cwd=tmp_path)
+    write = "import bkrl; bkrl.write_potential('mine', 'place', 'Line-8', settings={'longest': 7})"
+    subprocess.run([sys.executable, "-c", f"import lines, bkrl\n{write}"], env=plugged, cwd=tmp_path, check=True)
+    train = ("train-rs", "--env", "Line-8", *small, "--eval-every", 4_096, "--alg", "bk-own", "--potential")
+    bkrl_in(plugged, *train, "mine", "--out", "policy", cwd=tmp_path)
+    assert "use --alg bk-pref" in bkrl_in(plugged, *train, "phi", "--out", "x", cwd=tmp_path, code=2).stderr
+    advice = bkrl_in(plugged, *train, "mine", "--out", "x", "--shaping", "advice", cwd=tmp_path, code=2).stderr
+    assert "says nothing about actions" in advice
+    shown = bkrl_in(plugged, "evaluate", "policy", "--gifs", 0, "--episodes", 20, "--json", cwd=tmp_path).stdout
+    assert json.loads(shown)["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.5
+
+    without = {name: value for name, value in plugged.items() if name != "BKRL_PLUGINS"}
+    refused = bkrl_in(without, *train, "mine", "--out", "x", cwd=tmp_path, code=2).stderr
+    assert "There is no world 'Line-8'" in refused
+    misspelt = bkrl_in({**plugged, "BKRL_PLUGINS": "linse"}, "list", "envs", cwd=tmp_path, code=2).stderr
+    assert "The plugin 'linse' cannot be imported" in misspelt
+
+
+def test_the_potential_of_the_documentation_works(tmp_path):
+    text = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+    module, write = re.findall(r"```python\n(# my_potentials.py\n.*?)```.*?```python\n(.*?)```", text, re.S)[0]
+    (tmp_path / "my_potentials.py").write_text(module)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "BKRL_PLUGINS": "my_potentials"}
+    subprocess.run([sys.executable, "-c", f"import bkrl, my_potentials\n{write}"], env=env, cwd=tmp_path, check=True)
+    bkrl_in(
+        env, "train-rs", "--alg", "bk-own", "--potential", "logs/ball", "--steps", 2_048, "--out", "p", cwd=tmp_path
+    )
+    bkrl_in(env, "report", "p", "--out", "report", cwd=tmp_path)
+    assert "bk-own" in (tmp_path / "report" / "report.html").read_text()
+
+
+class Tiny:
+    """What register_env asks of an environment, and no more."""
+
+    def __init__(self, seen, acts):
+        self.observation_space, self.action_space = seen, acts
+
+    def close(self):
+        pass
+
+
+def test_what_cannot_be_registered_is_refused():
+    from gymnasium import spaces
+
+    good, acts = spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(2)
+
+    def register(seen=good, acts=acts, **more):
+        bkrl.register_env("Tiny-1", lambda: Tiny(seen, acts), list, **{"max_steps": 5, **more})
+
+    with pytest.raises(UsageError, match="Box of uint8"):
+        register(seen=spaces.Box(0.0, 1.0, (3,)))
+    with pytest.raises(UsageError, match="Discrete actions"):
+        register(acts=spaces.MultiBinary(2))
+    with pytest.raises(UsageError, match="has 2 actions, and 1 action_names"):
+        register(action_names=["go"])
+    with pytest.raises(UsageError, match="at least 1"):
+        register(max_steps=0)
+    with pytest.raises(UsageError, match="bkrl's own"):
+        register(family="crafter")
+    with pytest.raises(UsageError, match="has itself"):
+        bkrl.register_potential("goal", lambda artefact: artefact)  # type: ignore[arg-type,return-value]
+    bkrl.register_potential("own-zero", lambda artefact: lambda windows: np.zeros(len(windows)))
+    with pytest.raises(UsageError, match="with lo below hi"):
+        bkrl.write_potential("x", "own-zero", "Toy-Chain", scale=(1.0, 1.0))
+    with pytest.raises(UsageError, match="no potential of kind 'nothing'"):
+        bkrl.write_potential("x", "nothing", "Toy-Chain")
+
+
+def test_a_potential_that_nobody_registers_is_refused(tmp_path):
+    bkrl.register_potential("own-zero", lambda artefact: lambda windows: np.zeros(len(windows)))
+    run = bkrl.write_potential(tmp_path / "mine", "own-zero", "Toy-Chain")
+    text = (run.path / "potential.json").read_text().replace("own-zero", "own-gone")
+    (run.path / "potential.json").write_text(text)
+    from bkrl.potentials import read_potential
+
+    with pytest.raises(InputError, match="kind 'own-gone', which nothing here registers"):
+        read_potential(run.path)
+
+
+@pytest.mark.parametrize("gives", [lambda windows: np.zeros(1), lambda windows: np.full(len(windows.valid), np.nan)])
+def test_a_potential_of_ones_own_that_gives_something_else_is_named(tmp_path, gives):
+    from bkrl.errors import RunFailed
+    from bkrl.windows import Windows
+
+    bkrl.register_potential("own-odd", lambda artefact: gives)
+    potential = bkrl.load_potential(bkrl.write_potential(tmp_path / "mine", "own-odd", "Toy-Chain").path)
+    two = Windows(np.arange(2, dtype=np.uint8)[:, None, None], np.zeros((2, 0), np.int64), np.ones((2, 1), bool))
+    with pytest.raises(RunFailed, match="'own-odd' must give 2 finite numbers for 2 windows"):
+        potential(two)
+
+
+def test_a_notebook_renews_one_line(monkeypatch):
+    """A kernel is told apart by its shell; each progress is one display that is updated."""
+    import types
+
+    from bkrl import console
+
+    shown: list[str] = []
+
+    class Place:
+        def update(self, data, raw):
+            assert raw
+            shown.append(data["text/plain"])
+
+    def display(data, raw, display_id):
+        assert raw
+        assert display_id
+        shown.append(data["text/plain"])
+        return Place()
+
+    shell = types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    reporter = console.reporter()
+    assert isinstance(reporter, console.NotebookReporter)
+    with reporter.progress("train", 10) as update:
+        update(10, "done")
+    assert shown[0] == "train: 0/10 steps"
+    assert shown[-1].startswith("train: 10/10 steps")
+    assert shown[-1].endswith("done")
