@@ -177,12 +177,15 @@ def test_make_help_knows_every_target():
     assert targets <= set(re.findall(r"make ([a-z-]+)", text))
 
 
-def test_the_potential_of_your_own_in_the_readme_trains():
-    [code] = [block for block in re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.S) if "class " in block]
+def test_the_program_in_the_readme_trains(tmp_path):
+    [code] = [
+        block for block in re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.S) if "import bkrl" in block
+    ]
     short = code.replace("100_000", "8_192")
     assert short != code
-    done = subprocess.run([sys.executable, "-c", short], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", short], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert re.match(r"[01]\.\d+ \[.*\]", done.stdout)
 
 
 def test_ratios_in_the_readme_stand_in_the_results():
