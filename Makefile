@@ -7,11 +7,12 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help reproduce test test-slurm lint format bench samples docs results clean
+.PHONY: help reproduce test test-slurm floors lint format bench samples docs results clean
 help:
 	@echo "make reproduce   set up, run the whole method (PRESET=laptop), write logs/reproduce/report/report.html"
 	@echo "make test        set up, lint, check types, run the tests"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
+	@echo "make floors      the quick tests with the lowest versions that are allowed (6 GB)"
 	@echo "make lint        ruff and mypy; make format mends what can be mended"
 	@echo "make bench       the benchmarks, one JSON object each; QUICK=--quick shows only that they run"
 	@echo "make docs        docs/cli.md and docs/data.md from the code"
@@ -46,6 +47,14 @@ test: lint
 test-slurm: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[slurm]'
 	tests/slurm/cluster.sh $(BIN)/pytest -m slurm tests/slurm || test $$? -eq 77
+
+# The lowest versions that pyproject.toml allows. An old torch comes with CUDA: 6 GB. Floors of tools are not tried.
+FLOORS := build/floors
+floors: $(READY)
+	test -x $(FLOORS)/bin/python || $(PYTHON) -m venv $(FLOORS)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct -e '.[dev]'
+	$(FLOORS)/bin/python -m pytest -m "not slow" --tb native
 
 bench: $(READY)
 	@for script in $$(grep -l "import parser_of" benchmarks/*.py); do \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkrl.errors import BkrlError
+from bkrl.errors import BkrlError, RunFailed
 from bkrl.potentials.sandbox import Sandbox, probation
 from bkrl.potentials.sandbox_process import CHUNK, Limits, ProgramFailed, ProgramRejected, Worker
 from bkrl.windows import Windows
@@ -53,6 +54,12 @@ def problems(worker: Worker, source: str) -> list[tuple[int, str]]:
     with pytest.raises(ProgramRejected) as caught:
         worker.load(source, LIMITS.load)
     return caught.value.problems
+
+
+def test_windows_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(RunFailed, match="needs Linux or macOS: use WSL on Windows"):
+        Worker((4,), 2, LIMITS, static_check=True, skip=frozenset(), probe=False)
 
 
 def test_the_corpus_is_large_and_its_names_are_distinct():

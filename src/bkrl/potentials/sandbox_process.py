@@ -91,6 +91,11 @@ class Worker:
         probe: bool,
         divisors: Sequence[int] = (),
     ) -> None:
+        if sys.platform == "win32":
+            raise RunFailed(
+                "Programs of a language model run in a sandbox that needs Linux or macOS: use WSL on Windows, or labels of "
+                "another --variant (pref, goal)."
+            )
         rows, size = horizon + 1, math.prod(obs_shape)
         window_bytes = rows * size + 8 * horizon + rows
         self.capacity = max(1, min(32, _INPUT_BYTES // (window_bytes * CHUNK))) * CHUNK
