@@ -93,8 +93,8 @@ class Worker:
     ) -> None:
         if sys.platform == "win32":
             raise RunFailed(
-                "Programs of a language model run in a sandbox that needs Linux or macOS: use WSL on Windows, or labels "
-                "of another --variant (pref, goal)."
+                "Programs of a language model run in a sandbox that needs Linux or macOS: use WSL on Windows, or "
+                "labels of another --variant (pref, goal)."
             )
         rows, size = horizon + 1, math.prod(obs_shape)
         window_bytes = rows * size + 8 * horizon + rows
