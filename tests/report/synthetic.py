@@ -192,7 +192,7 @@ def evaluate(root: Path, policy: Path, env: str = RED, alg: str = "bk-code") -> 
     return run.path
 
 
-def study(root: Path, seeds: range = range(1, 7), seconds: float = 1.0) -> list[Path]:
+def study(root: Path, seeds: range = range(1, 9), seconds: float = 1.0) -> list[Path]:
     """PPO, two methods of different worth and a control, on one world, with everything they rest on."""
     collect(root)
     for variant in ("pref", "goal", "code"):
@@ -205,8 +205,8 @@ def study(root: Path, seeds: range = range(1, 7), seconds: float = 1.0) -> list[
             train_rs(root, "ppo", seed, 600_000, seconds=seconds),
             train_rs(root, "bk-code", seed, 200_000, potential=root / "rm-code"),
             train_rs(root, "bk-goal", seed, 900_000, potential=root / "rm-goal"),
-            train_rs(root, "bk-pref", seed, 595_000, potential=root / "rm-pref"),
-            train_rs(root, "bk-pref", seed, 610_000, potential=root / "rm-pref-shuffled", name=f"shuffled-s{seed}"),
+            train_rs(root, "bk-pref", seed, 595_000 + 10_000 * (seed % 2), potential=root / "rm-pref"),
+            train_rs(root, "bk-pref", seed, 600_000, potential=root / "rm-pref-shuffled", name=f"shuffled-s{seed}"),
         ]
     runs.append(evaluate(root, runs[1]))
     return runs

@@ -39,11 +39,11 @@ def test_two_folders(folder: Path):
     assert one.average.low > 0.3  # mean success: about 0.8 against 0.4
     assert one.difference.ratio is not None
     assert one.difference.ratio.ratio.high < 0.5
-    assert one.verdict == "A is better: at most half the steps"
+    assert one.verdict == "A against B: at most half the steps"
     assert any("no guarantee" in row.group.legend for row in (one.a,))
     ((back,), _) = contrast(str(folder / "ppo"), str(folder / "rnd"), 0.8)
     assert back.average.estimate == pytest.approx(-one.average.estimate)
-    assert back.verdict == "A is worse"
+    assert back.verdict == "A against B: significantly slower"
 
 
 def test_a_difference_of_means_beside_interquartile_means_is_called_so(tmp_path: Path):
@@ -71,8 +71,15 @@ def test_two_runs_have_no_interval(folder: Path):
     ppo, rnd = (str(next((folder / alg).glob("*-s1"))) for alg in ("ppo", "rnd"))
     ((one,), _) = contrast(rnd, ppo, 0.8)
     assert not one.average.known
-    assert one.verdict == "no difference shown"
+    assert one.verdict == "A against B: nothing can be said"
     assert any("only one seed" in note for note in one.notes)
+
+
+def test_five_seeds_are_faster_and_not_significant(folder: Path):
+    ((one,), _) = contrast(str(folder / "rnd" / "*-s[1-5]"), str(folder / "ppo" / "*-s[1-5]"), 0.8)
+    assert one.verdict == "A against B: faster, not significant"
+    assert any("With 5 shared seeds and 1 test no p can fall below 0.062" in note for note in one.notes)
+    assert any("with 6 seeds it could" in note for note in one.notes)
 
 
 def test_a_method_is_picked_from_a_folder_of_several(folder: Path):
@@ -199,7 +206,7 @@ def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict(tmp_pa
             run.finish(["policy.json"], alg="ppo", env_id=RED, steps=50)
     for a, b in (("early", "late"), ("late", "early")):
         (one,), _ = contrast(str(tmp_path / a), str(tmp_path / b), 0.8)
-        assert one.verdict == "steps and mean success say opposite things"
+        assert one.verdict == "A against B: steps and mean success contradict each other"
 
 
 def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: Path) -> None:

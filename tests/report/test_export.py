@@ -104,7 +104,8 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
     text = written(made, tmp_path)
     assert text.index("## Red | balls") < text.index("## Keys")
     for said in (
-        "Background knowledge helped", "hand-written heuristics, not a language model", f"### {RED}", f"### {KEY}",
+        "No gain over plain PPO is shown; 1 of 3 methods was faster, not significantly",
+        "hand-written heuristics, not a language model", f"### {RED}", f"### {KEY}",
         "| **bk-code** | pbrs | 3 |", "| _bk-pref (shuffled)_ | pbrs |", "against its control", "no guarantee",
         "### Forms of shaping", "### Cost", "seeds 1, 2, 3", "There are only 2 seeds",
     ):  # fmt: skip
@@ -116,6 +117,13 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
     for line in (line for line in text.split("\n") if line.startswith("|")):
         assert not re.search(r"\bnan\b|None", line), line
     assert str(made) not in re.sub(r"`[^`]*`", "", text)  # no place on this machine outside commands
+
+
+def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bkrl.report.markdown.RESULTS_FORMAT", 3)
+    with pytest.raises(InputError, match="verdicts follow another rule; make it again with the command that bkrl show"):
+        write_results([made / "one"], tmp_path / "results.md", tmp_path / "images")
+    assert not any(tmp_path.iterdir())
 
 
 def test_pictures_are_found_from_the_page(made: Path, tmp_path: Path):

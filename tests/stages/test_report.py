@@ -76,7 +76,7 @@ def test_it_is_a_complete_run(made):
     again = Run.open(result.path, "report")
     assert set(again.manifest["inputs"]) == {path.as_posix() for path in runs}
     assert warnings == []
-    assert again.facts["training_runs"] == 30
+    assert again.facts["training_runs"] == 40
     assert len(html) < 400_000
 
 
@@ -84,11 +84,11 @@ def test_verdicts(made):
     _, result, html, _ = made
     text = squeezed(html)
     assert (
-        "Background knowledge helped in 1 of 3 cases, and hurt in 1; no control was trained for 1 of the gains." in text
+        "Background knowledge helped in 1 of 3 cases and hurt in 1; no control was trained for 1 of the gains." in text
     )
-    assert f"{RED} bk-code reached 80 % in at most half of plain PPO’s steps" in text
-    assert f"{RED} bk-goal was significantly slower than plain PPO" in text
-    assert f"{RED} No difference between bk-pref and plain PPO is shown" in text
+    assert f"{RED} bk-code reached 80 % in at most half the steps of plain PPO" in text
+    assert f"{RED} bk-goal was significantly slower to reach 80 % than plain PPO" in text
+    assert f"{RED} bk-pref is not shown to differ from plain PPO" in text
     assert "hand-written heuristics, not a language model" in text
     findings = json.loads(result.file("results.json").read_text())["findings"]
     tones = [finding["tone"] for finding in findings]
@@ -103,14 +103,14 @@ def test_numbers(made):
     rows = {row["label"]: row for row in world["rows"]}
     assert list(rows) == ["ppo", "bk-code", "bk-goal", "bk-pref", "bk-pref (shuffled)"]
     code = rows["bk-code"]
-    assert code["n"] == 6
+    assert code["n"] == 8
     assert code["final"]["estimate"] > 0.99
     assert 0.3 < code["ratio"]["estimate"] < 0.55
     assert code["ratio"]["low"] < code["ratio"]["estimate"] < code["ratio"]["high"] < 0.6
-    assert code["p"]["smallest"] == 2 / 2**6
+    assert code["p"]["smallest"] == 2 / 2**8
     assert code["with_collection"] == pytest.approx(code["ratio"]["estimate"] + 200_000 / rows["ppo"]["steps"])
     goal = rows["bk-goal"]
-    assert goal["reached"] == sum(any(value >= 0.8 for _, value in curve(900_000, seed)) for seed in range(1, 7))
+    assert goal["reached"] == sum(any(value >= 0.8 for _, value in curve(900_000, seed)) for seed in range(1, 9))
     assert goal["ratio"]["bound"] == "at least"
 
 
@@ -132,7 +132,7 @@ def test_every_section_shows_its_content(made):
         "Certificate", "present: not applicable, no windows", "Φ over episode 0", "is added to the reward",
         "optimal policies are kept, exactly",
         "of these sent", "US dollars", "Success rate of the policy", "environment steps", "input: potential",
-        "n = 6", "6 of 6", "What the annotator wrote", "counts the steps that collected the dataset whole",
+        "n = 8", "8 of 8", "What the annotator wrote", "counts the steps that collected the dataset whole",
         "Methods against their controls", "Performance profile", "Forms of shaping",
     ):  # fmt: skip
         assert said in text, said

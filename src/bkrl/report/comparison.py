@@ -28,9 +28,9 @@ from bkrl.report.variance import (
     several,
     split_variance,
 )
+from bkrl.report.verdicts import ALPHA, Verdict, verdict
 from bkrl.rng import generator
 
-ALPHA = 0.05
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""
 COMMON_SETTINGS = ("network", "view", "backend", "reward_scale", "eval_every", "eval_episodes")
@@ -51,33 +51,11 @@ class Difference:
     p_holm: float | None = None
 
     @property
-    def better(self) -> bool:
-        """Beyond doubt: fewer steps, or a higher mean success by the adjusted paired test; and nothing against it."""
-        return self._ahead and not self._behind
-
-    @property
-    def worse(self) -> bool:
-        """Beyond doubt the other way round."""
-        return self._behind and not self._ahead
-
-    @property
-    def mixed(self) -> bool:
-        """Steps and mean success say opposite things, both beyond doubt."""
-        return self._ahead and self._behind
-
-    @property
-    def _ahead(self) -> bool:
-        return (self.ratio is not None and self.ratio.faster) or self._shift > 0
-
-    @property
-    def _behind(self) -> bool:
-        return (self.ratio is not None and self.ratio.slower) or self._shift < 0
-
-    @property
-    def _shift(self) -> float:
-        """Difference of mean success where the adjusted paired test shows one, else 0."""
-        shown = self.paired is not None and self.p_holm is not None and self.p_holm < ALPHA
-        return self.paired.difference.estimate if shown and self.paired is not None else 0.0
+    def verdict(self) -> Verdict:
+        """What may be said of it."""
+        if self.paired is None or self.p_holm is None:
+            return verdict(self.ratio, None)
+        return verdict(self.ratio, self.paired.difference.estimate if self.p_holm < ALPHA else 0.0)
 
 
 @dataclass(frozen=True)

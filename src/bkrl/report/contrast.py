@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from bkrl.errors import InputError, UsageError
-from bkrl.report import findings as words
 from bkrl.report import statistics as st
 from bkrl.report.comparison import Difference, Row, compare, difference
 from bkrl.report.groups import Group, finals_of, grouped, scores_of, without_repeats
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
+from bkrl.report.verdicts import too_few_pairs
 from bkrl.reporter import percent
 from bkrl.rng import generator
 from bkrl.run import Run, no_run
@@ -41,15 +41,7 @@ class Contrast:
     @property
     def verdict(self) -> str:
         """In a few words."""
-        if self.difference.better:
-            return "A is better" + (f": {words.verdict(self.difference)}" if self._faster else "")
-        if self.difference.mixed:
-            return "steps and mean success say opposite things"
-        return "A is worse" if self.difference.worse else "no difference shown"
-
-    @property
-    def _faster(self) -> bool:
-        return self.difference.ratio is not None and self.difference.ratio.faster
+        return f"A against B: {self.difference.verdict.words}"
 
 
 def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str]]:
@@ -233,7 +225,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
             "difference of means over all of them: the columns need not differ by it."
         )
     warning = st.few_seeds_warning(min(len(a.runs), len(b.runs)))
-    notes += [warning] if warning else []
+    notes += [text for text in (warning, too_few_pairs([found.paired])) if text]
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
     return Contrast(
         env, both.horizon, both.rows[0], both.rows[1], found, st.mean_difference(finals[0], finals[1], rng), average,

@@ -125,14 +125,15 @@ class StepsRatio:
     censored: tuple[int, int]
 
     @property
-    def faster(self) -> bool:
-        """A is faster beyond doubt: the interval lies below 1 and censoring cannot push it up."""
-        return self.ratio.known and self.ratio.high < 1 and self.bound in ("", "at most")
-
-    @property
-    def slower(self) -> bool:
-        """A is slower beyond doubt: the interval lies above 1 and censoring cannot push it down."""
-        return self.ratio.known and self.ratio.low > 1 and self.bound in ("", "at least")
+    def side(self) -> int:
+        """On which side of 1 the interval lies where censoring cannot have put it there: 1 if A took fewer steps, -1 if
+        more, 0 if neither is shown.
+        """
+        if not self.ratio.known:
+            return 0
+        fewer = self.ratio.high < 1 and self.bound in ("", "at most")
+        more = self.ratio.low > 1 and self.bound in ("", "at least")
+        return fewer - more
 
 
 def bounded(value: float, bound: str) -> str:

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.report import statistics as st
-from bkrl.report.comparison import ALPHA, Comparison, Difference, Row, Versus
+from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.report.crossings import StepsRatio, bounded
 from bkrl.report.curves import step_label
+from bkrl.report.verdicts import ALPHA, HALF, too_few_pairs
 from bkrl.reporter import percent, percents
 
 Tone = Literal["caution", "against", "open", "for"]
+TONE_OF: dict[int, Tone] = {1: "for", 0: "open", -1: "against"}
 # Where knowledge does not help, or a control does as well, is said before anything else.
 _ORDER: tuple[Tone, ...] = ("against", "caution", "open", "for")
 TONES: dict[Tone, str] = {"caution": "Care", "against": "Against", "open": "Open", "for": "For"}
-HALF = 0.5
 
 RULES_SENTENCE = (
     "The labels come from the embedded rules annotator: hand-written heuristics, not a language model. Nothing on this "
@@ -41,23 +42,26 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     methods = [row for comparison in comparisons for row in comparison.rows if row.group.is_method and row.against]
     if not methods:
         return "Nothing is compared here: it takes plain PPO and a shaped method in the same world."
-    faster = [row for row in methods if row.ratio is not None and row.ratio.faster]
-    slower = [row for row in methods if row.ratio is not None and row.ratio.slower]
-    known = [row for row in faster if not any(versus_matches(one) for one in row.versus)]
+    better = [row for row in methods if _sign(row.against) > 0]
+    worse = [row for row in methods if _sign(row.against) < 0]
+    hinted = [row for row in methods if _sign(row.against) == 0 and row.ratio is not None and row.ratio.side > 0]
+    known = [row for row in better if not any(_sign(one.difference) <= 0 for one in row.versus)]
     compared = [one.baseline for one in comparisons if any(row.group.is_method for row in one.rows)]
     n, total = min(row.n for row in (*compared, *methods) if row is not None), len(methods)
-    if not faster:
+    if not better:
         text = "No gain over plain PPO is shown"
-        text += f", and {_of_methods(len(slower), total)} slower" if slower else ""
+        text += f"; {_of_methods(len(hinted), total)} faster, not significantly" if hinted else ""
+        text += f"; {_of_methods(len(worse), total)} significantly worse" if worse else ""
     elif not known:
-        text = "Where a method is faster than plain PPO, a control is not shown to do worse"
+        text = "Where a method is better than plain PPO, a control is not shown to do worse"
     elif total == 1:
         text = "Background knowledge helped in the only case compared"
     else:
         text = f"Background knowledge helped in {len(known)} of {total} cases"
-        if len(known) < len(faster):
-            text += f", in {len(faster) - len(known)} more a control is not shown to do worse"
-        text += f", and hurt in {len(slower)}" if slower else ""
+        text += f" and hurt in {len(worse)}" if worse else ""
+        if len(known) < len(better):
+            text += f"; in {len(better) - len(known)} more a control is not shown to do worse"
+        text += f"; {len(hinted)} more {_were(len(hinted))} faster, not significantly" if hinted else ""
     without = sum(not row.versus for row in known)
     if without:
         text += f"; no control was trained for {'it' if total == 1 else f'{without} of the gains'}"
@@ -68,13 +72,16 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     return text + "."
 
 
+def _sign(difference: Difference | None) -> int:
+    return 0 if difference is None else difference.verdict.sign
+
+
 def _of_methods(some: int, total: int) -> str:
-    return "the method is" if total == 1 else f"{some} of {total} methods {'is' if some == 1 else 'are'}"
+    return "the method was" if total == 1 else f"{some} of {total} methods {_were(some)}"
 
 
-def versus_matches(one: Versus) -> bool:
-    """Whether a control does as well: the method is not shown to be better than it."""
-    return not one.difference.better
+def _were(some: int) -> str:
+    return "was" if some == 1 else "were"
 
 
 def findings(
@@ -113,25 +120,6 @@ def ratio_text(ratio: StepsRatio) -> str:
     return bounded(ratio.ratio.estimate, ratio.bound)
 
 
-def verdict(difference: Difference | None) -> str:
-    """What may be said of a ratio of steps, in a word or two, for tables."""
-    ratio = difference.ratio if difference is not None else None
-    if ratio is None or not ratio.ratio.known:
-        return "nothing can be said"
-    if ratio.faster:
-        return "at most half the steps" if ratio.ratio.estimate <= HALF else "significantly faster"
-    if ratio.slower:
-        return "significantly slower"
-    return _as_far_as_seen(ratio) or "no difference shown"
-
-
-def _as_far_as_seen(ratio: StepsRatio) -> str:
-    """Where some runs of both never got there, what the others say; "" if they say nothing."""
-    if ratio.bound != "unknown" or ratio.ratio.low <= 1 <= ratio.ratio.high:
-        return ""
-    return f"{'slower' if ratio.ratio.low > 1 else 'faster'} as far as seen"
-
-
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     base = comparison.baseline
     found = [Finding("caution", note) for note in comparison.notes]
@@ -141,9 +129,11 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     if base is None:
         found.append(Finding("caution", "There is no plain PPO run here, so whether anything helps cannot be said."))
         return found
+    tests = [row.against.paired for row in comparison.rows if row.against is not None]
+    found += [Finding("caution", warning)] if (warning := too_few_pairs(tests)) else []
     for row in methods:
         found.append(_verdict(comparison, row, base, threshold))
-        found += _against_controls(row)
+        found += _against_controls(row, threshold)
     for row in comparison.rows:
         found += _of_form(row) + _of_advice(row) + ([] if row.group.is_control else _of_draws(row))
     if methods and not controls:
@@ -155,12 +145,12 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
             )
         )
     for control in controls:
-        if control.ratio is not None and control.ratio.faster:
+        if _sign(control.against) > 0:
             found.append(
                 Finding(
                     "against",
-                    f"The control {control.group.label} is faster than plain PPO as well "
-                    f"({_ratio_sentence(control.ratio, 'PPO')}): so much of a gain is {_not_due_to(control)}.",
+                    f"The control {control.group.label} is better than plain PPO as well "
+                    f"({_difference_sentence(control.against, 'PPO')}): so much of a gain is {_not_due_to(control)}.",
                 )
             )
     return found
@@ -186,63 +176,48 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
     label, goal = row.group.label, percent(threshold)
     seeds = f"n = {row.n} against {base.n}"
     end = f"success at the end {percent(row.final.estimate)} against {percent(base.final.estimate)}"
+    found = (row.against or Difference()).verdict
+    tone: Tone = TONE_OF[found.sign]
+    said = found.sentence.format(goal=goal, other="plain PPO")
+    parts = [_difference_sentence(row.against, "PPO"), seeds, end]
     if row.ratio is None:
-        why = f"Neither {label} nor plain PPO reached {goal} within {step_label(comparison.horizon)} steps"
+        said = f"and plain PPO both never reached {goal} within {step_label(comparison.horizon)} steps"
         if base.steps.censored < base.n:
-            why = f"{label} could not be sooner: plain PPO was at {goal} before it was trained"
-        return Finding("open", f"{why} ({end}; {seeds}), so steps to {goal} say nothing.")
-    told = f"{_ratio_sentence(row.ratio, 'PPO')}; {seeds}; {end}"
-    if row.ratio.faster:
-        return Finding("for", f"{label} {_how_much_faster(row.ratio, goal)}: {told}.{_collected(row)}")
-    if row.ratio.slower:
-        return Finding("against", f"{label} was significantly slower than plain PPO to reach {goal}: {told}.")
-    if row.steps.censored == row.n:
-        return Finding(
-            "against",
-            f"{label} never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
-            f"{base.n - base.steps.censored} of {base.n} runs ({end}; {seeds}).",
+            said = f"could not be sooner: plain PPO was at {goal} before it was trained"
+        said += "; it " + found.sentence.format(goal=goal, other="plain PPO") if found.sign else ""
+    elif row.steps.censored == row.n and not found.sign:
+        tone = "against"
+        said = (
+            f"never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
+            f"{base.n - base.steps.censored} of {base.n} runs"
         )
-    if seen := _as_far_as_seen(row.ratio):
-        return Finding("open", f"{label} was {seen}, which is no verdict: {told}.")
-    return Finding("open", f"No difference between {label} and plain PPO is shown: {told}.")
+    told = "; ".join(part for part in parts if part)
+    return Finding(tone, f"{label} {said}: {told}.{_collected(row) if found.sign > 0 else ''}")
 
 
-def _how_much_faster(ratio: StepsRatio, goal: str) -> str:
-    if ratio.ratio.estimate > HALF:
-        return f"reached {goal} significantly faster than plain PPO, not in half the steps"
-    sure = "the whole interval is below one half" if ratio.ratio.high <= HALF else "the interval reaches above one half"
-    return f"reached {goal} in at most half of plain PPO’s steps ({sure})"
-
-
-def _against_controls(row: Row) -> list[Finding]:
-    """A method against each of its controls: a control that does as well speaks against it."""
+def _against_controls(row: Row, threshold: float) -> list[Finding]:
+    """A method against each of its controls. A gain that a control may have too is held against it."""
     found = []
-    faster = row.ratio is not None and row.ratio.faster
+    gains = _sign(row.against) > 0
     for one in row.versus:
-        told = f"{one.control}{' (made for another method)' if one.borrowed else ''}: {_difference_sentence(one)}"
-        if one.difference.better:
-            found.append(Finding("for", f"{row.group.label} is better than its control {told}."))
-        elif one.difference.worse:
-            found.append(Finding("against", f"{row.group.label} is worse than its control {told}."))
-        elif one.difference.mixed:
-            said = f"Steps and mean success say opposite things of {row.group.label} against its control {told}."
-            found.append(Finding("against" if faster else "open", said))
-        elif faster:
-            found.append(Finding("against", f"{row.group.label} is not shown to be better than its control {told}."))
-        else:
-            found.append(Finding("open", f"No difference between {row.group.label} and its control {told}."))
+        verdict = one.difference.verdict
+        control = f"its control {one.control}{' (made for another method)' if one.borrowed else ''}"
+        told = _difference_sentence(one.difference, "the control") or "nothing was tested"
+        tone: Tone = "against" if gains and verdict.sign <= 0 else TONE_OF[verdict.sign]
+        said = verdict.sentence.format(goal=percent(threshold), other=control)
+        found.append(Finding(tone, f"{row.group.label} {said}: {told}."))
     return found
 
 
-def _difference_sentence(one: Versus) -> str:
+def _difference_sentence(difference: Difference | None, other: str) -> str:
     parts = []
-    if one.difference.ratio is not None:
-        parts.append(_ratio_sentence(one.difference.ratio, "the control"))
-    if one.difference.paired is not None and one.difference.p_holm is not None:
-        paired = one.difference.paired
-        points, p = 100 * paired.difference.estimate, one.difference.p_holm
-        parts.append(f"mean success in training {points:+.1f} points, p = {p:.2g} over {paired.n} shared seeds")
-    return "; ".join(parts) or "nothing can be said"
+    if difference is not None and difference.ratio is not None:
+        parts.append(_ratio_sentence(difference.ratio, other))
+    if difference is not None and difference.paired is not None and difference.p_holm is not None:
+        paired = difference.paired
+        points, p = 100 * paired.difference.estimate, difference.p_holm
+        parts.append(f"mean success in training {points:+.1f} points, p (Holm) = {p:.2g} over {paired.n} shared seeds")
+    return "; ".join(parts)
 
 
 def _of_form(row: Row) -> list[Finding]:

@@ -15,6 +15,7 @@ from bkrl.files import atomic_write, make_folder, read_json
 from bkrl.report.crossings import bounded
 from bkrl.report.curves import step_label
 from bkrl.report.html import figure
+from bkrl.report.page import RESULTS_FORMAT
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.reporter import duration, percent
 from bkrl.run import Run
@@ -35,7 +36,7 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
 
     Raises:
         UsageError: no report was named, two have the same title, or `out` is a folder.
-        InputError: a folder is no complete report run, or was changed.
+        InputError: a folder is no complete report run, was changed, or was made by another bkrl.
     """
     if not reports:
         raise UsageError("Name the report runs, for example: bkrl export results logs/reproduce/report")
@@ -64,6 +65,11 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
 
 def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tuple[str, list[tuple[Path, Path]]]:
     results = read_json(run.file("results.json"))
+    if results.get("format") != RESULTS_FORMAT:
+        raise InputError(
+            f"{run.path} was made by another bkrl, whose verdicts follow another rule; make it again with the command "
+            f"that bkrl show {run.path} names."
+        )
     timings = read_json(run.file("timings.json"))["timings"]
     lines = [f"## {_text(results['title'])}", "", f"**{_text(results['headline'])}**", ""]
     lines += ["Made with", "", "```sh", *_commands(chain), "```", "", _counts(chain, run), ""]
@@ -129,7 +135,7 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
         [
             f"**{_text(row['label'])}**",
             f"_{_text(one['control'])}_" + (" (made for another method)" if one["borrowed"] else ""),
-            "better" if one["better"] else "worse" if one["worse"] else "no difference",
+            one["verdict"],
             _ratio(one["ratio"]),
             "–" if one["improvement"] is None else _plain(one["improvement"]),
             _p(one["p"]),

@@ -24,6 +24,8 @@ from bkrl.report.provenance import STAGES, Chain, Node
 from bkrl.report.tables import row_values
 
 MOST_DRAWN = 6
+RESULTS_FORMAT = 2
+"""Of results.json: 2 since verdicts follow the adjusted test."""
 
 
 def build(
@@ -88,6 +90,7 @@ def results(values: Mapping[str, Any], problems: Sequence[str]) -> dict[str, Any
     gives the same bytes.
     """
     return {
+        "format": RESULTS_FORMAT,
         "title": values["title"],
         "headline": values["headline"],
         "findings": values["findings"],
@@ -174,15 +177,14 @@ def _glance(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _cell(row: Row | None) -> dict[str, Any]:
-    if row is None or row.ratio is None:
+    if row is None or row.against is None:
         return {"text": "", "tone": "open", "verdict": "", "low": None, "high": None}
-    interval = row.ratio.ratio
-    tone = "for" if row.ratio.faster else "against" if row.ratio.slower else "open"
-    low, high = (interval.low, interval.high) if interval.known else (None, None)
+    found, ratio = row.against.verdict, row.ratio
+    low, high = (ratio.ratio.low, ratio.ratio.high) if ratio is not None and ratio.ratio.known else (None, None)
     return {
-        "text": words.ratio_text(row.ratio),
-        "tone": tone,
-        "verdict": words.verdict(row.against),
+        "text": "–" if ratio is None else words.ratio_text(ratio),
+        "tone": words.TONE_OF[found.sign],
+        "verdict": found.words,
         "low": low,
         "high": high,
     }

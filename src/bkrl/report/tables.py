@@ -30,8 +30,8 @@ def text_table(comparisons: Sequence[Comparison], threshold: float) -> dict[str,
             words.interval_text(row.final) if row.final.known else "–",
             f"{row.n - row.steps.censored} of {row.n}",
             steps_text(row),
-            "–" if row.group.is_baseline else ratio_cell(row.against),
-            "–" if row.group.is_baseline else words.verdict(row.against),
+            ratio_cell(row.against),
+            "–" if row.against is None else row.against.verdict.words,
         ]
         for comparison in comparisons
         for row in comparison.rows
@@ -91,13 +91,13 @@ def row_values(row: Row) -> dict[str, Any]:
         "steps": row.steps.restricted.estimate,
         "steps_text": steps_text(row),
         "steps_interval": interval_values(row.steps.restricted),
-        "verdict": "" if group.is_baseline or row.against is None else words.verdict(row.against),
+        "verdict": "" if group.is_baseline or row.against is None else row.against.verdict.words,
         "with_collection": row.ratio_with_collection,
         "collected": group.runs[0].collect_steps or None,
         "split": None if row.split is None else split_values(row),
         "versus": [
-            {"control": one.control, "borrowed": one.borrowed, "better": one.difference.better,
-             "worse": one.difference.worse, **difference_values(one.difference)}
+            {"control": one.control, "borrowed": one.borrowed, "verdict": one.difference.verdict.words,
+             "tone": words.TONE_OF[one.difference.verdict.sign], **difference_values(one.difference)}
             for one in row.versus
         ],
         **difference_values(row.against or Difference()),
