@@ -124,6 +124,13 @@ def test_constant_advice_is_an_entry_like_any_control(tmp_path):
     }
 
 
+def test_a_potential_of_ones_own_is_named_by_its_entry(tmp_path):
+    entry = '{ name = "ball", alg = "bk-own", train_rs = { potential = "logs/ball" } }'
+    planned = study(WORLD + f"algs = [{entry}]\n", tmp_path)
+    assert planned.preparation == []
+    assert {str(cell.config.potential) for cell in planned.training} == {"logs/ball"}
+
+
 def test_pictures_are_drawn_for_the_first_seed_of_each_entry_alone(tmp_path):
     text = WORLD + 'algs = ["ppo", "bk-pref"]\nlabel_seeds = [1, 2]\nevaluate = { gifs = 3 }\n'
     drawn = {cell.run_dir.name: cell.config.gifs for cell in study(text, tmp_path).evaluation}
@@ -242,7 +249,9 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
     [
         ('algs = ["bk-prf"]', "Did you mean 'bk-pref'"),
         ('algs = ["bk-pref:shufled"]', "Did you mean 'shuffled'"),
-        ('algs = ["ppo:zero"]', "ppo uses no potential"),
+        ('algs = ["ppo:zero"]', "ppo uses no labels"),
+        ('algs = ["bk-own"]', "'bk-own' needs a potential of your own"),
+        ('algs = ["bk-own:zero"]', "needs a potential of your own"),
         ('algs = ["ppo", "ppo"]', "'ppo' stands twice in algs"),
         ('algs = ["ppo", { name = "PPO", alg = "ppo" }]', "'PPO' stands twice"),
         ('algs = [{ name = "../x", alg = "ppo" }]', "will not do for a folder"),

@@ -42,6 +42,8 @@ _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
 _DECIDED = {"fresh", "dry_run", "shard"}
 _VARIANTS = ("code", "pref", "goal")
+OWN = "bk-own"
+"""The algorithm whose potential no cell of the study makes."""
 
 
 class _Draw(NamedTuple):
@@ -189,8 +191,8 @@ class _Entry:
 
     @property
     def variant(self) -> str | None:
-        """The kind of labels its potential is made from; None for an algorithm without one."""
-        return self.alg.removeprefix("bk-") if self.alg.startswith("bk-") else None
+        """The kind of labels its potential is made from; None for an algorithm without labels."""
+        return None if self.alg in ("ppo", "rnd", OWN) else self.alg.removeprefix("bk-")
 
 
 class _World:
@@ -270,7 +272,9 @@ class _World:
                         continue
                     potential = self._potential(entry, draw)
                     name = f"{entry.name}{draw.suffix if potential else ''}-s{seed}"
-                    fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed, "potential": potential}
+                    fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
+                    if entry.alg != OWN:
+                        fixed["potential"] = potential
                     trained = self._cell("train_rs", task, vars(entry), out=folder / name, **fixed)
                     self.training.append(trained)
                     # One agent of a method is enough to look at: drawing takes longer than playing.
@@ -353,8 +357,10 @@ def _entry(item: Any) -> _Entry:
     if entry.control == "constant":  # which has advice alone
         entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
     check_choice(entry.control, choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
+    if entry.alg == OWN and "potential" not in entry.train_rs:
+        raise UsageError(f"'{name}' needs a potential of your own: name its run, train_rs = {{ potential = \"…\" }}.")
     if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
-        raise UsageError(f"'{name}': {entry.alg} uses no potential, so it has no control, label or train_rm.")
+        raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")
     return entry
 
 
