@@ -20,6 +20,7 @@ from minigrid.envs.babyai.core.verifier import (
     PutNextInstr,
 )
 
+from bkrl.envs import missions_vary
 from bkrl.envs.babyai.constants import DONE, DROP, LEFT, PICKUP, RIGHT, TOGGLE
 from bkrl.envs.babyai.kernels import step_worlds
 from bkrl.envs.babyai.loading import Inexpressible, load, why_not
@@ -161,3 +162,21 @@ def test_what_cannot_be_expressed_is_said() -> None:
     )
     assert reason(GoToInstr(red()), Key()) is None
     assert issubclass(Inexpressible, Exception)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "vary"),
+    [
+        ("BabyAI-Text-GoToLocal-RedBall-S20", False),
+        ("BabyAI-Text-GoTo-RedBallBlueBox-S20", False),
+        ("BabyAI-Text-GoToLocal-Pretraining-S20", True),
+        ("BabyAI-GoToLocal-v0", True),
+        ("BabyAI-GoToRedBall-v0", False),
+        ("MiniGrid-DoorKey-6x6-v0", False),
+        ("MiniGrid-Fetch-5x5-N2-v0", True),
+        ("Toy-Grid", False),
+        ("Crafter-Text-PlaceCraftingTable", False),
+    ],
+)
+def test_worlds_whose_missions_change_are_known(env_id: str, vary: bool) -> None:
+    assert missions_vary(env_id) is vary

@@ -108,3 +108,30 @@ def test_a_complete_run_is_left_alone(tmp_path: Path) -> None:
     run(config, Reporter())
     before = Run.open(tmp_path / "d").manifest
     assert run(config, Reporter()).manifest == before
+
+
+class Said(Reporter):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def test_missions_that_change_matter_to_an_explorer_that_is_paid_for_them(tmp_path: Path) -> None:
+    small = replace(
+        settings(tmp_path),
+        env="BabyAI-Text-GoToLocal-Pretraining-S20",
+        steps=64,
+        checkpoints=1,
+        episodes_per_checkpoint=1,
+    )
+    for coef, paid in ((0.0, False), (1.0, True)):
+        told = Said()
+        run(replace(small, out=tmp_path / f"d{paid}", ext_coef=coef), told)
+        assert any("and the explorer does not see them: it can learn only" in one for one in told.warned) == paid
+        assert any("does no harm while it is paid for novelty alone" in one for one in told.said) != paid

@@ -199,6 +199,16 @@ def test_a_potential_that_its_own_report_doubts_is_used_with_a_word(tmp_path: Pa
     assert "warnings" not in run(replace(config, potential=control, out=tmp_path / "other"), Reporter()).facts
 
 
+@pytest.mark.parametrize(("env", "warned"), [("BabyAI-GoToLocal-v0", True), ("MiniGrid-Empty-5x5-v0", False)])
+def test_missions_that_change_and_are_not_seen_are_warned_of(tmp_path: Path, env: str, warned: bool) -> None:
+    said = Said()
+    small = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2)
+    result = run(settings(tmp_path / "run", env=env, steps=32, eval_every=32, eval_episodes=1, ppo=small), said)
+    assert bool(said.warnings) == warned
+    assert result.facts.get("warnings", []) == said.warnings
+    assert all(f"The missions of {env} change between episodes, and the policy" in one for one in said.warnings)
+
+
 def test_a_shifted_potential_pays_another_reward_and_keeps_the_answer(tmp_path: Path) -> None:
     code = potential_run(tmp_path / "rm")
     result = run(settings(tmp_path / "run", alg="bk-code", potential=code, shaping_shift=1.0), Reporter())

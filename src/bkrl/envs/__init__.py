@@ -119,6 +119,13 @@ def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callab
     return partial(_family(family).caption, **options)
 
 
+@cache
+def missions_vary(env_id: str) -> bool:
+    """Whether episodes of a world ask for different things, of which the observations say nothing."""
+    vary = getattr(_family(world(env_id).family), "missions_vary", None)
+    return bool(vary(env_id)) if vary else False
+
+
 def clause_reader(env_id: str) -> ClauseReader | None:
     """What reads off observations which clauses their English captions have; None where captions must be split."""
     make_reader = getattr(_family(world(env_id).family), "clause_reader", None)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+UNSEEN = (
+    "The missions of {env} change between episodes, and {who} does not see them: it can learn only what serves them "
+    "all, and its success may stay low however long it learns."
+)
+"""What is said where somebody is paid for missions that it is not shown."""
+
 
 def to_do(config: Any) -> bool:
     """Whether a stage has anything to make before it opens its run directory: not where a complete run is."""

@@ -15,7 +15,7 @@ import torch
 
 from bkrl.config import CollectConfig
 from bkrl.dataset import DatasetWriter
-from bkrl.envs import World, captioner, make_vec, world
+from bkrl.envs import World, captioner, make_vec, missions_vary, world
 from bkrl.errors import UsageError
 from bkrl.jit import announced
 from bkrl.reporter import Reporter
@@ -28,7 +28,7 @@ from bkrl.rl.streams import EnvReward, RewardStream
 from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
-from bkrl.stages import to_do
+from bkrl.stages import UNSEEN, to_do
 from bkrl.tracking import check_tracker, tracked
 
 
@@ -58,6 +58,13 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         reporter.warn(
             f"{config.steps:,} steps are too few for {config.checkpoints} recording points "
             f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
+        )
+    if missions_vary(config.env) and config.ext_coef > 0:
+        reporter.warn(UNSEEN.format(env=config.env, who="the explorer"))
+    elif missions_vary(config.env):
+        reporter.say(
+            f"The missions of {config.env} change between episodes. The explorer does not see them, which does no harm "
+            "while it is paid for novelty alone; a policy that learns this world itself would not see them either."
         )
     with tracked(config.track, result, reporter):
         steps = _explore(config, *made, points, result, reporter)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bkrl.config import ADVISED, TrainRsConfig
-from bkrl.envs import World, make_vec, world
+from bkrl.envs import World, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
 from bkrl.files import read_json
@@ -39,7 +39,7 @@ from bkrl.rl.streams import EnvReward, RewardStream
 from bkrl.rl.trainer import finished, train
 from bkrl.rng import derive_seed
 from bkrl.run import Run
-from bkrl.stages import to_do
+from bkrl.stages import UNSEEN, to_do
 from bkrl.tracking import check_tracker, tracked
 
 BEST = ("policy-best.safetensors", "policy-best.json")
@@ -321,6 +321,8 @@ def _unadvised(config: TrainRsConfig, network: ActorCritic) -> bool:
 def _warnings(config: TrainRsConfig, network: ActorCritic) -> list[str]:
     """Sentences about what may make this run misleading; its manifest keeps them."""
     warnings = []
+    if missions_vary(config.env):
+        warnings.append(UNSEEN.format(env=config.env, who="the policy"))
     if config.potential is not None:
         if doubted := _doubts(config.potential):
             warnings.append(

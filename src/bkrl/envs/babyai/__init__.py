@@ -6,6 +6,7 @@ Nothing heavy is imported here; `bkrl.envs` asks for what it needs.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from bkrl.envs.babyai.constants import ACTION_NAMES, OBS_SHAPE
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from bkrl.envs.world import World
 
 MINIGRID_RULES = "The rules of PyPI minigrid."
+_ARTICLES = re.compile(r"\b(a|the) ")  # they say how many such objects there are, not which are meant
+_EPISODES = 16  # two missions that are drawn alike are both met in all but one case of 30,000
 
 
 def worlds() -> list[World]:
@@ -72,6 +75,25 @@ def world(env_id: str) -> World:
     from bkrl.envs.babyai.reference import describe
 
     return describe(env_id)
+
+
+def missions_vary(env_id: str) -> bool:
+    """Whether the mission, which is no part of the view, changes between episodes.
+
+    Of a published level its targets tell; of other ids, whether a few episodes have different missions.
+    """
+    if env_id in LEVELS:
+        return any(len(target.colors) * len(target.kinds) > 1 for target in LEVELS[env_id].targets)
+    from bkrl.envs.babyai.reference import make_minigrid
+
+    env = make_minigrid(env_id)
+    missions = set()
+    for seed in range(_EPISODES):
+        env.reset(seed=seed)
+        missions.add(_ARTICLES.sub("", env.mission))
+        if len(missions) > 1:
+            return True
+    return False
 
 
 def make_reference(env_id: str, render_mode: str | None = None, **unknown: Any) -> ReferenceBabyAI:
