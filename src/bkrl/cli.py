@@ -103,11 +103,12 @@ def list_(
 def prompt(
     variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
     env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
+    prompt: Annotated[str | None, typer.Option(help="bare, or a folder of your own, as with label")] = None,
 ) -> None:
     """Print exactly what a language model would be sent."""
     from bkrl.stages.label import example_prompt
 
-    console.print_text(example_prompt(variant, env))
+    console.print_text(example_prompt(variant, env, prompt))
 
 
 @app.command(rich_help_panel=LOOK)

@@ -165,6 +165,13 @@ class LabelConfig:
     tier: Annotated[
         Literal["default", "flex"], Flag("flex: slower and cheaper, where the endpoint has it (openai:)")
     ] = "default"
+    prompt: Annotated[
+        str | None,
+        Flag(
+            "other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md  "
+            "[default: the shipped ones]"
+        ),
+    ] = None
     body: Annotated[
         str | None, Flag("openai: fields added to every request (JSON object, or a file with one); they change answers")
     ] = None

@@ -45,7 +45,10 @@ _BONUS = ("decay", "pbim", "additive")
 _PAID = ("pbrs", "pbrs+advice", *_BONUS)
 _PREFERENCE, _GOAL = ("epochs", "ensemble", "min_agreement"), ("encoder",)
 _SHAPING = ("shaping", "shaping_coef", "shaping_shift", "advice_coef", "allow_empty_advice", "shaping_until")
-_ASKING = ("votes", "temperature", "max_tokens", "effort", "max_requests", "max_cost", "concurrency", "rpm", "tpm")
+_ASKING = (
+    *("prompt", "votes", "temperature", "max_tokens", "effort"),
+    *("max_requests", "max_cost", "concurrency", "rpm", "tpm"),
+)
 
 BELONGS: dict[type, tuple[Belongs, ...]] = {
     CollectConfig: (Belongs(("int_gamma",), "an --int-coef above 0", lambda c: c.int_coef > 0),),

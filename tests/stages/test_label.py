@@ -229,6 +229,7 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"llm": "openai:m", "body": '{"temperature": 2}'}, "cannot set 'temperature'.*; --temperature changes it"),
         ({"llm": "openai:m", "body": '{"k": "sk-planted"}'}, "--body holds a secret"),
         ({"llm": "openai:m", "header": "X-Key=sk-planted-in-the-wrong-place"}, "NAME=VARIABLE.*; 'X-Key' is not so.$"),
+        ({"prompt": "bare"}, "--prompt is for language models"),
         ({"num": 999_999_999}, "999,999,999 questions, and a run holds at most 1,000,000; lower --num or --votes"),
         ({"votes": 999_999_999, "variant": "code"}, "lower --num or --votes"),
         ({"num": 12_091}, "no more than 8,646 pairs of 5 actions; pass a --num up to that"),
@@ -277,6 +278,91 @@ def test_fields_and_headers_of_requests_are_added_and_values_of_headers_recorded
         assert server.requests[-1]["top_p"] == 0.5
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or b"gate-key-1" not in file.read_bytes(), file
+
+
+def prompt_of(server: FaultServer) -> str:
+    return "\n".join(message["content"] for message in server.requests[-1]["messages"])
+
+
+def test_other_prompts_are_other_questions_and_another_run(
+    crafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "pref.md").write_text("<<<system>>>\nJudge, for {{ world.family }}. Reply in JSON.\n")
+    with FaultServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+        asked: dict[str, Any] = {"llm": "openai:m", "num": 3, "variant": "pref"}
+        plain = label(crafter, tmp_path, "plain", **asked)
+        assert "crafting table" in prompt_of(server)
+        bare = label(crafter, tmp_path, "bare", prompt="bare", **asked)
+        assert "crafting table" not in prompt_of(server)
+        assert "closer to things that matter" not in prompt_of(server)
+        assert "Segment A:" in prompt_of(server), "the question stays"
+        assert bare.facts["prompts"]["pref"] != plain.facts["prompts"]["pref"]
+        assert bare.facts["usage"]["cached"] == 0
+        with pytest.raises(UsageError, match="differs in prompt"):
+            label(crafter, tmp_path, "bare", **asked)
+        run = label(crafter, tmp_path, "own run", prompt=str(own), **asked)
+        assert prompt_of(server).startswith("Judge, for crafter.")
+        assert run.config["inputs"]["prompt pref.md"]["path"] == (own / "pref.md").as_posix()
+        assert label(crafter, tmp_path, "again", reparse=run.path).complete
+        (own / "pref.md").write_text("<<<system>>>\nJudge better. Reply in JSON.\n")
+        with pytest.raises(UsageError, match=r"input 'prompt pref\.md'"):
+            label(crafter, tmp_path, "own run", prompt=str(own), **asked)
+
+
+@pytest.mark.parametrize("variant", ["pref", "goal", "code"])
+def test_the_bare_prompts_fit_and_hold_no_rules_of_the_world(crafter: Path, tmp_path: Path, variant: Any) -> None:
+    settings: dict[str, Any] = {"dataset": crafter, "cache": tmp_path, "llm": "openai:m", "num": 3, "dry_run": True}
+    bare = "\n".join(outlook(LabelConfig(variant=variant, prompt="bare", **settings)))
+    whole = "\n".join(outlook(LabelConfig(variant=variant, **settings)))
+    for told in ("# World", "What needs what", "# Task"):
+        assert told in whole
+        assert told not in bare
+    assert bare.count("[system]") == whole.count("[system]")
+
+
+@pytest.mark.parametrize(
+    ("files", "match"),
+    [
+        ({}, "no prompts .* bare or a folder"),
+        ({"prefs.md": "<<<user>>>\nx"}, "stands for no prompt. Did you mean 'pref'"),
+        ({"pref.md": "no turns"}, "must hold turns"),
+        ({"pref.md": "before\n<<<user>>>\n{{ a }} {{ b }}"}, "must hold turns"),
+        ({"pref.md": "<<<assistant>>>\nx"}, "one turn of each of system, user"),
+        ({"pref.md": "<<<user>>>\n{{ a }} or?"}, "leaves out b"),
+        ({"pref.md": "<<<system>>>\n{{ mission }}"}, "asks for mission; it is given a, b, world"),
+        ({"pref.md": "<<<system>>>\n{% if %}"}, "is no template"),
+        ({"pref.md": "<<<system>>>\n{{ world.mission }}"}, "cannot be filled in.*mission"),
+        ({"pref.md": "<<<system>>>\n{{ world.prompts.__class__.__mro__ }}"}, "cannot be filled in"),
+        ({"pref.md": '<<<system>>>\n{% include "../secret.md" %}'}, "no file of its folder"),
+        ({"pref.md": '<<<system>>>\n{% include "world_" ~ "../../secret" ~ ".md" %}'}, "no file of its folder"),
+        ({"repair.md": "<<<user>>>\n\ud800"}, "not UTF-8"),
+        ({"world_crafter.md": "<<<user>>>\nx"}, "must hold text without turns"),
+    ],
+)
+def test_prompts_that_do_not_fit_are_refused_before_anything_is_written(
+    crafter: Path, tmp_path: Path, files: dict[str, str], match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "secret.md").write_text("secret")
+    for name, text in files.items():
+        (tmp_path / "own" / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(InputError, match=match):
+        label(crafter, tmp_path, llm="openai:m", num=3, prompt=str(tmp_path / "own"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_prompt_behind_a_link_is_refused(crafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "secret.md").write_text("<<<system>>>\nsecret")
+    (tmp_path / "own" / "pref.md").symlink_to(tmp_path / "secret.md")
+    with pytest.raises(InputError, match="outside its folder"):
+        label(crafter, tmp_path, llm="openai:m", num=3, prompt=str(tmp_path / "own"))
 
 
 @pytest.mark.usefixtures("without_a_key")

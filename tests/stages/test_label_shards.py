@@ -140,7 +140,7 @@ def test_shards_that_do_not_belong_together_are_refused(
     elsewhere = label(other, tmp_path / "elsewhere", num=30, shard="2/2").path
     whole = label(data, tmp_path / "whole", num=30).path
     with monkeypatch.context() as patched:
-        patched.setattr("bkrl.prompts.fingerprint", lambda names: dict.fromkeys(names, "0" * 64))
+        patched.setattr("bkrl.prompts.Prompts.fingerprint", lambda self, names: dict.fromkeys(names, "0" * 64))
         changed = label(data, tmp_path / "changed", num=30, shard="2/2").path
     unfinished = tmp_path / "unfinished"
     shutil.copytree(two, unfinished)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from bkrl.labelers.answers import Unparsed
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
-from bkrl.prompts import render
+from bkrl.prompts import SHIPPED, Prompts
 
 T = TypeVar("T")
 
@@ -45,7 +45,9 @@ def turns(rendered: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
     return tuple(Message(role, text) for role, text in rendered)
 
 
-async def ask_parsed(asker: Asker, request: Request, parse: Callable[[str], T | Unparsed], wanted: str) -> Asked[T]:
+async def ask_parsed(
+    asker: Asker, request: Request, parse: Callable[[str], T | Unparsed], wanted: str, prompts: Prompts = SHIPPED
+) -> Asked[T]:
     """Ask; if the answer cannot be read, show the reason and `wanted` (the form in words) once, and read again."""
     first = await asker.ask(request)
     if first.answer is None:
@@ -53,7 +55,7 @@ async def ask_parsed(asker: Asker, request: Request, parse: Callable[[str], T | 
     value = parse(first.answer)
     if not isinstance(value, Unparsed):
         return Asked((first,), value)
-    again = (Message("assistant", first.answer), *turns(render("repair", reason=value.reason, format=wanted)))
+    again = (Message("assistant", first.answer), *turns(prompts.render("repair", reason=value.reason, format=wanted)))
     second = await asker.ask(replace(request, messages=(*request.messages, *again)))
     if second.reason == NOT_ASKED:
         return Asked((first,), value)

@@ -23,12 +23,11 @@ from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, rows_text
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
-from bkrl.prompts import render
 from bkrl.rng import generator
 from bkrl.spacing import end_to_end
 from bkrl.windows import Windows
 
-TEMPLATES = ("code", "code_error", "code_improve")
+TEMPLATES = ("code", "code_form", "code_error", "code_improve")
 SITUATIONS = 600
 EXTRA = 200
 SHOWN = 4
@@ -127,7 +126,7 @@ def code_prompt(
     world: WorldCard, layout: str, horizon: int, examples: list[SegmentText] | list[Example]
 ) -> list[tuple[str, str]]:
     """The turns that open a conversation. `layout`: what the integers of an observation mean, in words."""
-    return render("code", world=world, layout=layout.strip(), horizon=horizon, examples=examples)
+    return world.prompts.render("code", world=world, layout=layout.strip(), horizon=horizon, examples=examples)
 
 
 def write_programs(
@@ -178,10 +177,10 @@ def write_programs(
             if failures >= FAILURES:
                 break
             if checked.values is None:
-                feedback = render("code_error", error=checked.error)
+                feedback = world.prompts.render("code_error", error=checked.error)
             else:
                 working.add(str(program))
-                feedback = _feedback(dataset, validation, checked)
+                feedback = _feedback(world, dataset, validation, checked)
             # Only the last program and what came of it go on: the conversation's length stays bounded.
             messages = (*opening, Message("assistant", said), *turns(feedback))
         return candidates
@@ -269,13 +268,13 @@ def _some(places: NDArray[np.int64]) -> list[int]:
     return [int(places[i]) for i in end_to_end(len(places), SHOWN)]
 
 
-def _feedback(dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
+def _feedback(world: WorldCard, dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
     if checked.values is None:
         raise ValueError("feedback needs values")
     shown = np.flatnonzero(validation.shown)
     values = checked.values[shown]
     components = [(name, column[shown]) for name, column in checked.components.items()]
-    return render(
+    return world.prompts.render(
         "code_improve",
         count=len(values),
         lowest=float(values.min()),

@@ -21,7 +21,6 @@ from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
-from bkrl.prompts import render
 from bkrl.rng import generator
 
 TEMPLATES = ("goal", "repair")
@@ -35,7 +34,7 @@ def draw_queries(dataset: Dataset, count: int, length: int, seed: int) -> list[S
 
 def goal_prompt(world: WorldCard, segment: SegmentText) -> list[tuple[str, str]]:
     """The turns of a query: the world first (the same in every request), the segment last."""
-    return render("goal", world=world, segment=segment)
+    return world.prompts.render("goal", world=world, segment=segment)
 
 
 def request(dataset: Dataset, world: WorldCard, segment: Segment, sampling: Sampling, sample: int = 0) -> Request:
@@ -56,7 +55,8 @@ def ask_goals(
     """For each query its `votes` answers."""
 
     async def ask(segment: Segment, sample: int) -> Asked[list[str]]:
-        return await ask_parsed(asker, request(dataset, world, segment, sampling, sample), parse_goals, WANTED)
+        wanted = request(dataset, world, segment, sampling, sample)
+        return await ask_parsed(asker, wanted, parse_goals, WANTED, world.prompts)
 
     jobs: list[Callable[[], Awaitable[Asked[list[str]]]]] = [
         partial(ask, segment, sample) for segment in queries for sample in range(votes)

@@ -10,22 +10,27 @@ from numpy.typing import NDArray
 from bkrl import envs, prompts
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import InputError
+from bkrl.prompts import SHIPPED, Prompts, open_prompts
 
 
 @dataclass(frozen=True)
 class WorldCard:
-    """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task."""
+    """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task.
+
+    `prompts` are those that it stands in.
+    """
 
     env_id: str
     family: str
     action_names: tuple[str, ...]
+    prompts: Prompts = SHIPPED
 
 
-def world_card(env_id: str) -> WorldCard:
-    """The card of a world; a family without a description of its own is "other"."""
+def world_card(env_id: str, prompt: str | None = None) -> WorldCard:
+    """The card of a world; a family without a description of its own is "other". `prompt`: see `open_prompts`."""
     world = envs.world(env_id)
     family = world.family if f"world_{world.family}" in prompts.names() else "other"
-    return WorldCard(env_id, family, world.action_names)
+    return WorldCard(env_id, family, world.action_names, open_prompts(prompt))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from bkrl.labelers.quality import SWAPPED
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
 from bkrl.partition import partition
-from bkrl.prompts import render
 from bkrl.rng import generator
 
 TEMPLATES = ("pref", "repair")
@@ -97,7 +96,7 @@ def request(dataset: Dataset, world: WorldCard, pair: Pair, question: Question, 
 
 def pair_prompt(world: WorldCard, a: SegmentText, b: SegmentText) -> list[tuple[str, str]]:
     """The turns of a comparison: the world first (the same in every request), the pair last."""
-    return render("pref", world=world, a=a, b=b)
+    return world.prompts.render("pref", world=world, a=a, b=b)
 
 
 def ask_pairs(
@@ -107,7 +106,7 @@ def ask_pairs(
 
     async def ask(question: Question) -> Asked[Choice]:
         wanted = request(dataset, world, pairs[question.pair], question, sampling)
-        asked: Asked[Choice] = await ask_parsed(asker, wanted, parse_choice, WANTED)
+        asked: Asked[Choice] = await ask_parsed(asker, wanted, parse_choice, WANTED, world.prompts)
         if question.swapped and not isinstance(asked.value, Unparsed):
             return replace(asked, value=SWAPPED[asked.value])
         return asked

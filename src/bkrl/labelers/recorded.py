@@ -31,7 +31,7 @@ from bkrl.schema import RESPONSES
 
 SETTINGS = (
     *("variant", "llm", "num", "length", "swap", "votes"),
-    *("temperature", "max_tokens", "effort", "body", "seed", "shard"),
+    *("temperature", "max_tokens", "effort", "body", "prompt", "seed", "shard"),
 )
 """What decides which questions a run asks, and of whom."""
 _OF_THE_RUN = ("variant", "env_id", "llm", "prompts", "usage", "batches", "quality", "table", "reparsed", "merged")

@@ -10,13 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from bkrl import prompts
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError
 from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
-from bkrl.labelers.material import world_card
+from bkrl.labelers.material import SegmentText, WorldCard, world_card
 from bkrl.labelers.shards import Shard
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
@@ -32,16 +31,13 @@ LENGTH = {"pref": 5, "goal": 3, "code": HORIZON}
 
 @dataclass(frozen=True)
 class Done:
-    """A labelling: the rows of its table, every exchange, figures of quality, and the prompt templates used; `more`:
-    further tables by file name.
-    """
+    """A labelling: the rows of its table, every exchange, figures of quality; `more`: further tables by file name."""
 
     file: str
     schema: pa.Schema
     table: list[dict[str, Any]]
     responses: Responses
     quality: dict[str, Any]
-    templates: tuple[str, ...]
     more: dict[str, pa.Table] = field(default_factory=dict)
 
 
@@ -52,7 +48,7 @@ def label(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
 
 def requests(config: LabelConfig, dataset: Dataset) -> list[Request] | None:
     """What would be asked, second questions left out; None for programs, where each request builds on a reply."""
-    world = world_card(dataset.env_id)
+    world = world_of(config, dataset)
     if config.variant == "pref":
         drawn = pairs(config, dataset)
         mine = _pairs_of(config, dataset, drawn)
@@ -77,32 +73,61 @@ def most_programs(config: LabelConfig) -> int:
     return (config.num or NUM["code"]) * len(Shard.parse(config.shard).conversations(config.votes))
 
 
-def layout(family: str) -> str:
+def world_of(config: LabelConfig, dataset: Dataset) -> WorldCard:
+    """The world of a dataset, with the prompts that a labelling asks with."""
+    return world_card(dataset.env_id, config.prompt)
+
+
+def try_prompts(config: LabelConfig, dataset: Dataset) -> None:
+    """Fill in once every template that may be needed. InputError when one of somebody's own cannot be."""
+    world = world_of(config, dataset)
+    some = SegmentText(("A caption.", "A caption."), (world.action_names[0],))
+    if config.variant == "code":
+        code.code_prompt(world, layout(world), HORIZON, [some])
+        world.prompts.render("code_error", error="An error.")
+        values = {"count": 1, "lowest": 0.0, "mean": 0.0, "highest": 0.0, "ordering": 0.5}
+        example = code.Example(some.captions, some.actions, 0.0, (("part", 0.0),))
+        world.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
+        return
+    if config.variant == "pref":
+        preferences.pair_prompt(world, some, some)
+    else:
+        goals.goal_prompt(world, some)
+    world.prompts.render("repair", reason="A reason.", format="A form.")
+
+
+def templates(variant: str, world: WorldCard) -> list[str]:
+    """The templates that a labelling is worded by."""
+    own = {"pref": preferences.TEMPLATES, "goal": goals.TEMPLATES, "code": code.TEMPLATES}[variant]
+    return [*own, f"world_{world.family}"]
+
+
+def layout(world: WorldCard) -> str:
     """What the integers of an observation mean, in words."""
-    if family == "crafter":
+    if world.family == "crafter":
         from bkrl.envs.crafter import layout
 
-        return prompts.piece("layout_crafter", layout=layout)
-    if family == "babyai":
-        return prompts.piece("layout_babyai")
+        return world.prompts.piece("layout_crafter", layout=layout)
+    if world.family == "babyai":
+        return world.prompts.piece("layout_babyai")
     return "observations[b, i] is the world's observation as it is."
 
 
 def _pref(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
-    world, drawn = world_card(dataset.env_id), pairs(config, dataset)
+    world, drawn = world_of(config, dataset), pairs(config, dataset)
     mine = _pairs_of(config, dataset, drawn)
     questions = [q for q in preferences.plan(dataset, drawn, config.swap, config.votes) if q.pair in mine]
     answers = preferences.ask_pairs(asker, dataset, world, drawn, questions, _sampling(config))
     responses = Responses()
     table = [row for row in preferences.rows(drawn, questions, answers, responses) if row["pair_id"] in mine]
     facts = quality.of_pairs(dataset, world, table, responses.rows, by_rules=config.llm == "rules")
-    return Done("preferences.parquet", PREFERENCES, table, responses, facts, preferences.TEMPLATES)
+    return Done("preferences.parquet", PREFERENCES, table, responses, facts)
 
 
 def _goal(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
     numbered = _queries(config, dataset)
     queries = [query for _, query in numbered]
-    world = world_card(dataset.env_id)
+    world = world_of(config, dataset)
     answers = goals.ask_goals(asker, dataset, world, queries, config.votes, _sampling(config))
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)
@@ -114,19 +139,18 @@ def _goal(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
         table,
         responses,
         quality.of_goals(table, responses.rows),
-        goals.TEMPLATES,
         {"library.parquet": library},
     )
 
 
 def _code(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
-    world = world_card(dataset.env_id)
+    world = world_of(config, dataset)
     validation = code.validation_set(dataset, HORIZON, config.seed)
     candidates = code.write_programs(
         asker,
         dataset,
         world,
-        layout(world.family),
+        layout(world),
         validation,
         checker(dataset),
         rounds=config.num or NUM["code"],
@@ -135,7 +159,7 @@ def _code(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
     )
     responses = Responses()
     table = code.rows(validation, candidates, responses)
-    return Done("programs.parquet", PROGRAMS, table, responses, quality.of_programs(table), code.TEMPLATES)
+    return Done("programs.parquet", PROGRAMS, table, responses, quality.of_programs(table))
 
 
 def _pairs_of(config: LabelConfig, dataset: Dataset, drawn: list[preferences.Pair]) -> set[int]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from bkrl import envs, prompts
+from bkrl import envs
 from bkrl.config import LabelConfig
 from bkrl.dataset import Dataset
 from bkrl.errors import InputError, RunFailed, UsageError
@@ -121,7 +121,9 @@ def _open(config: LabelConfig, reporter: Reporter) -> Run:
     if config.fresh:
         _check_nothing_is_out(config.run_dir, "pass --batch collect before --fresh")
     body = extras.body_file(config.body or "") if config.llm.startswith("openai:") else None
-    inputs = {"dataset": config.dataset} | ({"body": body} if body is not None else {})
+    world = work.world_of(config, Dataset.open(config.dataset))
+    own = {f"prompt {name}": path for name, path in world.prompts.files(work.templates(config.variant, world)).items()}
+    inputs = {"dataset": config.dataset, **own} | ({"body": body} if body is not None else {})
     result = Run.create(config.run_dir, stage="label", config=config, inputs=inputs, fresh=config.fresh)
     if result.complete:
         reporter.say(f"{result.path} is already complete.")
@@ -154,16 +156,16 @@ def merge(shards: Sequence[Path], out: Path, reporter: Reporter, dataset: Path |
     return result
 
 
-def example_prompt(variant: Literal["code", "pref", "goal"], env_id: str) -> str:
+def example_prompt(variant: Literal["code", "pref", "goal"], env_id: str, prompt: str | None = None) -> str:
     """Exactly what would be sent for one question about a world, as text: two random segments stand for a dataset."""
-    world = world_card(env_id)
+    world = world_card(env_id, prompt)
     segments = _random_segments(env_id, work.LENGTH[variant])
     if variant == "pref":
         rendered = preferences.pair_prompt(world, *segments)
     elif variant == "goal":
         rendered = goals.goal_prompt(world, segments[0])
     else:
-        rendered = code.code_prompt(world, work.layout(world.family), work.HORIZON, segments)
+        rendered = code.code_prompt(world, work.layout(world), work.HORIZON, segments)
     return "\n\n".join(f"[{role}]\n{text}" for role, text in rendered) + "\n"
 
 
@@ -227,7 +229,7 @@ def _outlook(config: LabelConfig, dataset: Dataset) -> Outlook:
     requests, note = work.requests(config, dataset), ""
     if requests is None:
         most = work.most_programs(config)
-        text = example_prompt("code", dataset.env_id)
+        text = example_prompt("code", dataset.env_id, config.prompt)
         note = f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
         shown = [text.rstrip("\n")]
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
@@ -255,6 +257,8 @@ def _check_dataset(config: LabelConfig, dataset: Dataset) -> None:
         raise UsageError(
             f"That would be {asked:,} questions, and a run holds at most {MOST_QUESTIONS:,}; lower --num or --votes."
         )
+    if config.prompt is not None:
+        work.try_prompts(config, dataset)
     if config.variant == "code":
         return
     length = config.length or work.LENGTH[config.variant]
@@ -292,6 +296,11 @@ def _check(config: LabelConfig) -> None:
         raise UsageError(
             "--batch is for the variants pref and goal; leave it out, code is a conversation in which each question "
             "builds on the reply before."
+        )
+    if config.llm == "rules" and config.prompt is not None:
+        raise UsageError(
+            "--prompt is for language models: what --llm rules knows is in its code, so other words would change "
+            "nothing, or be words that it cannot read; leave it out."
         )
     if config.tier != "default" and not config.llm.startswith("openai:"):
         raise UsageError("--tier is for --llm openai:MODEL.")
@@ -335,6 +344,7 @@ def _finish(
     **more: Any,
 ) -> None:
     """Write the tables and the manifest, and say what came out. `more` are further facts."""
+    world = work.world_of(config, dataset)
     write_table(result.file("responses.parquet"), pa.Table.from_pylist(done.responses.rows, schema=RESPONSES))
     write_table(result.file(done.file), pa.Table.from_pylist(done.table, schema=done.schema))
     for name, table in done.more.items():
@@ -346,7 +356,7 @@ def _finish(
         env_id=dataset.env_id,
         llm=config.llm,
         **asker.backend.facts(),
-        prompts=prompts.fingerprint([*done.templates, f"world_{world_card(dataset.env_id).family}"]),
+        prompts=world.prompts.fingerprint(work.templates(config.variant, world)),
         usage=usage,
         **more,
         quality=done.quality,
