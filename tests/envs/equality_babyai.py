@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from minigrid.utils.baby_ai_bot import BabyAIBot
 
-from bkrl.envs.babyai import caption, make_native_vec, make_reference, runs_natively
+from bkrl.envs.babyai import caption, make_native_vec, make_reference, other_ids, runs_natively
 from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
 from bkrl.envs.babyai.levels import LEVELS
-from bkrl.envs.babyai.reference import ReferenceBabyAI, pypi_ids
+from bkrl.envs.babyai.reference import ReferenceBabyAI
 from bkrl.errors import UsageError
 
 Cell = tuple[int, int]
@@ -45,7 +45,7 @@ class Mismatch(AssertionError):
 def native_ids() -> list[str]:
     """Every id the engine runs: the published levels, then minigrid's."""
     ids = list(LEVELS)
-    for env_id in pypi_ids():
+    for env_id in other_ids():
         try:
             if runs_natively(env_id):
                 ids.append(env_id)

@@ -358,7 +358,7 @@ def test_bad_input_is_refused_and_changes_nothing():
 
 
 def test_gymnasium_makes_and_accepts_it():
-    env = gymnasium.make_vec("Crafter-Text-EatCow", 2, vectorization_mode="vector_entry_point", length=5)
+    env = gymnasium.make_vec("Crafter-Text-EatCow", 2, length=5, episode_statistics=True)
     obs, _ = env.reset(seed=1)
     assert env.observation_space.contains(obs)
     for _ in range(5):

@@ -2,7 +2,11 @@
 
 A family (a subpackage or module named in `_FAMILIES`) exports `worlds()`, `make_reference(env_id, **options)`,
 `make_native_vec(env_id, num_envs, **options)` and `caption(observations, …)`. Optional are `find(env_id)`, which
-recognises ids that are not listed (any other level of PyPI minigrid), and `clause_reader()` (see below).
+recognises ids that are not listed (any other level of PyPI minigrid), `other_ids()`, which names these, and
+`clause_reader()` (see below).
+
+Gymnasium knows every id as `bkrl/ID`; the listed ones also without `bkrl/`. `BabyAI-GoToLocal-v0` alone stays what
+minigrid registers under this name, slow and with other observations, whatever module stands before it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import Any, Literal, TypeVar, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
@@ -68,20 +74,37 @@ def world(env_id: str) -> World:
     raise UsageError(f"There is no world '{env_id}'.{did_you_mean(env_id, known)} `bkrl list envs` shows them all.")
 
 
-def make_vec(env_id: str, num_envs: int, *, backend: Backend = "native", **options: Any) -> WorldVectorEnv:
+def make_vec(
+    env_id: str,
+    num_envs: int,
+    *,
+    backend: Backend = "native",
+    autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+    max_episode_steps: int | None = None,
+    episode_statistics: bool = True,
+    **options: Any,
+) -> WorldVectorEnv:
     """N copies of a world as one vector environment.
 
     Args:
         env_id: see `env_ids()`.
         num_envs: N.
         backend: "native" (our engine) or "reference" (PyPI minigrid or crafter, one Python object a world).
-        options: of the family, e.g. `observation="image"` for Crafter.
+        autoreset_mode: what follows the end of an episode; bkrl's own code needs the default (see `WorldVectorEnv`).
+        max_episode_steps: actions after which an episode is truncated, if the world does not end it before.
+        episode_statistics: have `infos["episode"]`, which bkrl's own code needs.
+        options: of the family, e.g. `observation="image"` for Crafter or `max_steps=100` for BabyAI.
     """
     facts = world(env_id)
     family = _family(facts.family)
+    common: dict[str, Any] = {
+        "autoreset_mode": autoreset_mode,
+        "episode_statistics": episode_statistics,
+        "max_episode_steps": max_episode_steps,
+    }
     if _native(backend) and hasattr(family, "make_native_vec"):
-        return cast(WorldVectorEnv, family.make_native_vec(env_id, num_envs, **options))
-    return ReferenceVectorEnv(facts, partial(family.make_reference, env_id, **options), num_envs)
+        return cast(WorldVectorEnv, family.make_native_vec(env_id, num_envs, **common, **options))
+    return ReferenceVectorEnv(facts, partial(family.make_reference, env_id, **options), num_envs, **common)
 
 
 def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasium.Env[Any, Any]:
@@ -133,18 +156,69 @@ def clause_reader(env_id: str) -> ClauseReader | None:
 
 
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    _warn_of_limit(env_id, options)
     return make(env_id, **options)
 
 
-def _vector_entry(env_id: str, num_envs: int = 1, **options: Any) -> WorldVectorEnv:
-    return make_vec(env_id, num_envs, **options)
+def _vector_entry(
+    env_id: str,
+    num_envs: int = 1,
+    *,
+    render_mode: str | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    episode_statistics: bool = False,
+    max_episode_steps: int | None = None,
+    **options: Any,
+) -> WorldVectorEnv:
+    """What `gymnasium.make_vec` calls: Gymnasium's defaults instead of ours."""
+    if render_mode not in (None, "rgb_array"):
+        raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
+    limit = None if max_episode_steps == _NO_LIMIT else max_episode_steps
+    if limit is not None:
+        _warn_of_limit(env_id, options, limit)
+    common: dict[str, Any] = {"autoreset_mode": autoreset_mode, "episode_statistics": episode_statistics}
+    envs = make_vec(env_id, num_envs, max_episode_steps=limit, **common, **options)
+    if isinstance(envs, ReferenceVectorEnv) and options.get("backend") != "reference":
+        gymnasium.logger.warn(f"{env_id} has no native engine, so it is slow. {envs.world.rules}")
+    return envs
+
+
+_NAMESPACE = "bkrl/"
+_NO_LIMIT = -1  # Gymnasium's word for it
+
+
+def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = None) -> None:
+    """Say so when a world is made longer than Gymnasium lets its episodes be."""
+    for name in ("max_steps", "length"):
+        wanted = options.get(name)
+        registered = limit or world(env_id).max_steps
+        if isinstance(wanted, int) and wanted > registered:
+            gymnasium.logger.warn(
+                f"{name}={wanted} is beyond the {registered} steps registered for {env_id}, after which Gymnasium cuts "
+                f"episodes off: give max_episode_steps={wanted} as well, unless you have."
+            )
+
+
+class _Spec(EnvSpec):
+    """Finds out the step limit when it is asked for: some worlds must be built to know it."""
+
+    @property
+    def max_episode_steps(self) -> int | None:  # type: ignore[override]
+        return self.__dict__["max_episode_steps"] or world(self.id.removeprefix(_NAMESPACE)).max_steps
+
+    @max_episode_steps.setter
+    def max_episode_steps(self, steps: int | None) -> None:
+        self.__dict__["max_episode_steps"] = steps
 
 
 def _register() -> None:
-    for env_id in _worlds():
-        if env_id not in gymnasium.registry:
-            gymnasium.register(
-                id=env_id,
+    """Enter every id as `bkrl/ID`, and those that nobody else registers as `ID` too."""
+    listed = list(_worlds())
+    others = [other for family in _FAMILIES for other in getattr(_family(family), "other_ids", list)()]
+    for name, env_id in [*((env_id, env_id) for env_id in listed), *((_NAMESPACE + i, i) for i in [*listed, *others])]:
+        if name not in gymnasium.registry:
+            gymnasium.registry[name] = _Spec(
+                id=name,
                 entry_point="bkrl.envs:_entry",
                 vector_entry_point="bkrl.envs:_vector_entry",
                 kwargs={"env_id": env_id},

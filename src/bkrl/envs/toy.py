@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from bkrl.envs.vector import WorldVectorEnv, checked_actions, reset_mask_of, seeds_of
+from bkrl.envs.single import WorldEnv
+from bkrl.envs.vector import Moved, WorldVectorEnv
 from bkrl.envs.world import World
 from bkrl.errors import UsageError
 
@@ -171,9 +170,9 @@ def make_reference(env_id: str, render_mode: str | None = "rgb_array") -> ToyEnv
 make_native = make_reference
 
 
-def make_native_vec(env_id: str, num_envs: int) -> ToyVectorEnv:
-    """N copies of a toy world, stepped by table look-up."""
-    return ToyVectorEnv(env_id, num_envs)
+def make_native_vec(env_id: str, num_envs: int, **options: Any) -> ToyVectorEnv:
+    """N copies of a toy world, stepped by table look-up; options: see `ToyVectorEnv`."""
+    return ToyVectorEnv(env_id, num_envs, **options)
 
 
 def caption(observations: NDArray[np.uint8]) -> list[str]:
@@ -181,8 +180,8 @@ def caption(observations: NDArray[np.uint8]) -> list[str]:
     return [f"You are in place {int(place)}." for place in np.asarray(observations).reshape(len(observations))]
 
 
-class ToyEnv(gymnasium.Env[Any, Any]):
-    """One toy world with Gymnasium's API; `info["success"]` says whether it was solved just now."""
+class ToyEnv(WorldEnv):
+    """One toy world with Gymnasium's API."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  (Gymnasium types it so)
     mission = ""
@@ -197,12 +196,14 @@ class ToyEnv(gymnasium.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Start an episode."""
+        self._check_open("reset")
         super().reset(seed=seed, options=options)
         self._place, self._age = self.table.first(self.np_random), 0
         return np.array([self._place], np.uint8), {"success": False}
 
     def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Take one action."""
+        self._check_open("step")
         here, action = self._place, int(action)
         if not 0 <= action < self.table.num_actions:
             raise UsageError(f"{self.world.env_id} has the actions 0..{self.table.num_actions - 1}, not {action}.")
@@ -218,70 +219,28 @@ class ToyEnv(gymnasium.Env[Any, Any]):
 
 
 class ToyVectorEnv(WorldVectorEnv):
-    """N toy worlds, stepped at once. World i's draws are those of `ToyEnv` with the same seed."""
+    """N toy worlds, stepped at once. World i's draws are those of `ToyEnv` with the same seed.
 
-    def __init__(self, env_id: str, num_envs: int) -> None:
-        if num_envs < 1:
-            raise ValueError("num_envs must be at least 1")
-        self.table, self.world = _TABLES[env_id]
-        self.num_envs = num_envs
-        self.single_observation_space, self.single_action_space = _spaces(self.table)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._rngs: list[np.random.Generator] = []
+    Args:
+        env_id: a toy world.
+        num_envs: N.
+        kwargs: see `WorldVectorEnv`.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, **kwargs: Any) -> None:
+        self.table, facts = _TABLES[env_id]
+        super().__init__(facts, num_envs, _spaces(self.table)[0], **kwargs)
+        self._rngs: list[np.random.Generator] = [np.random.default_rng(0)] * num_envs
         self._place = np.zeros(num_envs, np.int64)
         self._age = np.zeros(num_envs, np.int64)
         self._return = np.zeros(num_envs, np.float64)
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start new episodes in all worlds, or in those of `options["reset_mask"]`."""
-        mask = reset_mask_of(options, self.num_envs)
-        seeds = seeds_of(seed, self.num_envs)
-        if not self._rngs:
-            if not mask.all():
-                raise ValueError("the first reset must be of all worlds")
-            self._rngs = [seeding.np_random(one)[0] for one in seeds]
-        else:
-            for i in np.flatnonzero(mask):
-                if seeds[i] is not None:
-                    self._rngs[i] = seeding.np_random(seeds[i])[0]
-        self._begin(np.flatnonzero(mask))
-        return self._observe(), {"success": np.zeros(self.num_envs, bool)}
-
-    def step(
-        self, actions: Any
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One action in every world; a world whose episode ends starts its next one."""
-        if not self._rngs:
-            raise RuntimeError("step before reset: call reset() first")
-        actions = checked_actions(actions, self.num_envs, self.table.num_actions)
-        here = self._place
-        rewards = self.table.reward[here, actions]
-        terminated = self.table.terminated[here, actions]
-        infos: dict[str, Any] = {"success": self.table.success[here, actions]}
-        self._place = self.table.next_state[here, actions]
-        self._age += 1
-        self._return += rewards
-        truncated = (self._age >= self.world.max_steps) & ~terminated
-        done = terminated | truncated
-        if done.any():
-            infos["final_obs"], infos["_final_obs"] = self._observe(), done
-            infos["episode"] = {"r": np.where(done, self._return, 0.0), "l": np.where(done, self._age, 0)}
-            infos["_episode"] = done.copy()
-            self._begin(np.flatnonzero(done))
-        return self._observe(), rewards, terminated, truncated, infos
-
-    def missions(self) -> list[str]:
-        """Toy worlds have no missions."""
-        return [""] * self.num_envs
-
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of one world."""
+        self._check_begun("frame")
         return _picture(self.table, int(self._place[index]))
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
+    def _state(self) -> dict[str, NDArray[Any]]:
         """Places, clocks, returns, and the PCG64 state of every world's stream."""
         words = []
         for rng in self._rngs:
@@ -296,8 +255,7 @@ class ToyVectorEnv(WorldVectorEnv):
             "rng": np.array(words, np.uint64),
         }
 
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go back to a snapshot."""
+    def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
         self._place, self._age = state["place"].copy(), state["age"].copy()
         self._return = state["return"].copy()
         self._rngs = []
@@ -312,16 +270,31 @@ class ToyVectorEnv(WorldVectorEnv):
             }
             self._rngs.append(np.random.Generator(bits))
 
-    def _begin(self, which: NDArray[np.int64]) -> None:
-        # A new array: the one before may have been handed out as an observation's source.
-        self._place = self._place.copy()
-        for i in which:
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
+        which = np.flatnonzero(worlds)
+        for i in which.tolist():
+            if seeds[i] is not None:
+                self._rngs[i] = seeding.np_random(seeds[i])[0]
             self._place[i] = self.table.first(self._rngs[i])
         self._age[which] = 0
         self._return[which] = 0.0
 
-    def _observe(self) -> NDArray[np.uint8]:
-        return self._place.astype(np.uint8)[:, None]
+    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
+        here = self._place
+        rewards = np.where(still, np.float32(0), self.table.reward[here, actions])
+        terminated = self.table.terminated[here, actions] & ~still
+        success = self.table.success[here, actions] & ~still
+        self._place = np.where(still, here, self.table.next_state[here, actions])
+        self._age += ~still
+        self._return += rewards
+        truncated = (self._age >= self.world.max_steps) & ~terminated & ~still
+        return self._views(), rewards, terminated, truncated, success
+
+    def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
+        return self._place[worlds].astype(np.uint8)[:, None]
+
+    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self._return, self._age
 
 
 def _spaces(table: Table) -> tuple[spaces.Box, spaces.Discrete]:

@@ -1,4 +1,4 @@
-"""The vector environment every world speaks: arrays in, arrays out, SAME_STEP autoreset, dense `final_obs`."""
+"""The vector environment every world speaks: arrays in, arrays out, Gymnasium's three autoreset modes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,156 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from bkrl.envs.world import World
+from bkrl.errors import InputError, UsageError
+from bkrl.registry import did_you_mean
 
 Obs = Any  # a uint8 array (N, *shape), or a dict of such arrays
+Moved = tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
 
 class WorldVectorEnv(VectorEnv[Any, Any, Any]):
-    """A `gymnasium.vector.VectorEnv` with SAME_STEP autoreset over N copies of one world.
+    """A `gymnasium.vector.VectorEnv` over N copies of one world.
 
-    A step that ends world i's episode returns the first observation of its next episode; the true last one stands
-    in `infos["final_obs"][i]`, with the mask `infos["_final_obs"]`. Both keys, and `infos["episode"]` (`r`, `l`)
-    with `infos["_episode"]`, are there only when some episode ended. `infos["success"]` is always there.
+    What follows the end of world i's episode depends on `autoreset_mode`:
+
+    * SAME_STEP: the step that ends it returns the first observation of the next episode; the true last one stands in
+      `infos["final_obs"][i]`, with the mask `infos["_final_obs"]`. Both keys are there only when some episode ended.
+    * NEXT_STEP: that step returns the last observation; the next one ignores the world's action, pays 0 and returns the
+      first observation of the next episode.
+    * DISABLED: the world must be reset, with `reset(options={"reset_mask": …})`, before anything is stepped again.
+
+    `infos["success"]` (N,) is always there. With `episode_statistics`, steps that end an episode have
+    `infos["episode"]` (`r` the return, `l` the length) with the mask `infos["_episode"]`.
 
     Seeds: `reset(seed=s)` seeds world i with s + i; a list gives each its own. Without a seed a world goes on drawing
-    from its own stream, also when it resets itself.
+    from its own stream, also when it resets itself. `np_random_seed` is the tuple of the N seeds.
+
+    A subclass implements `_begin`, `_act`, `_views`, `_scores`, `frame` and what else it can of the public methods.
+
+    Args:
+        world: the facts of the id.
+        num_envs: N.
+        observation_space: of one world.
+        autoreset_mode: an `AutoresetMode` or its value, as in Gymnasium's own vector environments.
+        max_episode_steps: actions after which an episode is truncated, whatever the world's own limit, like Gymnasium's
+            `TimeLimit`; the world and its reward know nothing of it.
+        episode_statistics: report returns and lengths; off by default through `gymnasium.make_vec`, where
+            `RecordEpisodeStatistics` wants the key for itself.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    render_mode = "rgb_array"
     world: World
+
+    def __init__(
+        self,
+        world: World,
+        num_envs: int,
+        observation_space: gymnasium.Space[Any],
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        max_episode_steps: int | None = None,
+        episode_statistics: bool = True,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError("num_envs must be at least 1")
+        if max_episode_steps is not None:
+            max_episode_steps = checked_steps("max_episode_steps", max_episode_steps)
+        self.max_episode_steps = max_episode_steps
+        self.world = world
+        self.num_envs = num_envs
+        self.single_observation_space = observation_space
+        self.single_action_space = gymnasium.spaces.Discrete(len(world.action_names))
+        self.observation_space = batch_space(observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
+        self.episode_statistics = episode_statistics
+        self._begun = False
+        self._seeds: tuple[int, ...] | None = None
+        self._over = np.zeros(num_envs, bool)  # the episode has ended and the next one has not begun: it stands still
+        self._last = np.zeros(num_envs, bool)  # see `rest`
+
+    # ------------------------------------------------------------------------------------------- what Gymnasium calls
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Obs, dict[str, Any]]:
+        """Start new episodes in all worlds, or in those of `options["reset_mask"]` (N,) bool."""
+        self._check_open("reset")
+        mask = reset_mask_of(options, self.num_envs)
+        seeds = seeds_of(seed, self.num_envs)
+        if any(one is not None and one < 0 for one in seeds):
+            raise ValueError("seeds must not be negative")
+        if not self._begun:
+            if not mask.all():
+                raise ValueError("the first reset must be of all worlds")
+            seeds = [known if one is None else one for one, known in zip(seeds, self.np_random_seed, strict=True)]
+        if seed is not None or not self._begun:
+            told = zip(seeds, self.np_random_seed, mask.tolist(), strict=True)
+            self._seeds = tuple(one if chosen and one is not None else known for one, known, chosen in told)
+        self._begin_again(mask, seeds)
+        self._begun = True
+        return self._views(), {"success": np.zeros(self.num_envs, bool)}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """One action in every world."""
+        self._check_begun("step")
+        actions = checked_actions(actions, self.num_envs, len(self.world.action_names))
+        mode = self.autoreset_mode
+        if mode is AutoresetMode.DISABLED and self._over.any():
+            over = np.flatnonzero(self._over).tolist()
+            raise RuntimeError(
+                f"the episodes of worlds {over} have ended and autoreset is disabled: "
+                'reset them first, with reset(options={"reset_mask": …})'
+            )
+        observations, rewards, terminated, truncated, success = self._act(actions, self._over)
+        if self.max_episode_steps is not None:
+            truncated |= (self._scores()[1] >= self.max_episode_steps) & ~self._over
+        infos: dict[str, Any] = {"success": success}
+        done = terminated | truncated
+        ended = np.flatnonzero(done)
+        if len(ended):
+            infos |= self._at_end(done)
+            if self.episode_statistics:
+                returns, lengths = self._scores()
+                infos["episode"] = {"r": np.where(done, returns, 0.0), "l": np.where(done, lengths, 0)}
+                infos["_episode"] = done.copy()
+        if mode is AutoresetMode.SAME_STEP:
+            if len(ended):
+                infos["final_obs"], infos["_final_obs"] = _alone(observations, ended), done.copy()
+                self._over |= done & self._last
+                self._renew(observations, done & ~self._last)
+        else:
+            if mode is AutoresetMode.NEXT_STEP:
+                self._renew(observations, self._over.copy())
+            self._over = done.copy()
+        return observations, rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[NDArray[np.uint8], ...]:
+        """A picture of every world, (H, W, 3) uint8 each."""
+        return tuple(self.frame(i) for i in range(self.num_envs))
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed each world was given last; what it will begin with where none was given yet."""
+        if self._seeds is None:
+            self._seeds = tuple(int(np.random.SeedSequence().generate_state(1)[0]) for _ in range(self.num_envs))
+        return self._seeds
+
+    # ----------------------------------------------------------------------------------------------- what bkrl calls
 
     def missions(self) -> list[str]:
         """The mission of each running episode, "" where the world has none."""
-        raise NotImplementedError
+        return [""] * self.num_envs
 
     def distances(self) -> NDArray[np.float32] | None:
         """(N,) the fewest actions to success from the full state of each world, infinite where there is no way.
@@ -45,9 +169,10 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     def rest(self, worlds: NDArray[np.bool_]) -> None:
         """The running episodes of these worlds (N,) are their last: what comes after them nobody looks at.
 
-        Such a world may stand still from the end of its episode to its next reset, where that saves time. What it
-        shows and reports meanwhile means nothing.
+        Under SAME_STEP such a world stands still from the end of its episode to its next reset, which saves time: it
+        pays 0, ends nothing, and what it shows means nothing.
         """
+        self._last |= worlds
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """An (H, W, 3) picture of world `index`."""
@@ -55,11 +180,103 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The full state of all worlds, random streams included, as plain arrays."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be saved; use the native backend")
+        self._check_begun("snapshot")
+        state = self._state()
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:  # there no episode is over between two steps
+            state["over"] = self._over.astype(np.uint8)
+        return state
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go back to a snapshot: what follows is what followed it."""
+        """Go back to a snapshot of the same id and number of worlds: what follows is what followed it.
+
+        InputError, and no change, for any other.
+        """
+        over = np.asarray(state.get("over", np.zeros(self.num_envs, np.uint8)))
+        if over.shape != (self.num_envs,) or (over.any() and self.autoreset_mode is AutoresetMode.SAME_STEP):
+            raise InputError("The snapshot was taken in another autoreset mode; restore it in that one.")
+        self._set_state(state)
+        self._over, self._last = over.astype(bool), np.zeros(self.num_envs, bool)
+        self._begun = True
+
+    # ------------------------------------------------------------------------------------ what a subclass implements
+
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
+        """A new episode in these worlds (N,); one with a seed restarts its stream. The first time all have seeds."""
+        raise NotImplementedError
+
+    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
+        """One action in each world that does not stand still: observations, rewards, terminated, truncated, success.
+
+        All are arrays of the caller's own; a world that stands still pays 0 and ends nothing.
+        """
+        raise NotImplementedError
+
+    def _views(self, worlds: Any = ...) -> Obs:
+        """The observations of the worlds at these indices as they stand, as arrays of the caller's own."""
+        raise NotImplementedError
+
+    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return and length of each episode that runs, or has ended and was not followed by another."""
+        raise NotImplementedError
+
+    def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
+        """What else `infos` say on a step that ended the episodes of these worlds (N,)."""
+        return {}
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError(f"{type(self).__name__} cannot be saved; use the native backend")
+
+    def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
         raise NotImplementedError(f"{type(self).__name__} cannot be restored; use the native backend")
+
+    # ------------------------------------------------------------------------------------------------------- helpers
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"{what} after close(): make the worlds anew")
+
+    def _check_begun(self, what: str) -> None:
+        self._check_open(what)
+        if not self._begun:
+            raise RuntimeError(f"{what} before reset: call reset() first")
+
+    def _begin_again(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
+        self._begin(worlds, seeds)
+        self._over[worlds] = self._last[worlds] = False
+
+    def _renew(self, observations: Obs, worlds: NDArray[np.bool_]) -> None:
+        """Begin the next episodes of these worlds (N,) and write their first observations into `observations`."""
+        which = np.flatnonzero(worlds)
+        if len(which):
+            self._begin_again(worlds, [None] * self.num_envs)
+            fresh = self._views(which)
+            for whole, part in _parts(observations, fresh):
+                whole[which] = part
+
+
+def _parts(*observations: Obs) -> list[tuple[NDArray[np.uint8], ...]]:
+    """The arrays of observations side by side: one tuple, or one for each key."""
+    if isinstance(observations[0], dict):
+        return [tuple(one[key] for one in observations) for key in observations[0]]
+    return [observations]
+
+
+def _alone(observations: Obs, worlds: NDArray[np.int64]) -> Obs:
+    """A copy with zeros for all but these worlds."""
+    if isinstance(observations, dict):
+        return {key: _alone(one, worlds) for key, one in observations.items()}
+    copy = np.zeros_like(observations)
+    copy[worlds] = observations[worlds]
+    return copy
+
+
+def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        names = [known.value for known in AutoresetMode]
+        near = did_you_mean(str(mode), names)
+        raise UsageError(f"There is no autoreset mode '{mode}'.{near} Use one of {', '.join(names)}.") from None
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
@@ -101,68 +318,38 @@ def checked_actions(actions: Any, num_envs: int, num_actions: int) -> NDArray[np
     return actions.astype(np.int64, copy=False)
 
 
+def checked_steps(what: str, steps: Any) -> int:
+    """`steps` when it can be an episode's length; UsageError, which begins with `what`, otherwise."""
+    whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
+    if not whole or not 1 <= steps < 2**31:
+        raise UsageError(f"{what} must be a whole number of at least 1, not {steps!r}.")
+    return int(steps)
+
+
 class ReferenceVectorEnv(WorldVectorEnv):
     """N ordinary environments stepped one after the other: slow, obvious, and the ground truth of the engines.
 
     Each environment reports `info["success"]` and has a `mission` attribute on its unwrapped self.
+
+    Args:
+        world: the facts of the id.
+        make: makes one environment.
+        num_envs: N.
+        kwargs: see `WorldVectorEnv`.
     """
 
-    def __init__(self, world: World, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) -> None:
-        if num_envs < 1:
-            raise ValueError("num_envs must be at least 1")
-        self.world = world
-        self.num_envs = num_envs
-        self.envs = [make() for _ in range(num_envs)]
-        self.single_observation_space = self.envs[0].observation_space
-        self.single_action_space = self.envs[0].action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._last: list[Any] = [None] * num_envs
+    def __init__(
+        self,
+        world: World,
+        make: Callable[[], gymnasium.Env[Any, Any]],
+        num_envs: int,
+        **kwargs: Any,
+    ) -> None:
+        self.envs = [make() for _ in range(max(num_envs, 1))]
+        super().__init__(world, num_envs, self.envs[0].observation_space, **kwargs)
+        self._shown: list[Any] = [None] * num_envs
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Obs, dict[str, Any]]:
-        """Start new episodes in all worlds, or in those of `options["reset_mask"]`."""
-        mask = reset_mask_of(options, self.num_envs)
-        for i, one_seed in enumerate(seeds_of(seed, self.num_envs)):
-            if mask[i]:
-                self._last[i], _ = self.envs[i].reset(seed=one_seed)
-                self._returns[i] = self._lengths[i] = 0
-        if any(obs is None for obs in self._last):
-            raise ValueError("the first reset must be of all worlds")
-        return self._stack(self._last), {"success": np.zeros(self.num_envs, bool)}
-
-    def step(
-        self, actions: Any
-    ) -> tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One action in every world; worlds whose episode ends start the next one in the same step."""
-        if self._last[0] is None:
-            raise RuntimeError("step before reset: call reset() first")
-        actions = checked_actions(actions, self.num_envs, int(self.single_action_space.n))  # type: ignore[attr-defined]
-        rewards = np.zeros(self.num_envs, np.float32)
-        terminated = np.zeros(self.num_envs, bool)
-        truncated = np.zeros(self.num_envs, bool)
-        infos: dict[str, Any] = {"success": np.zeros(self.num_envs, bool)}
-        final: list[Any] = []
-        for i, env in enumerate(self.envs):
-            obs, reward, terminated[i], truncated[i], info = env.step(int(actions[i]))
-            rewards[i] = reward
-            self._returns[i] += float(reward)
-            self._lengths[i] += 1
-            infos["success"][i] = info.get("success", False)
-            final.append(obs)
-            self._last[i] = obs
-        done = terminated | truncated
-        if done.any():
-            infos["final_obs"], infos["_final_obs"] = self._stack(final), done.copy()
-            infos["episode"] = {"r": np.where(done, self._returns, 0.0), "l": np.where(done, self._lengths, 0)}
-            infos["_episode"] = done.copy()
-            for i in map(int, np.flatnonzero(done)):
-                self._last[i], _ = self.envs[i].reset()
-                self._returns[i] = self._lengths[i] = 0
-        return self._stack(self._last), rewards, terminated, truncated, infos
 
     def missions(self) -> list[str]:
         """The mission of each running episode."""
@@ -170,6 +357,7 @@ class ReferenceVectorEnv(WorldVectorEnv):
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`; the environments must have been made with render_mode="rgb_array"."""
+        self._check_begun("frame")
         return np.asarray(self.envs[index].render(), np.uint8)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -178,7 +366,27 @@ class ReferenceVectorEnv(WorldVectorEnv):
         for env in self.envs:
             env.close()
 
-    def _stack(self, observations: Sequence[Any]) -> Obs:
-        if isinstance(observations[0], dict):
-            return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
-        return np.stack(observations)
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
+        for i in map(int, np.flatnonzero(worlds)):
+            self._shown[i], _ = self.envs[i].reset(seed=seeds[i])
+            self._returns[i] = self._lengths[i] = 0
+
+    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
+        rewards = np.zeros(self.num_envs, np.float32)
+        terminated, truncated, success = (np.zeros(self.num_envs, bool) for _ in range(3))
+        for i in map(int, np.flatnonzero(~still)):
+            self._shown[i], reward, terminated[i], truncated[i], info = self.envs[i].step(int(actions[i]))
+            rewards[i] = reward
+            self._returns[i] += float(reward)
+            self._lengths[i] += 1
+            success[i] = info.get("success", False)
+        return self._views(), rewards, terminated, truncated, success
+
+    def _views(self, worlds: Any = ...) -> Obs:
+        shown = self._shown if worlds is ... else [self._shown[i] for i in worlds]
+        if isinstance(shown[0], dict):
+            return {key: np.stack([obs[key] for obs in shown]) for key in shown[0]}
+        return np.stack(shown)
+
+    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self._returns, self._lengths

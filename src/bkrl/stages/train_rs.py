@@ -111,7 +111,7 @@ def learner(config: TrainRsConfig, potential: Scaled | None = None, defects: fro
     facts = world(config.env)
     hardware = choose(config.hardware, config.network)
     options, view = observation_options(facts, config.network, config.view)
-    knows = {"distances": True} if isinstance(potential, StateOracle) else {}
+    knows: dict[str, Any] = {"distances": True} if isinstance(potential, StateOracle) else {}
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
     streams = _streams(config, facts, potential, defects, hardware.device)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from gymnasium import Env
+    from gymnasium.vector import AutoresetMode
     from numpy.typing import NDArray
 
     from bkrl.envs.babyai.reference import ReferenceBabyAI
@@ -67,6 +68,18 @@ def find(env_id: str) -> World | None:
     return describe(env_id)
 
 
+def other_ids() -> list[str]:
+    """Every BabyAI and MiniGrid id that PyPI minigrid registers with Gymnasium, sorted."""
+    import minigrid  # noqa: F401 - registers them
+    from gymnasium import registry
+
+    return sorted(
+        env_id
+        for env_id, spec in registry.items()
+        if env_id.startswith(("BabyAI-", "MiniGrid-")) and str(spec.entry_point).startswith("minigrid.")
+    )
+
+
 def world(env_id: str) -> World:
     """The facts of a published level or of an id of PyPI minigrid. UsageError for any other name."""
     for known in worlds():
@@ -96,12 +109,14 @@ def missions_vary(env_id: str) -> bool:
     return False
 
 
-def make_reference(env_id: str, render_mode: str | None = None, **unknown: Any) -> ReferenceBabyAI:
+def make_reference(
+    env_id: str, render_mode: str | None = None, max_steps: int | None = None, **unknown: Any
+) -> ReferenceBabyAI:
     """One environment on PyPI minigrid: a `gymnasium.Env` with observation uint8 (7, 7, 3). UsageError if unknown."""
-    _refuse(env_id, unknown, "render_mode")
+    _refuse(env_id, unknown, "render_mode and max_steps")
     from bkrl.envs.babyai.reference import ReferenceBabyAI
 
-    return ReferenceBabyAI(env_id, render_mode)
+    return ReferenceBabyAI(env_id, render_mode, _checked(max_steps))
 
 
 def make_native_vec(
@@ -111,6 +126,10 @@ def make_native_vec(
     threads: int = 1,
     render_mode: str | None = None,
     distances: bool = False,
+    max_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = "SameStep",
+    max_episode_steps: int | None = None,
+    episode_statistics: bool = True,
     **unknown: Any,
 ) -> WorldVectorEnv:
     """N worlds on the native engine.
@@ -124,9 +143,17 @@ def make_native_vec(
         threads: threads to step with.
         render_mode: None or "rgb_array"; `frame` and `render` work with both.
         distances: know the distance to success, see `WorldVectorEnv.distances` (published levels alone).
+        max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
+        autoreset_mode, max_episode_steps, episode_statistics: see `WorldVectorEnv`.
         unknown: refused with a UsageError.
     """
-    _refuse(env_id, unknown, "threads, render_mode and distances")
+    _refuse(env_id, unknown, "threads, render_mode, distances and max_steps")
+    max_steps = _checked(max_steps)
+    common: dict[str, Any] = {
+        "autoreset_mode": autoreset_mode,
+        "max_episode_steps": max_episode_steps,
+        "episode_statistics": episode_statistics,
+    }
     if distances and (env_id not in LEVELS or not runs_natively(env_id)):
         raise UsageError(f"The distance to success is known in the published levels alone, not in '{env_id}'.")
     if render_mode not in (None, "rgb_array"):
@@ -135,21 +162,23 @@ def make_native_vec(
     if not runs_natively(env_id):
         from bkrl.envs.vector import ReferenceVectorEnv
 
-        return ReferenceVectorEnv(facts, lambda: make_reference(env_id, "rgb_array"), num_envs)
+        return ReferenceVectorEnv(facts, lambda: make_reference(env_id, "rgb_array", max_steps), num_envs, **common)
     from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
-    return BabyAIVectorEnv(facts, num_envs, threads, distances)
+    return BabyAIVectorEnv(facts, num_envs, threads=threads, distances=distances, max_steps=max_steps, **common)
 
 
-def make_native(env_id: str, render_mode: str | None = None, **unknown: Any) -> Env[NDArray[np.uint8], int]:
+def make_native(
+    env_id: str, render_mode: str | None = None, max_steps: int | None = None, **unknown: Any
+) -> Env[NDArray[np.uint8], int]:
     """One world on the native engine as a `gymnasium.Env`; on minigrid where the level has rules of its own."""
-    _refuse(env_id, unknown, "render_mode")
+    _refuse(env_id, unknown, "render_mode and max_steps")
     facts = world(env_id)
     if not runs_natively(env_id):
-        return make_reference(env_id, render_mode)
+        return make_reference(env_id, render_mode, max_steps)
     from bkrl.envs.babyai.single import NativeBabyAI
 
-    return NativeBabyAI(facts, render_mode)
+    return NativeBabyAI(facts, render_mode, _checked(max_steps))
 
 
 def runs_natively(env_id: str) -> bool:
@@ -160,6 +189,12 @@ def runs_natively(env_id: str) -> bool:
     from bkrl.envs.babyai.reference import make_minigrid
 
     return why_not(make_minigrid(env_id)) is None
+
+
+def _checked(max_steps: int | None) -> int | None:
+    from bkrl.envs.vector import checked_steps
+
+    return None if max_steps is None else checked_steps("max_steps", max_steps)
 
 
 def _refuse(env_id: str, unknown: dict[str, Any], known: str) -> None:

@@ -37,12 +37,18 @@ _WORLDS_PER_THREAD: Final = 64
 class Engine:
     """The worlds of one id.
 
+    Args:
+        env_id: a published level or any other id the engine runs.
+        num_envs: N.
+        threads: threads to step with.
+        max_steps: replaces the level's step limit, by which the reward shrinks too.
+
     Attributes:
         observations: (N, 147) uint8, the views as they are now; owned by the engine and written in place.
         worlds: (N,) records, see `state.WORLD`.
     """
 
-    def __init__(self, env_id: str, num_envs: int, threads: int = 1) -> None:
+    def __init__(self, env_id: str, num_envs: int, threads: int = 1, max_steps: int | None = None) -> None:
         self.env_id = env_id
         self.num_envs = num_envs
         level = LEVELS.get(env_id)
@@ -53,6 +59,8 @@ class Engine:
         self.worlds = np.zeros(num_envs, WORLD)
         self.observations = np.zeros((num_envs, _VIEW_BYTES), np.uint8)
         self.begun = False
+        self._max_steps = max_steps
+        self._moving = np.zeros(num_envs, np.bool_)
         self._canvas: Any = None
         self._bounds = _shares(num_envs, max(1, min(threads, num_envs // _WORLDS_PER_THREAD)))
         self._pool: ThreadPoolExecutor | None = None
@@ -69,24 +77,27 @@ class Engine:
         # A handful of episodes is begun before another thread has woken up.
         few = np.count_nonzero(chosen) < _WORLDS_PER_THREAD
         self._layouts.begin(self._run_here if few else self._run, self._grids, self.worlds, chosen, self.observations)
+        if self._max_steps is not None:
+            self.worlds["max_steps"][chosen] = self._max_steps
         self.begun = self.begun or bool(chosen.all())
 
     def step(
-        self, actions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], int]:
-        """One action in each world: a copy of the views (N, 147), rewards, terminated and truncated (N,), and how many
-        episodes ended.
+        self, actions: NDArray[np.int64], still: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+        """One action in each world that does not stand still: a copy of the views (N, 147), rewards, terminated and
+        truncated (N,).
         """
         shown = np.empty_like(self.observations)
         rewards = np.empty(self.num_envs, np.float32)
         terminated = np.empty(self.num_envs, np.bool_)
         truncated = np.empty(self.num_envs, np.bool_)
 
-        def share(start: int, stop: int) -> int:
-            ended = step_worlds(
+        def share(start: int, stop: int) -> None:
+            step_worlds(
                 self._grids,
                 self.worlds,
                 actions,
+                self._moving if still is None else still,
                 self._stride,
                 self.observations,
                 rewards,
@@ -96,10 +107,9 @@ class Engine:
                 stop,
             )
             shown[start:stop] = self.observations[start:stop]
-            return ended
 
-        ended = self._run(share)
-        return shown, rewards, terminated, truncated, ended
+        self._run(share)
+        return shown, rewards, terminated, truncated
 
     def distances(self) -> NDArray[np.float32]:
         """(N,) the fewest actions to success from each world as it stands, for published levels; see `distances`."""
@@ -207,19 +217,21 @@ class Engine:
         padded = self._grids[index].reshape(-1, self._stride)
         return padded[MARGIN : MARGIN + self._layouts.height, MARGIN : MARGIN + self._layouts.width]
 
-    def _run_here(self, kernel: Callable[..., Any], *args: Any) -> int:
+    def _run_here(self, kernel: Callable[..., Any], *args: Any) -> None:
         """Call a kernel on every world in this thread."""
-        return kernel(*args, 0, self.num_envs) or 0
+        kernel(*args, 0, self.num_envs)
 
-    def _run(self, kernel: Callable[..., Any], *args: Any) -> int:
-        """Call a kernel on every world, a share to each thread; the sum of what it returns."""
+    def _run(self, kernel: Callable[..., Any], *args: Any) -> None:
+        """Call a kernel on every world, a share to each thread."""
         if len(self._bounds) == 1:
-            return self._run_here(kernel, *args)
+            self._run_here(kernel, *args)
+            return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(len(self._bounds) - 1, thread_name_prefix="bkrl-worlds")
         others = [self._pool.submit(kernel, *args, *bounds) for bounds in self._bounds[1:]]
-        total = kernel(*args, *self._bounds[0]) or 0
-        return total + sum(other.result() or 0 for other in others)
+        kernel(*args, *self._bounds[0])
+        for other in others:
+            other.result()
 
 
 def _shares(count: int, parts: int) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ def step_worlds(
     grids: Any,
     worlds: Any,
     actions: Any,
+    still: Any,
     stride: int,
     observations: Any,
     rewards: Any,
@@ -24,10 +25,13 @@ def step_worlds(
     truncated: Any,
     start: int,
     stop: int,
-) -> int:
-    """One action in each world (`MiniGridEnv.step`, `RoomGridLevel.step`); the number of episodes that ended."""
-    ended = 0
+) -> None:
+    """One action in each world that does not stand still (`MiniGridEnv.step`, `RoomGridLevel.step`)."""
     for n in range(start, stop):
+        if still[n]:
+            rewards[n] = 0.0
+            terminated[n] = truncated[n] = False
+            continue
         grid, world, action = grids[n], worlds[n], actions[n]
         world.steps += 1
         carried_before = world.carrying
@@ -41,9 +45,7 @@ def step_worlds(
         rewards[n] = reward
         terminated[n] = success or status == FAILURE or outcome in (REACHED_GOAL, FELL_INTO_LAVA)
         truncated[n] = world.steps >= world.max_steps
-        ended += terminated[n] or truncated[n]
         observe(grid, world, stride, observations[n])
-    return ended
 
 
 @kernel

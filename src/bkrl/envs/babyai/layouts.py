@@ -16,7 +16,7 @@ from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import MARGIN
 
 # Runs a kernel, whose last two arguments are `start, stop`, over all worlds.
-Run = Callable[..., int]
+Run = Callable[..., Any]
 
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import registry
 from minigrid.core.world_object import WorldObj
 from minigrid.envs.babyai.core import roomgrid_level
 from minigrid.envs.babyai.core.levelgen import LevelGen
@@ -21,14 +20,14 @@ from minigrid.envs.babyai.core.verifier import ActionInstr, BeforeInstr, GoToIns
 from minigrid.minigrid_env import MiniGridEnv
 from numpy.typing import NDArray
 
+from bkrl.envs.babyai import other_ids
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
+from bkrl.envs.single import WorldEnv
 from bkrl.envs.world import World
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
-
-PYPI_PREFIXES = ("BabyAI-", "MiniGrid-")
 
 
 def _discard(*_: object) -> None:
@@ -66,20 +65,11 @@ class TextLevel(RoomGridLevel):
         return PickupInstr(desc) if self.level.task == "pick up" else GoToInstr(desc)
 
 
-def pypi_ids() -> list[str]:
-    """Every BabyAI and MiniGrid id that PyPI minigrid registers with Gymnasium, sorted."""
-    return sorted(
-        env_id
-        for env_id, spec in registry.items()
-        if env_id.startswith(PYPI_PREFIXES) and str(spec.entry_point).startswith("minigrid.")
-    )
-
-
 def make_minigrid(env_id: str, render_mode: str | None = None) -> MiniGridEnv:
     """The bare minigrid environment behind an id, without wrappers. Raises UsageError for an unknown or unusable id."""
     if env_id in LEVELS:
         return TextLevel(LEVELS[env_id], render_mode=render_mode)
-    names = pypi_ids()
+    names = other_ids()
     if env_id not in names:
         raise UsageError(f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *names])}")
     try:
@@ -136,7 +126,7 @@ def _longest_episode(env: RoomGridLevel) -> int:
     return int(env.max_steps)
 
 
-class ReferenceBabyAI(gym.Env[NDArray[np.uint8], int]):
+class ReferenceBabyAI(WorldEnv):
     """A minigrid world as one `gymnasium.Env`.
 
     Observation: minigrid's view, uint8 (7, 7, 3) = (x, y, (type, colour, state)); what the agent carries shows in
@@ -146,16 +136,20 @@ class ReferenceBabyAI(gym.Env[NDArray[np.uint8], int]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own declaration
 
-    def __init__(self, env_id: str, render_mode: str | None = None) -> None:
+    def __init__(self, env_id: str, render_mode: str | None = None, max_steps: int | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
         self.env_id = env_id
         self.render_mode = render_mode
         self.inner = make_minigrid(env_id, render_mode="rgb_array")
+        if max_steps is not None:
+            self.inner.max_steps = max_steps
+            if isinstance(self.inner, RoomGridLevel):
+                self.inner.fixed_max_steps = True
         image = cast(gym.spaces.Dict, self.inner.observation_space)["image"]
         self.observation_space = gym.spaces.Box(0, 255, cast("tuple[int, ...]", image.shape), np.uint8)
         self.num_actions = int(cast(gym.spaces.Discrete, self.inner.action_space).n)
-        self.action_space = cast("gym.Space[int]", gym.spaces.Discrete(self.num_actions))
+        self.action_space = gym.spaces.Discrete(self.num_actions)
         self._running = False
 
     @property
@@ -167,6 +161,7 @@ class ReferenceBabyAI(gym.Env[NDArray[np.uint8], int]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Start an episode; a seed restarts the stream of random numbers. No options are known."""
+        self._check_open("reset")
         if options:
             raise UsageError(f"'{self.env_id}' knows no reset option '{next(iter(options))}'; leave options out.")
         observation, _ = self.inner.reset(seed=seed)
@@ -178,6 +173,7 @@ class ReferenceBabyAI(gym.Env[NDArray[np.uint8], int]):
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """One step of minigrid. Raises UsageError, and changes nothing, for an invalid action or before `reset`."""
+        self._check_open("step")
         if not self._running:
             raise UsageError(f"'{self.env_id}' was stepped before its first episode; call reset() first.")
         index = _action_index(action)
@@ -196,6 +192,7 @@ class ReferenceBabyAI(gym.Env[NDArray[np.uint8], int]):
 
     def close(self) -> None:
         """Close the inner environment."""
+        super().close()
         self.inner.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -10,24 +10,25 @@ from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
 from bkrl.errors import UsageError
 
 
-class NativeBabyAI(gym.Env[NDArray[np.uint8], int]):
+class NativeBabyAI(WorldEnv):
     """A world on the native engine with the interface and the dynamics of `ReferenceBabyAI`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own declaration
 
-    def __init__(self, world: World, render_mode: str | None = None) -> None:
+    def __init__(self, world: World, render_mode: str | None = None, max_steps: int | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"'{render_mode}' is not a render mode of '{world.env_id}'; use 'rgb_array' or none.")
         self.world = world
         self.render_mode = render_mode
         self.observation_space = gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8)
-        self.action_space = cast("gym.Space[int]", gym.spaces.Discrete(len(world.action_names)))
-        self.engine = Engine(world.env_id, 1)
+        self.action_space = gym.spaces.Discrete(len(world.action_names))
+        self.engine = Engine(world.env_id, 1, max_steps=max_steps)
 
     @property
     def mission(self) -> str:
@@ -38,10 +39,13 @@ class NativeBabyAI(gym.Env[NDArray[np.uint8], int]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Start an episode; a seed restarts the stream of random numbers. No options are known."""
+        self._check_open("reset")
         if options:
             raise UsageError(f"'{self.world.env_id}' knows no reset option '{next(iter(options))}'; leave options out.")
         if seed is not None and seed < 0:
             raise UsageError("A seed must not be negative; choose another.")
+        if seed is None and not self.engine.begun:
+            seed = self.np_random_seed
         everything = np.ones(1, np.bool_)
         self.engine.seed([seed], everything)
         self.engine.begin(everything)
@@ -51,6 +55,7 @@ class NativeBabyAI(gym.Env[NDArray[np.uint8], int]):
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """One step. Raises UsageError, and changes nothing, for an invalid action or before `reset`."""
+        self._check_open("step")
         if not self.engine.begun:
             raise UsageError(f"'{self.world.env_id}' was stepped before its first episode; call reset() first.")
         try:
@@ -61,7 +66,7 @@ class NativeBabyAI(gym.Env[NDArray[np.uint8], int]):
                 f"Action {action!r} is not one of '{self.world.env_id}'; use an integer from 0 to {last}."
             ) from error
         before = float(self.engine.worlds["episode_return"][0])
-        _, _, terminated, truncated, _ = self.engine.step(checked)
+        _, _, terminated, truncated = self.engine.step(checked)
         # The reward in full precision, as minigrid gives it, not the vector environment's float32.
         reward = float(self.engine.worlds["episode_return"][0]) - before
         success = bool(terminated[0]) and reward > 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
-from bkrl.envs.vector import WorldVectorEnv, checked_actions, reset_mask_of, seeds_of
+from bkrl.envs.vector import Moved, WorldVectorEnv
 from bkrl.envs.world import World
 
 
@@ -24,59 +24,27 @@ class BabyAIVectorEnv(WorldVectorEnv):
         num_envs: N.
         threads: threads to step with; more than one pays from a few hundred worlds on.
         distances: know the distance to success, see `WorldVectorEnv.distances` (published levels alone).
+        max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
+        kwargs: see `WorldVectorEnv`.
     """
 
-    def __init__(self, world: World, num_envs: int, threads: int = 1, distances: bool = False) -> None:
-        if num_envs < 1 or threads < 1:
-            raise ValueError("num_envs and threads must be at least 1")
-        self.world = world
-        self.num_envs = num_envs
-        self.render_mode = "rgb_array"
-        self.single_observation_space = gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8)
-        self.single_action_space = gym.spaces.Discrete(len(world.action_names))
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.engine = Engine(world.env_id, num_envs, threads)
+    def __init__(
+        self,
+        world: World,
+        num_envs: int,
+        *,
+        threads: int = 1,
+        distances: bool = False,
+        max_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if threads < 1:
+            raise ValueError("threads must be at least 1")
+        if max_steps is not None:
+            world = replace(world, max_steps=max_steps)
+        super().__init__(world, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
+        self.engine = Engine(world.env_id, num_envs, threads, max_steps)
         self._knows_distances = distances
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start new episodes in all worlds, or in those of `options["reset_mask"]` (N,) bool."""
-        chosen = reset_mask_of(options, self.num_envs)
-        seeds = seeds_of(seed, self.num_envs)
-        if any(one is not None and one < 0 for one in seeds):
-            raise ValueError("seeds must not be negative")
-        if not self.engine.begun and not chosen.all():
-            raise ValueError("the first reset must be of all worlds")
-        self.engine.seed(seeds, chosen)
-        self.engine.begin(chosen)
-        return self._views(), {"success": np.zeros(self.num_envs, np.bool_)}
-
-    def step(
-        self, actions: Any
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One action in every world; worlds whose episode ends start the next one in the same step."""
-        if not self.engine.begun:
-            raise RuntimeError("step before reset: call reset() first")
-        checked = checked_actions(actions, self.num_envs, len(self.world.action_names))
-        shown, rewards, terminated, truncated, ended = self.engine.step(checked)
-        infos: dict[str, Any] = {"success": terminated & (rewards > 0)}
-        if ended:
-            done = terminated | truncated
-            which = np.flatnonzero(done)
-            final = np.zeros_like(shown)  # the other worlds have none
-            final[which] = shown[which]
-            infos["final_obs"], infos["_final_obs"] = final.reshape(self.num_envs, *OBS_SHAPE), done
-            worlds = self.engine.worlds
-            returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
-            returns[which], lengths[which] = worlds["episode_return"][which], worlds["steps"][which]
-            infos["episode"], infos["_episode"] = {"r": returns, "l": lengths}, done.copy()
-            if self._knows_distances:
-                infos["final_distance"] = self.engine.distances()
-            self.engine.begin(done)
-            shown[which] = self.engine.observations[which]
-        return shown.reshape(self.num_envs, *OBS_SHAPE), rewards, terminated, truncated, infos
 
     def missions(self) -> list[str]:
         """The mission of each running episode."""
@@ -88,29 +56,33 @@ class BabyAIVectorEnv(WorldVectorEnv):
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`, (H, W, 3) uint8."""
-        if not self.engine.begun:
-            raise RuntimeError("frame before reset: call reset() first")
+        self._check_begun("frame")
         return self.engine.frame(index)
-
-    def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """A picture of every world."""
-        return tuple(self.frame(i) for i in range(self.num_envs))
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The full state of all worlds, random streams included, as plain arrays."""
-        if not self.engine.begun:
-            raise RuntimeError("there is nothing to save before the first reset")
-        return self.engine.snapshot()
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go back to a snapshot of the same id and number of worlds; InputError, and no change, for any other."""
-        self.engine.restore(state)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let the threads go."""
         del kwargs
         self.engine.close()
 
-    def _views(self) -> NDArray[np.uint8]:
-        """The views as an array of the caller's own."""
-        return self.engine.observations.reshape(self.num_envs, *OBS_SHAPE).copy()
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
+        self.engine.seed(seeds, worlds)
+        self.engine.begin(worlds)
+
+    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
+        shown, rewards, terminated, truncated = self.engine.step(actions, still)
+        return shown.reshape(self.num_envs, *OBS_SHAPE), rewards, terminated, truncated, terminated & (rewards > 0)
+
+    def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
+        return self.engine.observations[worlds].reshape(-1, *OBS_SHAPE).copy()
+
+    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.worlds["episode_return"], self.engine.worlds["steps"].astype(np.int64)
+
+    def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
+        return {"final_distance": self.engine.distances()} if self._knows_distances else {}
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        return self.engine.snapshot()
+
+    def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
+        self.engine.restore(state)

@@ -32,34 +32,18 @@ class Switches(NamedTuple):
     health_reward: bool
     symbolic: bool
     picture: bool
-    autoreset: bool
 
 
 class Outputs(NamedTuple):
-    """Where the kernels write, N rows each; the last five for episodes that end with autoreset.
-
-    `table_ends` says how far each world's table of objects is filled.
-    """
+    """Where the kernels write, N rows each. `table_ends` says how far each world's table of objects is filled."""
 
     symbolic: NDArray[np.uint8]
     images: NDArray[np.uint8]
-    rewards: NDArray[np.float32]
+    rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     success: NDArray[np.bool_]
     table_ends: NDArray[np.int64]
-    final_symbolic: NDArray[np.uint8]
-    final_images: NDArray[np.uint8]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    achievements: NDArray[np.int32]
-
-
-class Resting(NamedTuple):
-    """(N,) each: worlds whose running episode is their last, and those that stand still since it ended."""
-
-    ends: NDArray[np.bool_]
-    now: NDArray[np.bool_]
 
 
 class Look(NamedTuple):
@@ -93,15 +77,10 @@ class Engine:
         num_envs: N.
         observation: "symbolic", "image" or "both"; what is not asked for is not computed.
         length: actions after which an episode is truncated.
-        autoreset: begin the next episode in the step that ends one.
         threads: worlds are split among this many threads.
     """
 
-    def __init__(
-        self, env_id: str, num_envs: int, observation: str, length: int, *, autoreset: bool, threads: int = 1
-    ) -> None:
-        if num_envs < 1:
-            raise ValueError("num_envs must be at least 1")
+    def __init__(self, env_id: str, num_envs: int, observation: str, length: int, threads: int = 1) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise UsageError(f"The number of threads must be a whole number of at least 1, not {threads!r}.")
         game = GAMES[env_id]
@@ -114,7 +93,6 @@ class Engine:
             game.health_reward,
             observation != "image",
             observation != "symbolic",
-            autoreset,
         )
         self.worlds = np.zeros(num_envs, WORLD)
         self.objects = np.zeros((num_envs, FIRST_ROWS), OBJECT)
@@ -122,18 +100,13 @@ class Engine:
         self.out = Outputs(
             np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
             np.zeros((num_envs, *image), np.uint8),
-            np.zeros(num_envs, np.float32),
-            np.zeros(num_envs, bool),
-            np.zeros(num_envs, bool),
-            np.zeros(num_envs, bool),
-            np.zeros(num_envs, np.int64),
-            np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
-            np.zeros((num_envs, *image), np.uint8),
             np.zeros(num_envs),
+            np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
             np.zeros(num_envs, np.int64),
-            np.zeros((num_envs, len(ACHIEVEMENTS)), np.int32),
         )
-        self.resting = Resting(np.zeros(num_envs, bool), np.zeros(num_envs, bool))
+        self._moving = np.zeros(num_envs, bool)
         self.begun = False  # has every world been reset at least once?
         self._verbs = np.array(game.rules.verbs)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
@@ -152,8 +125,6 @@ class Engine:
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """Start the next episode in the chosen worlds (N,); each has a seed."""
-        for flags in self.resting:
-            flags[chosen] = False
         self._over_parts(
             lambda start, stop: kernels.begin_worlds(
                 self.worlds, self.objects, chosen, self.switches, self._daylight, self._tiles, self.out, start, stop
@@ -163,8 +134,8 @@ class Engine:
         for index in np.flatnonzero(chosen):
             self._lay_ready(int(index))
 
-    def step(self, actions: NDArray[np.int64]) -> bool:
-        """One action in each world, checked by the caller. True if an episode ended."""
+    def step(self, actions: NDArray[np.int64], still: NDArray[np.bool_] | None = None) -> None:
+        """One action, checked by the caller, in each world that does not stand still."""
         missing = rows_needed(self.out.table_ends) - self.objects.shape[1]
         if missing > 0:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
@@ -179,17 +150,12 @@ class Engine:
                 self.switches,
                 self._daylight,
                 self._tiles,
-                self.resting,
+                self._moving if still is None else still,
                 self.out,
                 start,
                 stop,
             )
         )
-        done = self.out.terminated | self.out.truncated
-        if self.switches.autoreset:
-            for index in np.flatnonzero(done):
-                self._lay_ready(int(index))
-        return bool(done.any())
 
     def look(self, index: int) -> Look:
         """All that can be seen of a world. Nothing moves, the random stream included."""
@@ -234,8 +200,6 @@ class Engine:
         if objects.ndim != 2 or objects.shape[1] % OBJECT.itemsize:
             raise InputError("The snapshot's table of objects is damaged; take it again with snapshot().")
         self.worlds = worlds.copy().view(WORLD).reshape(self.num_envs)
-        for flags in self.resting:
-            flags[:] = False
         rows = max(FIRST_ROWS, objects.shape[1] // OBJECT.itemsize)
         self.objects = np.zeros((self.num_envs, rows), OBJECT)
         self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects

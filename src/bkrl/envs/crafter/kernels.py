@@ -83,12 +83,12 @@ def step_worlds(
     rules: Any,
     daylight: Any,
     tiles: Any,
-    resting: Any,
+    still: Any,
     out: Any,
     start: Int,
     stop: Int,
-) -> Int:
-    """One action in each world; where that ends an episode and `rules.autoreset` is set, the next one begins.
+) -> None:
+    """One action in each world that does not stand still.
 
     Args:
         worlds: (N,) `WORLD` records.
@@ -99,16 +99,12 @@ def step_worlds(
         rules: a `Switches`.
         daylight: (length + 1,) by step.
         tiles: see `textures`.
-        resting: a `Resting`.
+        still: (N,) bool, worlds that do not move.
         out: an `Outputs`.
         start, stop: the worlds to step.
-
-    Returns:
-        How many episodes ended.
     """
-    ended: Int = 0
     for n in range(start, stop):
-        if resting.now[n]:
+        if still[n]:
             out.rewards[n] = 0.0
             out.terminated[n] = out.truncated[n] = out.success[n] = False
             continue
@@ -129,28 +125,12 @@ def step_worlds(
         solved = unlocked == len(tasks)
         terminated = health <= 0 or (solved and rules.ends_on_success)
         truncated = world.steps >= len(daylight) - 1 and not terminated
-        done = terminated or truncated
         out.rewards[n] = reward
         out.terminated[n] = terminated
         out.truncated[n] = truncated
-        out.success[n] = solved and done
+        out.success[n] = solved and (terminated or truncated)
         _show(world, objects, daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
-        if done and rules.autoreset:
-            if rules.symbolic:
-                out.final_symbolic[n] = out.symbolic[n]
-            if rules.picture:
-                out.final_images[n] = out.images[n]
-            out.returns[n] = world.episode_return
-            out.lengths[n] = world.steps
-            out.achievements[n] = world.achievements
-            if resting.ends[n]:
-                resting.now[n] = True
-            else:
-                _begin(world, objects)
-                _show(world, objects, daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
         out.table_ends[n] = world.objects_end
-        ended += done
-    return ended
 
 
 @kernel

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from bkrl.envs.crafter import layout
+from bkrl.envs.vector import checked_steps
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
 
@@ -33,9 +34,7 @@ def observation_space(observation: str) -> spaces.Space[Any]:
 
 def checked_length(length: int) -> int:
     """`length` when it can be an episode's; UsageError otherwise."""
-    if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
-        raise UsageError(f"The length of a Crafter episode must be a whole number of at least 1, not {length!r}.")
-    return int(length)
+    return checked_steps("The length of a Crafter episode", length)
 
 
 def refuse_options(options: dict[str, Any] | None) -> None:

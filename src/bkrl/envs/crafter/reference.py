@@ -15,7 +15,6 @@ import collections
 from typing import Any
 
 import crafter
-import gymnasium
 import numpy as np
 from crafter import engine, objects, worldgen
 from gymnasium import spaces
@@ -25,6 +24,7 @@ from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space, refuse_options
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
+from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
 
@@ -122,7 +122,7 @@ class ReferenceGame(crafter.Env):
         return row
 
 
-class CrafterEnv(gymnasium.Env[Any, Any]):
+class CrafterEnv(WorldEnv):
     """One Crafter world.
 
     Args:
@@ -157,6 +157,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the seed given last."""
+        self._check_open("reset")
         refuse_options(options)
         super().reset(seed=seed, options=options)
         if seed is not None:
@@ -173,6 +174,7 @@ class CrafterEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
+        self._check_open("step")
         if self._image is None:
             raise RuntimeError("step before reset: call reset() first")
         if self._over:
