@@ -1,23 +1,17 @@
-"""`bkrl data`: validate finds broken rules, head shows steps, Minari reads what is exported."""
+"""`bkrl data`: validate finds broken rules, head shows moments."""
 
-import errno
 import json
-import os
-import tempfile
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from bkrl.cli import run_command
-from bkrl.dataset import Dataset, DatasetWriter
 from bkrl.errors import InputError, UsageError
-from bkrl.export import head, to_minari, validate
+from bkrl.export import head, validate
 from bkrl.files import write_table
 from bkrl.run import Run
-from tests.experience import Config, write_dataset
+from tests.experience import write_dataset
 
 
 def reseal(path):
@@ -80,54 +74,10 @@ def test_head_shows_an_episode(tmp_path, capsys):
     with pytest.raises(UsageError, match="no episode 3"):
         head(tmp_path / "d", 3, 1)
     assert run_command(["data", "head", str(tmp_path / "d"), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 4
-
-
-def test_an_episode_that_succeeded_in_its_last_step_is_exported_as_both(tmp_path):
-    minari = pytest.importorskip("minari")
-    run = Run.create(tmp_path / "d", stage="collect", config=Config())
-    writer = DatasetWriter(run, env_id="Toy", obs_shape=(1,), action_names=("a",))
-    for both in (True, False):
-        writer.add_episode(
-            np.zeros((2, 1), np.uint8), np.zeros(1, int), np.ones(1), ["", ""],
-            mission="", terminated=True, truncated=both, success=True, seed=0, checkpoint_step=0,
-        )  # fmt: skip
-    writer.close()
-    run.finish(writer.outputs)
-    to_minari(tmp_path / "d", tmp_path / "exported")
-    read = list(minari.MinariDataset(tmp_path / "exported" / "data").iterate_episodes())
-    assert [bool(e.terminations[-1]) for e in read] == [True, True]
-    assert [bool(e.truncations[-1]) for e in read] == [True, False]
-
-
-def test_minari_reads_an_export(tmp_path, monkeypatch):
-    minari = pytest.importorskip("minari")
-    episodes = write_dataset(tmp_path / "d")
-    before = dict(os.environ)
-    to_minari(tmp_path / "d", tmp_path / "exported")
-    assert dict(os.environ) == before
-    read = list(minari.MinariDataset(tmp_path / "exported" / "data").iterate_episodes())
-    assert len(read) == 3
-    for got, want in zip(read, episodes, strict=True):
-        np.testing.assert_array_equal(got.observations, want["observations"])
-        np.testing.assert_array_equal(got.actions, want["actions"])
-        np.testing.assert_allclose(got.rewards, want["rewards"], rtol=1e-6)
-    assert [bool(e.terminations[-1]) for e in read] == Dataset.open(tmp_path / "d").terminated.tolist()
-    assert [bool(e.truncations[-1]) for e in read] == [False, True, False]
-    with pytest.raises(UsageError, match="exists"):
-        to_minari(tmp_path / "d", tmp_path / "exported")
-    monkeypatch.chdir(tmp_path)
-    to_minari(Path("d"), Path("new/relative"))
-    assert (tmp_path / "new" / "relative" / "data").is_dir()
-
-
-def test_a_place_where_nothing_can_be_made_is_named_as_it_was_given(tmp_path, monkeypatch):
-    pytest.importorskip("minari")
-    write_dataset(tmp_path / "d")
-
-    def refused(suffix, prefix, folder):
-        raise PermissionError(errno.EACCES, "Permission denied", f"{folder}/{prefix}abcdef")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", refused)
-    with pytest.raises(UsageError, match=r"exported cannot be made \(Permission denied\); choose another --out\.$"):
-        to_minari(tmp_path / "d", tmp_path / "exported")
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown) == 4
+    assert shown[-1] == {"step": 3, "action": None, "reward": None, "caption": "caption 1", "mission": "go 0"}
+    assert run_command(["data", "head", str(tmp_path / "d"), "--episode", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "mission: go 1" in text
+    assert text.split("caption 1")[0].split()[-3:] == ["1", "–", "–"]

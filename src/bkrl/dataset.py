@@ -104,6 +104,12 @@ class DatasetWriter:
         """Episodes written so far."""
         return len(self._episodes["episode_id"])
 
+    def column(self, name: str) -> NDArray[Any]:
+        """(E,) a column of the table of episodes, as it is written."""
+        return cast(
+            "NDArray[Any]", pa.array(self._episodes[name], EPISODES.field(name).type).to_numpy(zero_copy_only=False)
+        )
+
     def add_episode(
         self,
         observations: NDArray[np.uint8],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,42 +74,52 @@ def _copy(
     datasets: Sequence[Dataset], chosen: Sequence[NDArray[np.int64]], run: Run, reporter: Reporter, **origin: object
 ) -> Run:
     """Write the chosen episodes of each dataset into a run, and finish it; `origin` is a fact about them."""
+    episodes = (one for data, numbers in zip(datasets, chosen, strict=True) for one in data.recorded(numbers))
+    known = explored([dataset.run.facts for dataset in datasets])
+    return write(run, datasets[0].info, episodes, sum(map(len, chosen)), reporter, origin, known)
+
+
+def write(
+    run: Run,
+    info: Mapping[str, Any],
+    episodes: Iterable[dict[str, Any]],
+    count: int,
+    reporter: Reporter,
+    origin: Mapping[str, object],
+    known: Mapping[str, object],
+) -> Run:
+    """Write `count` episodes, as `DatasetWriter.add_episode` takes them, into a run, and finish it.
+
+    Args:
+        info: what `info.json` says of their world.
+        origin: facts about where they come from.
+        known: facts about the exploring behind them, see `explored`.
+    """
     if run.complete:
         reporter.say(f"{run.path} is already complete.")
         return run
-    first = datasets[0]
-    given = ("schema_version", "env_id", "obs_shape", "action_names")
-    writer = DatasetWriter(
-        run,
-        env_id=first.env_id,
-        obs_shape=first.obs_shape,
-        action_names=first.action_names,
-        info={key: value for key, value in first.info.items() if key not in given},
-    )
-    with reporter.progress("copy", sum(map(len, chosen)), "episodes") as update:
-        for dataset, numbers in zip(datasets, chosen, strict=True):
-            for episode in dataset.recorded(numbers):
-                writer.add_episode(**episode)
-                update(writer.num_episodes)
+    given = ("env_id", "obs_shape", "action_names")
+    others = {key: value for key, value in info.items() if key not in (*given, "schema_version")}
+    writer = DatasetWriter(run, **{key: info[key] for key in given}, info=others)
+    with reporter.progress("copy", count, "episodes") as update:
+        for episode in episodes:
+            writer.add_episode(**episode)
+            update(writer.num_episodes)
     writer.close()
-
-    def of_all(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(data, name)[those] for data, those in zip(datasets, chosen, strict=True)])
-
     run.finish(
         writer.outputs,
-        env_id=first.env_id,
+        env_id=info["env_id"],
         **origin,
         recorded_episodes=writer.num_episodes,
-        recorded_steps=int(of_all("lengths").sum()),
-        mean_return=float(of_all("returns").mean()),
-        success_rate=float(of_all("success").mean()),
-        **_explored([dataset.run.facts for dataset in datasets]),
+        recorded_steps=int(writer.column("length").sum()),
+        mean_return=float(writer.column("episode_return").mean()),
+        success_rate=float(writer.column("success").mean()),
+        **known,
     )
     return run
 
 
-def _explored(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def explored(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What is known of the exploring behind some datasets.
 
     Its steps are not called `steps`: nothing was explored here, and who adds up a chain of runs counts the explorers.

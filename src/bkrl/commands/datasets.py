@@ -1,4 +1,4 @@
-"""`bkrl data …`: check, look at, export, divide and join datasets."""
+"""`bkrl data …`: check, look at, export, import, divide and join datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bkrl import console
 from bkrl.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.options import Commands
 
-data = Commands(help="Check, look at, export, divide and join datasets.", no_args_is_help=True)
+data = Commands(help="Check, look at, export, import, divide and join datasets.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -34,27 +34,40 @@ def data_head(
     episode: Annotated[int, typer.Option("--episode", min=0, help="episode to read from")] = 0,
     as_json: Json = False,
 ) -> None:
-    """The first steps of an episode: action, reward and caption."""
+    """The first moments of an episode: action, reward, caption and mission."""
     from bkrl.export import head
 
     header, rows = head(dataset, episode, n)
     if as_json:
         console.print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
-        console.print_table("", header, rows)
+        console.print_table(f"mission: {rows[0][-1]}", header[:-1], [row[:-1] for row in rows])
 
 
 @data.command("export")
 def data_export(
     dataset: Annotated[Path, typer.Argument(help="a collect run")],
-    out: Annotated[Path, typer.Option("--out", help="folder to write; must not exist")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write, NAME-v0; must not exist")],
     to: Annotated[Literal["minari"], typer.Option("--to", help="format")] = "minari",
+    as_json: Json = False,
 ) -> None:
     """Write a dataset in another library's format."""
-    from bkrl.export import to_minari
+    from bkrl.minari_io import to_minari
 
     del to
-    print_facts(str(out), to_minari(dataset, out), False)
+    print_facts(str(out), to_minari(dataset, out), as_json)
+
+
+@data.command("import")
+def data_import(
+    source: Annotated[str, typer.Argument(help="minari:ID, or minari:FOLDER")],
+    out: Annotated[Path, typer.Option("--out", help="run directory of the dataset")],
+    as_json: Json = False,
+) -> None:
+    """Make a dataset from one of Minari's."""
+    from bkrl.minari_io import from_minari
+
+    show_run(from_minari(source, out, console.reporter()), as_json)
 
 
 @data.command("subset")
