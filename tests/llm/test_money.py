@@ -235,6 +235,15 @@ def test_every_shipped_price_is_dated_and_sane() -> None:
         assert str(price.as_of) in price.source
 
 
+def test_what_is_written_to_a_prompt_cache_is_reckoned_as_if_it_were_all_that_was_not_read(tmp_path: Path) -> None:
+    own = tmp_path / "prices.toml"
+    own.write_text('[[price]]\nmodel = "m"\ninput = 1\ncached_input = 0.1\ncache_write = 1.25\noutput = 5\n')
+    price = find_price(openai_at("host", "m"), own)
+    assert price is not None
+    assert price.of_tokens(1_000_000, 0) == 1.25
+    assert price.of_tokens(1_000_000, 0, cached=1_000_000) == 0.1
+
+
 @pytest.mark.parametrize(
     ("day", "said"),
     [

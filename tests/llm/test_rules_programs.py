@@ -13,14 +13,14 @@ from bkrl.labelers.code import code_prompt
 from bkrl.labelers.material import WorldCard
 from bkrl.llm.rules import babyai, crafter
 from bkrl.potentials.sandbox import Sandbox, probation
-from bkrl.prompts import piece
+from bkrl.prompts import SHIPPED
 from bkrl.windows import Windows
 
 BABYAI = WorldCard("B", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
 CRAFTER = WorldCard("C", "crafter", ("noop", "move_left", "do"))
-LAYOUT = piece("layout_crafter", layout=layout)
+LAYOUT = SHIPPED.piece("layout_crafter", layout=layout)
 PROMPTS = {
-    "babyai": code_prompt(BABYAI, piece("layout_babyai"), 5, [])[0][1],
+    "babyai": code_prompt(BABYAI, SHIPPED.piece("layout_babyai"), 5, [])[0][1],
     "crafter": code_prompt(CRAFTER, LAYOUT, 5, [])[0][1],
 }
 PROGRAMS = {

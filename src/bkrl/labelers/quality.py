@@ -17,7 +17,7 @@ from bkrl.labelers.answers import Choice, Unparsed, parse_choice
 from bkrl.labelers.material import WorldCard, return_to_go, segment_text
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import KNOWLEDGE, answer
-from bkrl.prompts import render
+from bkrl.prompts import SHIPPED
 from bkrl.reporter import percent, percents
 
 Row = Mapping[str, Any]
@@ -92,7 +92,7 @@ def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
         return None
     a, b = (segment_text(dataset, segment) for segment in segments_of(row))
     try:
-        value = parse_choice(answer([text for _, text in render("pref", world=world, a=a, b=b)]))
+        value = parse_choice(answer([text for _, text in SHIPPED.render("pref", world=world, a=a, b=b)]))
     except Fault:  # captions in a language that it does not read
         return None
     return None if isinstance(value, Unparsed) else value

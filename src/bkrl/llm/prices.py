@@ -18,7 +18,7 @@ from typing import Any
 from bkrl.errors import InputError, UsageError
 from bkrl.llm.protocol import Reply, Request, Tier
 
-_FIELDS = {"model", "host", "input", "cached_input", "output", "batch", "flex", "as_of", "ends"}
+_FIELDS = {"model", "host", "input", "cached_input", "cache_write", "output", "batch", "flex", "as_of", "ends"}
 _OLD = timedelta(days=183)
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _MILLION = 1e6
@@ -40,11 +40,19 @@ class Price:
     source: str = ""
     as_of: date | None = None
     ends: date | None = None
+    cache_write: float = 0.0
+    """What a token costs that the provider writes to its prompt cache, where that is more than `input`. Replies do not
+    say which were, so all that were not read from it are reckoned so: an upper bound.
+    """
 
     def of_tokens(self, prompt: int, completion: int, cached: int = 0, tier: Tier = "default") -> float:
         """Dollars for so many tokens; `cached` is the part of `prompt` that was read from the provider's own cache."""
         cached = min(cached, prompt)
-        paid = (prompt - cached) * self.input + cached * self.cached_input + completion * self.output
+        paid = (
+            (prompt - cached) * max(self.input, self.cache_write)
+            + cached * self.cached_input
+            + completion * self.output
+        )
         return paid / _MILLION * self._share(tier)
 
     def of(self, reply: Reply) -> float | None:
@@ -168,6 +176,7 @@ def _entry(entry: Mapping[str, Any], source: str) -> tuple[str, str, Price]:
     numbers = {name: entry[name] for name in ("input", "output")}
     numbers["cached_input"] = entry.get("cached_input", entry["input"])
     numbers |= {name: entry.get(name, 1.0) for name in ("batch", "flex")}
+    numbers["cache_write"] = entry.get("cache_write", 0.0)
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
             raise ValueError(f"{name} must be a number of dollars, not {value!r}")

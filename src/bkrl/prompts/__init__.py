@@ -182,7 +182,6 @@ class Prompts:
 
 
 SHIPPED = Prompts()
-render, piece, fingerprint = SHIPPED.render, SHIPPED.piece, SHIPPED.fingerprint
 
 
 def open_prompts(choice: str | None) -> Prompts:
