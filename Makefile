@@ -16,7 +16,7 @@ help:
 	@echo "make lint        ruff and mypy; make format mends what can be mended"
 	@echo "make bench       the benchmarks, one JSON object each; QUICK=--quick shows only that they run"
 	@echo "make docs        docs/cli.md and docs/data.md from the code"
-	@echo "make results     docs/results.md and its pictures from the report runs in logs/ (REPORTS=...)"
+	@echo "make results     docs/results.md: the sections of the report runs in logs/ (REPORTS=...); others stay"
 	@echo "make samples     the shipped samples anew"
 	@echo "make clean       remove .venv and what was built; runs stay"
 	@echo "Another Python: make PYTHON=python3.12 ..."
@@ -67,9 +67,10 @@ samples: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
-# docs/results.md and its pictures from report runs, in this order.
+# The sections of these report runs in docs/results.md, and their pictures; other sections stay as they are.
 REPORTS ?= $(wildcard logs/reproduce/report logs/wide/report logs/defects/report)
 results: $(READY)
+	@test -n "$(REPORTS)" || { echo "There is no report run in logs/: bkrl reproduce, bkrl sweep wide --report and bkrl sweep defects --report make them; or name one: make results REPORTS=logs/x/report" >&2; exit 2; }
 	$(BIN)/bkrl export results $(REPORTS)
 
 clean:

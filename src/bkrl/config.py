@@ -346,6 +346,7 @@ class ReportConfig:
     ]
     out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
+    name: Annotated[str, Flag("short name for files made from it, as a study's  [default: words of the title]")] = ""
     threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8
     fresh: Fresh = False
 

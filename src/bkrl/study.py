@@ -156,11 +156,11 @@ def load_study(study: str, out: Path) -> Study:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The study file {study} is not TOML: {error}.") from None
-    return plan(document, out)
+    return plan(document, out, Path(study).stem)
 
 
-def plan(document: Mapping[str, Any], out: Path) -> Study:
-    """The cells of a study document, all under `out`; UsageError names what cannot be meant."""
+def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
+    """The cells of a study document, all under `out`; UsageError names what cannot be meant. `name`: of the study."""
     check_keys(document, _STUDY_KEYS, "A study")
     worlds = tables_of(document, "world", "A study")
     if not worlds:
@@ -174,7 +174,7 @@ def plan(document: Mapping[str, Any], out: Path) -> Study:
     if not isinstance(title, str) or not isinstance(minutes, (int, float)) or not isinstance(slurm, Mapping):
         raise UsageError("A study's title is text in quotes, its minutes a number, its slurm a [slurm] table.")
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
-    report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title))
+    report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name))
     return Study(title, float(minutes), tuple(cells), report, slurm)
 
 

@@ -168,6 +168,43 @@ def test_a_title_may_be_in_any_script(made: Path, tmp_path: Path):
         assert (tmp_path / unquote(name)).is_file(), name
 
 
+def test_a_section_is_replaced_and_all_others_stay(made: Path, tmp_path: Path):
+    page, images = tmp_path / "results.md", tmp_path / "images"
+    whole = written(made, tmp_path)
+    facts, _ = write_results([made / "two"], page, images)  # only one of its studies is at hand
+    assert facts["kept"] == ["Red | balls"]
+    assert page.read_text() == whole
+    page.write_text(whole.replace("### Cost", "### Price"))
+    write_results([made / "one"], page, images)
+    first, second = page.read_text().split("\n## Keys\n")
+    assert "### Cost" in first
+    assert "### Price" in second
+    assert whole.index("[Red | balls](#red--balls): No gain") < whole.index("[Keys](#keys): ") < whole.index("## Red")
+
+
+def test_a_page_of_others_is_not_overwritten(made: Path, tmp_path: Path):
+    page = tmp_path / "results.md"
+    for content in (b"# Mine\n", b"\xff\xfe"):
+        page.write_bytes(content)
+        with pytest.raises(InputError, match="did not make it; name another --out"):
+            write_results([made / "two"], page, tmp_path / "images")
+        assert page.read_bytes() == content
+
+
+def test_pictures_are_named_by_study_and_world(made: Path, tmp_path: Path):
+    runs = tuple(sorted((made / "b").iterdir()))
+    long = "Does background knowledge help in every single world of them all?"
+    for name, title in (("tiny", "x"), ("", long)):
+        report.run(ReportConfig(runs=runs, out=tmp_path / "r", title=title, name=name), Reporter())
+        write_results([tmp_path / "r"], tmp_path / "r.md", tmp_path / "images")
+    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == [
+        "does-background-knowledge-help-in-every-gotolocal-purplekey-s20-dark.png",
+        "does-background-knowledge-help-in-every-gotolocal-purplekey-s20.png",
+        "tiny-gotolocal-purplekey-s20-dark.png",
+        "tiny-gotolocal-purplekey-s20.png",
+    ]
+
+
 def test_a_folder_is_no_page(made: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="is a folder"):
         write_results([made / "two"], tmp_path, tmp_path / "images")
@@ -199,4 +236,9 @@ def test_wrong_input(made: Path, tmp_path: Path):
         write_results([], tmp_path / "r.md", tmp_path)
     with pytest.raises(UsageError, match="Two reports have the title"):
         write_results([made / "two", made / "two"], tmp_path / "r.md", tmp_path)
+    for name in ("x", "y"):
+        settings = ReportConfig(runs=(made / "b",), out=tmp_path / name, title=name, name="same")
+        report.run(settings, Reporter())
+    with pytest.raises(UsageError, match="Two reports have the name 'same'; give each its own with --name"):
+        write_results([tmp_path / "x", tmp_path / "y"], tmp_path / "r.md", tmp_path)
     assert run_command(["export", "results", str(made / "b" / "nothing")]) == 3

@@ -105,6 +105,11 @@ class Group:
         return self.alg.startswith("bk-") and not self.is_control and not (self.empty and self.form == "advice")
 
 
+def short_world(env_id: str) -> str:
+    """The name of a world without what many share: "GoToLocal-RedBall-S20" of BabyAI-Text-GoToLocal-RedBall-S20."""
+    return env_id.partition("-Text-")[2] or env_id
+
+
 def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
     """Groups in table order (baseline, methods, controls; worlds by name), and sentences about what was left out."""
     found = [without_repeats(group) for group in grouped(runs)]

@@ -14,23 +14,26 @@ from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, make_folder, read_json
 from bkrl.report.crossings import bounded
 from bkrl.report.curves import step_label
+from bkrl.report.groups import short_world
 from bkrl.report.html import figure
 from bkrl.report.page import RESULTS_FORMAT
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.reporter import duration, percent
 from bkrl.run import Run
 
+NAME_CHARS = 40
 INTRODUCTION = """# Results
 
 Made by `bkrl export results` from the report runs named below: every number, table and picture on this page comes out
-of run directories, and nothing is typed. How the numbers are worked out is said in [statistics.md](statistics.md), what
+of run directories. How the numbers are worked out is said in [statistics.md](statistics.md), what
 the forms of shaping keep in [method.md](method.md). Intervals are 95 %; n is the number of training runs (seeds × draws
 of labels); "× PPO's steps" below 1 is faster. Controls stand in italics.
 """
 
 
 def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dict[str, Any], list[str]]:
-    """Write the page and copy its pictures; one section for each report run, in the given order.
+    """Write the page and copy its pictures: one section for each report run. A section that the page has already is
+    replaced where it stands, new ones follow in the given order, and all others stay as they are.
 
     Returns what was written, and sentences about runs that are gone or were changed since a report was made.
 
@@ -43,24 +46,58 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
     if out.is_dir():
         raise UsageError(f"{out} is a folder; name a file with --out.")
     runs = [Run.open(path, "report") for path in reports]
-    titles = [_slug(str(run.config["config"]["title"])) for run in runs]
-    twice = sorted({title for title in titles if titles.count(title) > 1})
-    if twice:
-        raise UsageError(f"Two reports have the title '{twice[0]}'; give each its own with --title.")
-    sections, problems, pictures = [], [], []
-    for run, slug in zip(runs, titles, strict=True):
+    settings = [run.config["config"] for run in runs]
+    for what, given in (
+        ("title", [str(one["title"]) for one in settings]),
+        ("name", slugs := [_slug(str(one.get("name") or one["title"])) for one in settings]),
+    ):
+        if twice := sorted({one for one in given if given.count(one) > 1}):
+            raise UsageError(f"Two reports have the {what} '{twice[0]}'; give each its own with --{what}.")
+    before = _sections(out)
+    sections, problems, pictures = dict(before), [], []
+    for run, slug in zip(runs, slugs, strict=True):
         chain = follow([run.path])
         problems += chain.problems
         text, copied = _section(run, chain, slug, images, out.parent)
-        sections.append(text)
+        sections[text.partition("\n")[0]] = text
         pictures += copied
     make_folder(out.parent)
     make_folder(images)
     for target, source in pictures:
         atomic_write(target, source.read_bytes())
-    atomic_write(out, _without_machine(INTRODUCTION + "\n" + "\n".join(sections)))
-    facts = {"out": out.as_posix(), "reports": len(runs), "pictures": len(pictures)}
+    atomic_write(out, _without_machine(_page(sections)))
+    made = {f"## {_text(str(one['title']))}" for one in settings}
+    kept = [heading.removeprefix("## ") for heading in before if heading not in made]
+    facts = {"out": out.as_posix(), "reports": len(runs), "pictures": len(pictures), "kept": kept}
     return facts, problems
+
+
+def _page(sections: Mapping[str, str]) -> str:
+    """The whole page: what it is, what each section says in a sentence, the sections."""
+    told = []
+    for heading, text in sections.items():
+        title, said = heading.removeprefix("## "), re.search(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
+        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub makes them
+        told.append(f"* [{title}](#{anchor}): {said.group(1) if said else ''}")
+    return "\n".join([INTRODUCTION, "In short:", "", *told, "", *sections.values()])
+
+
+def _sections(page: Path) -> dict[str, str]:
+    """The sections of a page that was written before, by their headings; none where there is no page.
+
+    Raises:
+        InputError: the file there is no page of this command.
+    """
+    if not page.exists():
+        return {}
+    try:
+        text = page.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    if not head.startswith("# Results\n"):
+        raise InputError(f"{page} is there already, and `bkrl export results` did not make it; name another --out.")
+    return {one.partition("\n")[0]: one.rstrip("\n") + "\n" for one in sections}
 
 
 def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tuple[str, list[tuple[Path, Path]]]:
@@ -72,7 +109,8 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         )
     timings = read_json(run.file("timings.json"))["timings"]
     lines = [f"## {_text(results['title'])}", "", f"**{_text(results['headline'])}**", ""]
-    lines += ["Made with", "", "```sh", *_commands(chain), "```", "", _counts(chain, run), ""]
+    lines += [*_glance(results), "", "<details><summary>Made with</summary>", ""]
+    lines += ["```sh", *_commands(chain), "```", "", _counts(chain, run), "", "</details>", ""]
     if chain.problems:
         lines += ["Not as it was when the report was made:", "", *(f"* {_text(one)}" for one in chain.problems), ""]
     lines += ["### What the numbers say", ""]
@@ -82,7 +120,7 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         lines += [f"### {_text(world['env'])}", ""]
         lines += [text for text in (world["solved"] and f"Success: {_text(world['solved'])}", "") if text is not None]
         light, dark = f"curves-{world['env']}.png", f"curves-{world['env']}-dark.png"
-        names = [f"{slug}-{world['env'].lower()}{end}.png" for end in ("", "-dark")]
+        names = [f"{slug}-{_slug(short_world(world['env']))}{end}.png" for end in ("", "-dark")]
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
         where = Path(os.path.relpath(images, page)).as_posix()  # as the page finds them
         links = [quote(f"{where}/{name}") for name in names]  # a srcset is split at spaces
@@ -105,6 +143,22 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
     )
     lines += ["", "### Cost", "", *_costs(results["costs"], timings), ""]
     return "\n".join(lines), copied
+
+
+def _glance(results: Mapping[str, Any]) -> list[str]:
+    """Each method in each world: × PPO's steps, and what may be said of it."""
+    cells: dict[str, dict[str, str]] = {}
+    for world in results["worlds"]:
+        for row in world["rows"]:
+            label = f"_{_text(row['label'])}_" if row["control"] else f"**{_text(row['label'])}**"
+            if not row["baseline"]:
+                cells.setdefault(label, {})[world["env"]] = f"{_ratio(row['ratio'])}<br>{row['verdict'] or '–'}"
+    if not cells:
+        return []
+    envs = [world["env"] for world in results["worlds"]]
+    ordered = sorted(cells, key=lambda label: label.startswith("_"))
+    rows = [[label, *(cells[label].get(env, "–") for env in envs)] for label in ordered]
+    return ["× PPO's steps:", "", *_table(["", *map(short_world, envs)], rows)]
 
 
 def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
@@ -272,12 +326,17 @@ def _text(text: str) -> str:
     return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
 
 
-def _slug(title: str) -> str:
-    """A title as part of a file's name."""
-    words = re.findall(r"[^\W_]+", title.lower())
+def _slug(name: str) -> str:
+    """A name as part of a file's name: whole words, as many as fit."""
+    words = re.findall(r"[^\W_]+", name.lower())
     if not words:
-        raise InputError(f"The title '{title}' holds no letter or digit; make the report again with another --title.")
-    return "-".join(words)[:40].strip("-")
+        raise InputError(f"The name '{name}' holds no letter or digit; make the report again with another --name.")
+    fitting = [words[0][:NAME_CHARS]]
+    for word in words[1:]:
+        if len("-".join([*fitting, word])) > NAME_CHARS:
+            break
+        fitting.append(word)
+    return "-".join(fitting)
 
 
 def _without_machine(text: str) -> str:

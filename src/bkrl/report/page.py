@@ -15,7 +15,7 @@ from bkrl.report.costs import costs, timings
 from bkrl.report.evaluations import about, evaluated, evaluation, labels_of
 from bkrl.report.figures import figures_of, styles_of
 from bkrl.report.forms import forms_of
-from bkrl.report.groups import Trained
+from bkrl.report.groups import Trained, short_world
 from bkrl.report.labels_page import quality_section
 from bkrl.report.lineage import anchor, node_values, software, tree
 from bkrl.report.potentials import STAGE as WORTH
@@ -162,8 +162,7 @@ def _glance(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     ordered = sorted(rows.items(), key=lambda item: (item[1][0].group.is_control, item[0]))
     return {
         "worlds": [
-            {"name": comparison.env.partition("-Text-")[2] or comparison.env, "anchor": f"world-{i}"}
-            for i, comparison in enumerate(comparisons)
+            {"name": short_world(comparison.env), "anchor": f"world-{i}"} for i, comparison in enumerate(comparisons)
         ],
         "rows": [
             {
