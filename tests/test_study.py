@@ -1,9 +1,13 @@
 """The study file: what its tables mean, what is shared, and what is refused before anything runs."""
 
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from bkrl.cli import run_command
+from bkrl.envs import world
 from bkrl.errors import InputError, UsageError
 from bkrl.executors import shell
 from bkrl.study import load_study, plan, presets
@@ -316,3 +320,24 @@ def test_what_a_study_says_of_itself_is_checked_too(tmp_path):
             study(line + WORLD + 'algs = ["ppo"]', tmp_path)
     with pytest.raises(UsageError, match="at least one"):
         study("", tmp_path)
+
+
+@pytest.mark.parametrize("stage", ["collect", "train_rs", "evaluate"])
+def test_a_world_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsys, stage):
+    name = "BabyAI-Text-GoToLocal-RedBal-S20"
+    text = WORLD + f'algs = ["ppo"]\nvariants = ["code"]\n[world.{stage}]\nenv = "{name}"\n'
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(UsageError, match=rf"{stage} in .*'{name}'\. Did you mean 'BabyAI-Text-GoToLocal-RedBall-S20'"):
+        load_study(str(tmp_path / "s.toml"), tmp_path)
+    for flags in (["--dry-run"], ["--executor", "print"], []):
+        assert run_command(["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), *flags]) == 2
+        assert "Did you mean" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_worlds_that_docs_name_exist():
+    text = Path("docs/studies.md").read_text()
+    named = set(re.findall(r'env = "([^"]+)"', text))
+    assert len(named) > 2
+    for env in named:
+        world(env)

@@ -20,7 +20,7 @@ import pytest
 
 from bkrl import cli, console, sweep
 from bkrl.cli import run_command
-from bkrl.config import SweepConfig
+from bkrl.config import ReportConfig, SweepConfig
 from bkrl.dataset import DatasetWriter
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.executors import local, open_executor, shell
@@ -231,7 +231,7 @@ def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_p
 BROKEN = TOY.replace("steps = 512\n", "steps = 512\nint_coef = 0\n")
 
 
-def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tmp_path, monkeypatch):
+def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tmp_path, monkeypatch, capsys):
     outcome, _ = do(tmp_path, monkeypatch, BROKEN)
     assert list(outcome.failed) == ["chain/data"]
     assert "paid for nothing" in outcome.failed["chain/data"]
@@ -243,6 +243,9 @@ def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tm
     assert again == outcome
     rows = sweep.listed(load_study("toy.toml", OUT).cells, OUT)
     assert rows[0][3].startswith("failed: With --ext-coef 0")
+    capsys.readouterr()
+    assert run_command(["sweep", "toy.toml", "--out", str(OUT)]) == 1
+    assert "1 run failed; --retry-failed tries again." in capsys.readouterr().err
     # Mended, and asked to try again.
     outcome, order = do(tmp_path, monkeypatch, only="chain/label*", retry_failed=True)
     assert order == ["chain/data", "chain/label-pref"]
@@ -747,3 +750,14 @@ def test_a_pipe_gets_a_line_for_each_run_that_ends(capsys):
         show([Line("a", "running"), Line("b", "done")], "x")
         show([Line("a", "failed", note="because"), Line("b", "done")], "2/2")
     assert capsys.readouterr().err == "a: failed, 0.0 s, because\n2/2\n"
+
+
+def test_a_sweep_with_a_report_names_it_and_its_headline(tmp_path, monkeypatch, capsys):
+    made = Run.renew(tmp_path / "report", stage="report", config=ReportConfig(runs=()))
+    made.finish([], headline="It helped.", report=tmp_path / "report" / "report.html")
+    monkeypatch.setattr(sweep, "run", lambda *_: sweep.Outcome(tmp_path, ["a"], {}, [], made))
+    assert run_command(["sweep", "smoke", "--report"]) == 0
+    told = "".join(capsys.readouterr().out.split())
+    assert "".join(str(tmp_path / "report" / "report.html").split()) in told
+    assert "Ithelped." in told
+    assert "1rundone" in told

@@ -156,7 +156,9 @@ def load_study(study: str, out: Path) -> Study:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The study file {study} is not TOML: {error}.") from None
-    return plan(document, out, Path(study).stem)
+    planned = plan(document, out, Path(study).stem)
+    _check_worlds(planned.cells)
+    return planned
 
 
 def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
@@ -176,6 +178,18 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
     report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name))
     return Study(title, float(minutes), tuple(cells), report, slurm)
+
+
+def _check_worlds(cells: Sequence[Cell]) -> None:
+    """UsageError for the first cell whose world does not exist, before anything runs."""
+    from bkrl.envs import world  # only now: a study that cannot be meant is refused without loading the worlds
+
+    asked = {env: cell for cell in reversed(cells) if (env := getattr(cell.config, "env", None))}
+    for env, cell in asked.items():
+        try:
+            world(env)
+        except UsageError as problem:
+            raise UsageError(f"{cell.stage} in {cell.run_dir}: {problem}") from None
 
 
 @dataclass(frozen=True)

@@ -106,12 +106,17 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
     return outcome
 
 
+def runs(n: int) -> str:
+    """So many runs, in words."""
+    return f"{n} run{'' if n == 1 else 's'}"
+
+
 def told(outcome: Outcome) -> str:
     """What went wrong, in sentences."""
     reasons = [f"{outcome.out / name}: {reason}" for name, reason in outcome.failed.items()]
     blocked = f" {len(outcome.blocked)} more need those." if outcome.blocked else ""
     total = len(outcome.done) + len(outcome.failed) + len(outcome.blocked)
-    return f"{len(outcome.failed)} of {total} runs failed: {' '.join(reasons)}{blocked}"
+    return f"{len(outcome.failed)} of {runs(total)} failed: {' '.join(reasons)}{blocked}"
 
 
 def name_of(cell: Cell, out: Path) -> str:
@@ -187,7 +192,7 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
         done = sum((cell.run_dir / "manifest.json").exists() for cell in part)
         steps = sum(cell.steps for cell in part)
         told = f", {steps:,} environment steps" if steps else ""
-        reporter.say(f"  {title}: {len(part)} runs{told}" + (f" ({done} done already)" if done else ""))
+        reporter.say(f"  {title}: {runs(len(part))}{told}" + (f" ({done} done already)" if done else ""))
     everything = sum(cell.steps for cell in study.training)
     left = sum(c.steps for c in cells if c.stage == "train_rs" and not (c.run_dir / "manifest.json").exists())
     if left and jobs and study.minutes:

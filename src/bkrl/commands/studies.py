@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from bkrl import console
+from bkrl.commands.shown import show_run
 from bkrl.config import SweepConfig, WatchConfig
 from bkrl.errors import RunFailed
 from bkrl.options import command
@@ -44,9 +45,11 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
     else:
         rows: list[tuple[str, str]] = list(outcome.failed.items())
         rows += [(name, "needs one that failed") for name in outcome.blocked]
-        console.print_table("", ("", ""), [(str(outcome.out), f"{len(outcome.done)} runs done"), *rows])
+        console.print_table("", ("", ""), [(str(outcome.out), f"{sweep.runs(len(outcome.done))} done"), *rows])
+        if outcome.report is not None:
+            show_run(outcome.report, False)
     if outcome.failed:
-        raise RunFailed(f"{len(outcome.failed)} runs failed; --retry-failed tries them again.")
+        raise RunFailed(f"{sweep.runs(len(outcome.failed))} failed; --retry-failed tries again.")
 
 
 def watch(settings: WatchConfig, as_json: bool) -> None:
