@@ -48,20 +48,51 @@ class Repeats:
         return self.origins[first:last]
 
 
+class Seen:
+    """The distinct rows (*obs_shape) uint8 met so far, at most `room` of them; with more it begins anew."""
+
+    def __init__(self, obs_shape: tuple[int, ...], room: int) -> None:
+        size = int(np.prod(obs_shape))
+        self.room = room
+        self.count = 0
+        self._kept = np.zeros((room, -(-size // 8)), np.uint64)
+        self._table = _table(room)
+
+    def add(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For (B, *obs_shape) rows, B at most `room`: the place of each (B,), and which of them are new (U,).
+
+        Places count upwards from 0 in the order in which distinct rows are first met, so those of the new ones are the
+        last U before `count`.
+        """
+        if self.count + len(rows) > self.room:
+            self._table.fill(-1)
+            self.count = 0
+        places, new = np.empty((2, len(rows)), np.int64)
+        found = _keep(_words(rows), self._kept, self.count, self._table, places, new)
+        self.count += found
+        return places, new[:found]
+
+
 def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For (M, ...) rows: where each distinct one is first seen (U,), increasing, and for every row its place among them
     (M,).  Rows are compared whole, byte by byte.
     """
+    count = len(rows)
+    origins = np.empty(count, np.int64)
+    _find(_words(rows), 0, count, _table(count), origins)
+    new = origins == np.arange(count)
+    return np.flatnonzero(new), (np.cumsum(new) - 1)[origins]
+
+
+def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """(M, W): each row's bytes as whole words, the last one filled up with zeros."""
     count = len(rows)
     flat = np.ascontiguousarray(rows).reshape(count, -1).view(np.uint8) if count else np.zeros((0, 8), np.uint8)
     if flat.shape[1] % 8:
         padded = np.zeros((count, -(-flat.shape[1] // 8) * 8), np.uint8)
         padded[:, : flat.shape[1]] = flat
         flat = padded
-    origins = np.empty(count, np.int64)
-    _find(flat.view(np.uint64), 0, count, _table(count), origins)
-    new = origins == np.arange(count)
-    return np.flatnonzero(new), (np.cumsum(new) - 1)[origins]
+    return flat.view(np.uint64)
 
 
 def _table(rows: int) -> NDArray[np.int64]:
@@ -71,25 +102,48 @@ def _table(rows: int) -> NDArray[np.int64]:
 
 @kernel
 def _find(rows, first, last, table, origins):  # type: ignore[no-untyped-def]
-    """Open addressing with linear probing; rows are compared whole, so a collision of hashes is no repeat."""
-    mask = table.size - 1
+    """For each row the place of the first like it."""
     for i in range(first, last):
-        hashed = np.uint64(14695981039346656037)
+        slot = _slot(rows, i, rows, table)
+        if table[slot] < 0:
+            table[slot] = i
+        origins[i] = table[slot]
+
+
+@kernel
+def _keep(rows, kept, count, table, places, new):  # type: ignore[no-untyped-def]
+    """For each row its place among those kept, `count` of which are there. New ones are kept too: which, how many."""
+    found = 0
+    for i in range(rows.shape[0]):
+        slot = _slot(rows, i, kept, table)
+        if table[slot] < 0:
+            kept[count + found] = rows[i]
+            table[slot] = count + found
+            new[found] = i
+            found += 1
+        places[i] = table[slot]
+    return found
+
+
+@kernel
+def _slot(rows, i, kept, table):  # type: ignore[no-untyped-def]
+    """Where in the table the number of a kept row like rows[i] stands, or has its free place.
+
+    Open addressing with linear probing; rows are compared whole, so a collision of hashes is no repeat.
+    """
+    mask = table.size - 1
+    hashed = np.uint64(14695981039346656037)
+    for j in range(rows.shape[1]):
+        hashed = (hashed ^ np.uint64(rows[i, j])) * np.uint64(1099511628211)
+        hashed ^= hashed >> np.uint64(29)
+    slot = np.int64(hashed & np.uint64(mask))
+    while table[slot] >= 0:
+        same = True
         for j in range(rows.shape[1]):
-            hashed = (hashed ^ np.uint64(rows[i, j])) * np.uint64(1099511628211)
-            hashed ^= hashed >> np.uint64(29)
-        slot = np.int64(hashed & np.uint64(mask))
-        while True:
-            origin = table[slot]
-            if origin < 0:
-                table[slot] = origins[i] = i
+            if kept[table[slot], j] != rows[i, j]:
+                same = False
                 break
-            same = True
-            for j in range(rows.shape[1]):
-                if rows[origin, j] != rows[i, j]:
-                    same = False
-                    break
-            if same:
-                origins[i] = origin
-                break
-            slot = (slot + 1) & mask
+        if same:
+            break
+        slot = (slot + 1) & mask
+    return slot

@@ -14,8 +14,8 @@ from bkrl.envs import make_vec
 from bkrl.errors import InputError
 from bkrl.report.statistics import wilson_interval
 from bkrl.reporter import Reporter
-from bkrl.rl.play import play
-from bkrl.rl.policy import Policy
+from bkrl.rl.play import Start, play
+from bkrl.rl.policy import Policy, network_for
 from bkrl.stages import train_rs
 from bkrl.stages.evaluate import run
 
@@ -62,6 +62,45 @@ def test_every_episode_counts_whatever_the_number_of_worlds(policy: Path, greedy
     assert [e.seed for e in few] == list(range(3, 15))
     assert ended == sorted(ended)
     assert ended[-1] == 12
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_views_seen_before_are_not_looked_at_again(policy: Path, greedy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Policy.load(policy).network
+    asked: list[int] = []
+    forward = network.forward
+    monkeypatch.setattr(network, "forward", lambda views: (asked.append(len(views)), forward(views))[1])
+
+    def played() -> list[tuple[int, int, bool, float]]:
+        asked.clear()
+        episodes = play(network, make_vec("Toy-Grid", 40), 60, seed=3, greedy=greedy)
+        return [(e.seed, e.length, e.success, e.episode_return) for e in episodes]
+
+    once, looked = played(), sum(asked)
+    monkeypatch.setattr("bkrl.rl.play._KEPT_BYTES", 0)  # room for what a few steps show: forgotten again and again
+    assert played() == once
+    monkeypatch.setattr("bkrl.rl.play._FEW", 1000)  # every view of every step
+    assert played() == once
+    assert looked < sum(asked) / 2
+
+
+@pytest.mark.parametrize("env_id", ["BabyAI-Text-GoToLocal-RedBall-S20", "Crafter-Text-PlaceCraftingTable", "Toy-Grid"])
+def test_worlds_laid_out_once_begin_the_same_episodes_again(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = make_vec(env_id, 6)
+    laid_out: list[object] = []
+    reset = envs.reset
+    monkeypatch.setattr(envs, "reset", lambda **how: (laid_out.append(how["seed"]), reset(**how))[1])
+    network = network_for("compact", envs, "symbolic", 1, seed=1)
+    start = Start(envs)
+
+    def played(seed: int, start: Start | None) -> list[bytes]:
+        episodes = play(network, envs, 9, seed=seed, keep=True, start=start)
+        return [e.observations.tobytes() + e.actions.tobytes() + e.mission.encode() for e in episodes]
+
+    plain = [played(seed, None) for seed in (3, 50)]
+    laid_out.clear()
+    assert [played(seed, start) for seed in (3, 3, 50, 3, 3)] == [plain[0], plain[0], plain[1], plain[0], plain[0]]
+    assert [seed for seed in laid_out if isinstance(seed, int)] == [3, 50, 3]
 
 
 def test_kept_episodes_are_whole(policy: Path) -> None:

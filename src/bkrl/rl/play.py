@@ -6,13 +6,16 @@ Every episode has a seed of its own and is played to its end; none is left out b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import Obs, WorldVectorEnv
+from bkrl.repeats import Seen
 from bkrl.rl.networks import ActorCritic
 from bkrl.rng import derive_seed
 
@@ -20,6 +23,12 @@ MOST_AT_ONCE = 128
 """So many episodes are worth playing side by side: a step of all costs little more than a step of a few."""
 
 _NOISE_STEPS = 32
+
+_FEW = 16
+"""The last bits of a row's logits depend on how many rows are computed with it, if those are fewer than this."""
+
+_KEPT_BYTES = 2**25
+"""Views that are kept to be told from new ones."""
 
 
 @dataclass
@@ -48,6 +57,26 @@ class Episode:
     frames: list[NDArray[np.uint8]] = field(default_factory=list)
 
 
+class Start:
+    """How worlds begin the episodes of a seed: laid out once, and put back when the same seed is asked for again."""
+
+    def __init__(self, envs: WorldVectorEnv) -> None:
+        self.envs = envs
+        self.seed: int | None = None
+        self.state: dict[str, NDArray[Any]] = {}
+        self.observations: Obs = None
+
+    def __call__(self, seed: int) -> Obs:
+        """`envs.reset(seed=seed)`, but for the observations, which are to be left as they are."""
+        if seed == self.seed:
+            self.envs.restore(self.state)
+            return self.observations
+        self.observations, _ = self.envs.reset(seed=seed)
+        with suppress(NotImplementedError):  # worlds that cannot be saved are laid out each time
+            self.state, self.seed = self.envs.snapshot(), seed
+        return self.observations
+
+
 @torch.no_grad()
 def play(
     network: ActorCritic,
@@ -59,6 +88,7 @@ def play(
     keep: bool = False,
     frames: int = 0,
     view: str = "symbolic",
+    start: Start | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> Iterator[Episode]:
     """Play `episodes` episodes, seeded `seed`, `seed` + 1, …, and yield them in that order.
@@ -73,10 +103,11 @@ def play(
         keep: keep observations, actions and rewards.
         frames: keep pictures of the first so many episodes.
         view: the key of the observation the policy sees, where observations are dicts.
+        start: begins the first episodes, if several calls play the same ones in these worlds.
         tick: called with the number of episodes that have ended so far.
     """
     N = envs.num_envs
-    device = next(network.parameters()).device
+    look = _Look(network)
     noise = None if greedy else _Noise(N, int(envs.single_action_space.n))  # type: ignore[attr-defined]
     running: dict[int, Episode] = {}
     tapes: dict[int, _Tape] = {}
@@ -93,18 +124,18 @@ def play(
         if seed + episodes - 1 in seeds.values():  # the last to begin
             envs.rest(np.ones(N, bool))
 
-    raw, _ = envs.reset(seed=seed)
+    raw = envs.reset(seed=seed)[0] if start is None else start(seed)
     begin({i: seed + i for i in range(min(N, episodes))})
     begun = len(running)
-    told = given = 0
+    given = 0
+    worlds = np.fromiter(running, np.int64)
     while running:
-        worlds = np.fromiter(running, np.int64, len(running))
         seen = raw[view] if isinstance(raw, dict) else raw
-        logits = network(torch.from_numpy(seen[worlds]).to(device))[0]
+        logits = look(seen[worlds])
         if noise is not None:
-            logits = logits + noise.next(worlds).to(device)
+            logits = logits + noise.next(worlds)
         actions = np.zeros(N, np.int64)
-        actions[worlds] = logits.argmax(1).cpu().numpy()
+        actions[worlds] = logits.argmax(1)
         for i, episode in running.items() if frames else ():
             if episode.seed - seed < frames:
                 episode.frames.append(envs.frame(i))
@@ -112,8 +143,11 @@ def play(
         raw, rewards, terminated, truncated, infos = envs.step(actions)
         for i, tape in tapes.items():
             tape.add(symbols[i], actions[i], rewards[i])
+        ended = (terminated | truncated)[worlds]
+        if not ended.any():
+            continue
         next_seeds: dict[int, int] = {}
-        for i in worlds[(terminated | truncated)[worlds]].tolist():
+        for i in worlds[ended].tolist():
             episode = running.pop(i)
             episode.terminated, episode.truncated = bool(terminated[i]), bool(truncated[i])
             episode.success = bool(infos["success"][i])
@@ -133,12 +167,43 @@ def play(
                 options={"reset_mask": mask},
             )
             begin(next_seeds)
-        if tick is not None and begun - len(running) > told:
-            told = begun - len(running)
-            tick(told)
+        worlds = np.fromiter(running, np.int64, len(running))
+        if tick is not None:
+            tick(begun - len(running))
         while seed + given in waiting:
             yield waiting.pop(seed + given)
             given += 1
+
+
+class _Look:
+    """What a policy that stands still says of views, on a processor each distinct one looked at once.
+
+    A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
+    company.
+    """
+
+    def __init__(self, network: ActorCritic) -> None:
+        self.network = network
+        self.device = next(network.parameters()).device
+        self.seen: Seen | None = None
+        self.said = np.zeros((0, 0), np.float32)
+
+    def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(B, A) logits of (B, *obs_shape) views."""
+        if len(views) < _FEW or self.device.type != "cpu":
+            return self._ask(views)
+        if self.seen is None:
+            self.seen = Seen(views.shape[1:], max(4 * len(views), _KEPT_BYTES // views[0].size))
+        places, new = self.seen.add(views)
+        if len(new):
+            said = self._ask(views[np.resize(new, max(len(new), _FEW))])[: len(new)]
+            if not len(self.said):
+                self.said = np.zeros((self.seen.room, said.shape[1]), np.float32)
+            self.said[self.seen.count - len(new) : self.seen.count] = said
+        return self.said[places]
+
+    def _ask(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.network(torch.from_numpy(views).to(self.device))[0].cpu().numpy()
 
 
 class _Noise:
@@ -147,6 +212,7 @@ class _Noise:
     def __init__(self, num_envs: int, num_actions: int) -> None:
         self.generators = [torch.Generator() for _ in range(num_envs)]
         self.ahead = torch.zeros(num_envs, _NOISE_STEPS, num_actions)
+        self.drawn = self.ahead.numpy()  # the same memory
         self.used = np.zeros(num_envs, np.int64)
 
     def begin(self, world: int, seed: int) -> None:
@@ -154,14 +220,15 @@ class _Noise:
         self.generators[world].manual_seed(derive_seed(seed, "actions"))
         self.used[world] = _NOISE_STEPS
 
-    def next(self, worlds: NDArray[np.int64]) -> torch.Tensor:
+    def next(self, worlds: NDArray[np.int64]) -> NDArray[np.float32]:
         """(B, A) noise for the next action in each of the worlds (B,)."""
-        for world in worlds[self.used[worlds] == _NOISE_STEPS].tolist():
+        used = self.used[worlds]
+        for world in worlds[used == _NOISE_STEPS].tolist():
             self.ahead[world].exponential_(generator=self.generators[world]).log_().neg_()
             self.used[world] = 0
-        noise = self.ahead[torch.from_numpy(worlds), torch.from_numpy(self.used[worlds])]
-        self.used[worlds] += 1
-        return noise
+        used %= _NOISE_STEPS
+        self.used[worlds] = used + 1
+        return self.drawn[worlds, used]
 
 
 class _Tape:

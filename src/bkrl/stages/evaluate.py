@@ -17,7 +17,7 @@ from bkrl.files import atomic_write, to_json
 from bkrl.jit import announced
 from bkrl.report.statistics import t_interval, wilson_interval
 from bkrl.reporter import Reporter, percent, percents
-from bkrl.rl.play import MOST_AT_ONCE, Episode, play
+from bkrl.rl.play import MOST_AT_ONCE, Episode, Start, play
 from bkrl.rl.policy import Policy, options_of_view
 from bkrl.run import Run
 from bkrl.stages import to_do
@@ -64,6 +64,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         "modes": {},
     }
     outputs = ["evaluation.json"]
+    start = Start(envs)  # greedy or not, the episodes are the same
     with reporter.progress("evaluate", len(modes) * config.episodes, "episodes") as update:
         for number, mode in enumerate(modes):
             done = number * config.episodes
@@ -76,6 +77,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
                     greedy=mode == "greedy",
                     frames=config.gifs,
                     view=policy.view,
+                    start=start,
                     tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
                 )
             )

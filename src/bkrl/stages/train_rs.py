@@ -31,7 +31,7 @@ from bkrl.reporter import Reporter
 from bkrl.rl.hardware import choose
 from bkrl.rl.networks import ActorCritic
 from bkrl.rl.networks.advised import Advised
-from bkrl.rl.play import MOST_AT_ONCE, play, summarise
+from bkrl.rl.play import MOST_AT_ONCE, Start, play, summarise
 from bkrl.rl.policy import Policy, network_for, observation_options, take_weights
 from bkrl.rl.ppo import PPO
 from bkrl.rl.rnd import RND
@@ -145,12 +145,13 @@ def _train(
 ) -> Run:
     ppo, policy, judged = made
     network = ppo.network
+    start = Start(judged)
 
     def judge(number: int, step: int) -> float:
         del number
         network.at_step(step)
         scores = evaluate(
-            policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy
+            policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy, start
         )
         if isinstance(network, Advised):
             scores["shaping/advice_weight"] = network.now
@@ -207,7 +208,12 @@ def _train(
 
 
 def evaluate(
-    policy: Policy, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False
+    policy: Policy,
+    envs: WorldVectorEnv,
+    episodes: int,
+    seed: int,
+    also_greedy: bool = False,
+    start: Start | None = None,
 ) -> dict[str, float]:
     """Success rate, return and length on seeded episodes, of the sampled policy and, if asked, of the greedy one.
 
@@ -216,7 +222,7 @@ def evaluate(
     scores: dict[str, float] = {}
     kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
     for prefix, greedy in kinds:
-        played = list(play(policy.network, envs, episodes, seed=seed, greedy=greedy, view=policy.view))
+        played = list(play(policy.network, envs, episodes, seed=seed, greedy=greedy, view=policy.view, start=start))
         scores |= summarise(played, prefix)
     return scores
 

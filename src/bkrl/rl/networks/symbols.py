@@ -132,10 +132,20 @@ class SymbolLayer(nn.Module):
         nn.init.orthogonal_(self.weight, math.sqrt(2), generator=generator)
         nn.init.zeros_(self.bias)
 
-    @torch.compiler.disable  # the kernel is compiled already, and torch cannot look into it
     def forward(self, observations: Tensor) -> Tensor:
+        # The kernel is compiled already, and torch cannot look into it. A decorated `forward` would cost as much as an
+        # acting step's matrix product, compiled or not.
+        return self._outside_graphs(observations) if torch.compiler.is_compiling() else self._rows_added(observations)
+
+    @torch.compiler.disable
+    def _outside_graphs(self, observations: Tensor) -> Tensor:
+        return self._rows_added(observations)
+
+    def _rows_added(self, observations: Tensor) -> Tensor:
         entries = self._entries(observations)
         if entries.device.type == "cpu" and self.weight.dtype == torch.float32:
+            if not torch.is_grad_enabled():
+                return _row_sum(self.weight, self.bias, entries.contiguous(), self._numpy)
             return _RowSum.apply(self.weight, self.bias, entries, self._numpy)
         return self.one_hot(entries) @ self.weight + self.bias
 
@@ -161,8 +171,7 @@ class _RowSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor, entries: Tensor, tables: tuple[Any, Any, Any]) -> Tensor:
         entries = entries.contiguous()
-        out = bias.detach().expand(len(entries), -1).clone()  # always new memory: the rows are added in place
-        _add_rows(weight.detach().numpy(), entries.numpy(), *tables, out.numpy())
+        out = _row_sum(weight, bias, entries, tables)
         ctx.save_for_backward(entries)
         ctx.tables, ctx.shape = tables, weight.shape
         return out
@@ -175,6 +184,12 @@ class _RowSum(torch.autograd.Function):
         rows, weights, gate = ctx.tables
         _add_gradients(weight.numpy(), entries.numpy(), rows, weights, gate, gradient.numpy())
         return weight, gradient.sum(0), None, None
+
+
+def _row_sum(weight: Tensor, bias: Tensor, entries: Tensor, tables: tuple[Any, Any, Any]) -> Tensor:
+    out = bias.detach().expand(len(entries), -1).clone()  # always new memory: the rows are added in place
+    _add_rows(weight.detach().numpy(), entries.numpy(), *tables, out.numpy())
+    return out
 
 
 @kernel
