@@ -265,7 +265,11 @@ class TrainRsConfig:
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
     shaping: Annotated[
         Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
-        Flag("how a bk- algorithm uses its potential; each form's guarantee: docs/potentials.md"),
+        Flag(
+            "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
+            "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
+            "guarantee and its risk"
+        ),
     ] = "pbrs"
     shaping_coef: Annotated[
         float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0)

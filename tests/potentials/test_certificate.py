@@ -85,7 +85,7 @@ def test_the_certificate_of_a_sound_potential_holds(dataset):
     assert {check.name for check in found.checks} == {
         "telescoping", "policies", "constant", "worlds", "finite", "batches", "present", "units",
     }  # fmt: skip
-    assert found.summary() == "8 of 8 checks hold"
+    assert found.summary() == "8 of 8 checks of form hold"
     assert found.to_json()["passed"] is True
 
 
@@ -220,7 +220,7 @@ def test_what_is_not_a_number_passes_no_sum(rollouts):
 def test_checks_that_a_flat_potential_cannot_be_put_to_are_named(dataset):
     found = certify(Faulty(lambda windows, phi: np.zeros_like(phi)), dataset, worlds=4, steps=20)
     assert found.passed
-    assert found.summary() == "6 of 6 checks hold (not applicable: present, units)"
+    assert found.summary() == "6 of 6 checks of form hold (not applicable: present, units)"
     assert "one value" in found.to_json()["not_applicable"]["units"]
 
 

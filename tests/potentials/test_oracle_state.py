@@ -127,7 +127,7 @@ def test_the_certificate_holds_and_says_what_it_could_not_check():
     found = certify(oracle(), seed=2)
     assert found.passed
     assert {check.name for check in found.checks} == {"telescoping", "policies", "constant", "worlds", "finite"}
-    assert found.summary() == "5 of 5 checks hold (not applicable: batches, present, units)"
+    assert found.summary() == "5 of 5 checks of form hold (not applicable: batches, present, units)"
     assert "no windows" in found.to_json()["not_applicable"]["present"]
 
 

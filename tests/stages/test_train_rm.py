@@ -219,7 +219,7 @@ def test_a_potential_that_orders_badly_is_warned_of_and_the_certificate_is_no_pr
     assert f"warning: {warning}" in said.lines
     [certificate] = [line for line in said.lines if line.startswith("Certificate: ")]
     assert "checks of form" in certificate
-    assert "not of quality" in certificate
+    assert "not for quality" in certificate
     control = TrainRmConfig(labels=upside_down, out=tmp_path / "random", control="random")
     assert not [one for one in run(control, Said()).facts.get("warnings", []) if "mislead" in one]
 

@@ -59,9 +59,9 @@ class Certificate:
         return all(check.passed for check in self.checks)
 
     def summary(self) -> str:
-        """One clause: how many hold, which do not, and which do not apply."""
+        """One clause: how many hold, which do not, and which do not apply. Checks of form are no praise."""
         failed = [check.name for check in self.checks if not check.passed]
-        holds = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks hold"
+        holds = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks of form hold"
         holds += f", not {', '.join(failed)}" if failed else ""
         return holds + (f" (not applicable: {', '.join(self.not_applicable)})" if self.not_applicable else "")
 

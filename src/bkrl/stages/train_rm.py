@@ -132,8 +132,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         if not check.passed:
             reporter.warn(f"Certificate: {check.name} fails: {check.detail}.")
     reporter.say(
-        f"Certificate: {certificate.summary()}. They are checks of form (one fixed, finite function whose shaping is "
-        "exact), not of quality: they say nothing of whether Φ knows anything."
+        f"Certificate: {certificate.summary()}. They ask for one fixed, finite function whose shaping is exact, "
+        "not for quality: they say nothing of whether Φ knows anything."
     )
     warnings = _warnings(config, report)
     for warning in warnings:
