@@ -73,7 +73,7 @@ def test_minari_lists_an_export_and_makes_its_world(tmp_path, root):
     assert list(first.infos["caption"]) == [data.caption(row) for row in range(16)]
     assert set(first.infos["mission"]) == {"go to the red ball"}
     env = made.recover_environment()
-    assert env.spec.id == WORLD
+    assert env.spec.id == f"bkrl/{WORLD}"
     assert env.spec.max_episode_steps > 0
     assert env.observation_space == made.observation_space
     assert env.action_space.n == made.action_space.n

@@ -194,21 +194,12 @@ def _info(theirs: Any, source: str) -> dict[str, Any]:
 
 def _env_spec(env_id: str) -> dict[str, str]:
     """What Gymnasium makes a world from, as Minari keeps it; nothing where bkrl does not know the world (any more)."""
-    from gymnasium.envs.registration import EnvSpec
+    import gymnasium
 
     try:
-        facts = world(env_id)
-    except UsageError:
+        return {"env_spec": gymnasium.spec(f"bkrl/{env_id}").to_json()}
+    except gymnasium.error.Error:
         return {}
-    spec = EnvSpec(
-        id=facts.env_id,
-        entry_point="bkrl.envs:make",
-        kwargs={"env_id": facts.env_id},
-        max_episode_steps=facts.max_steps,
-        order_enforce=False,
-        disable_env_checker=True,
-    )
-    return {"env_spec": spec.to_json()}
 
 
 def _id_of(out: Path) -> str:
