@@ -5,9 +5,9 @@
 * `babyai_ratio`: steps of RedBall-S20 a second, observations and resets included, native engine against PyPI minigrid
   in Gymnasium's SyncVectorEnv, random actions, one thread each.
 * `crafter_image_ratio`, `crafter_state_ratio`: the same for Crafter against PyPI crafter, with and without pictures.
-* `thread_scaling`: 8,192 worlds of the native BabyAI engine, two threads against one (`thread_scaling_4096`: half as
-  many); `machine_thread_scaling` is what two threads
-  that share nothing gain in the same minute, that is what the machine has to give.
+* `thread_scaling_8192`, `thread_scaling_4096`: so many worlds of the native BabyAI engine, two threads against one;
+  `independent_scaling_…`: two such engines in a thread each against one; `machine_thread_scaling` is what two threads
+  without memory gain in the same minute, that is what the machine has to give.
 * `captions_fresh_per_s`, `captions_cached_per_s`: captions of views never seen, and of views seen before.
 
 Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
@@ -19,7 +19,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium as gym
@@ -74,21 +74,26 @@ def babyai_ratio(rounds: int, seconds: float) -> dict[str, float]:
 
 
 def thread_scaling(rounds: int, seconds: float) -> dict[str, float]:
-    """Two threads of the native engine against one, for as many worlds as a core's cache holds, and twice that."""
-    ratios = {}
+    """Two threads of one native engine against one, and two engines in a thread each, which share the GIL alone."""
+    figures = {}
     for num_envs in THREADED_ENVS:
-        one, two = (make_native_vec(RED_BALL, num_envs, threads=threads) for threads in (1, 2))
-        for env in (one, two):
+        one, two, mine, other = (make_native_vec(RED_BALL, num_envs, threads=threads) for threads in (1, 2, 1, 1))
+        for env in (one, two, mine, other):
             env.reset(seed=0)
             steps_per_second(env, 0.2)
-        ratios[num_envs], _, _ = ratio_of(
-            partial(steps_per_second, one, seconds / 2), partial(steps_per_second, two, seconds / 2), rounds
-        )
+        ratios = []
+        for _ in range(rounds):
+            alone = steps_per_second(one, seconds / 2)
+            together = steps_per_second(two, seconds / 2)
+            with ThreadPoolExecutor(2) as pool:
+                apart = sum(pool.map(steps_per_second, (mine, other), (seconds / 2,) * 2))
+            ratios.append((together / alone, apart / alone))
+        for name, of_rounds in zip(("thread_scaling", "independent_scaling"), zip(*ratios, strict=True), strict=True):
+            figures[f"{name}_{num_envs}"] = statistics.median(of_rounds)
         two.close()
     spin(1)
     machine, _, _ = ratio_of(lambda: spins_per_second(1), lambda: spins_per_second(2), rounds)
-    few, many = ratios.values()
-    return {"thread_scaling": many, "thread_scaling_4096": few, "machine_thread_scaling": machine}
+    return {**figures, "machine_thread_scaling": machine}
 
 
 @numba.njit(nogil=True)

@@ -293,8 +293,8 @@ class ToyVectorEnv(WorldVectorEnv):
     def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
         return self._place[worlds].astype(np.uint8)[:, None]
 
-    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self._return, self._age
+    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self._return[worlds], self._age[worlds]
 
 
 def _spaces(table: Table) -> tuple[spaces.Box, spaces.Discrete]:

@@ -127,9 +127,9 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         if len(ended):
             infos |= self._at_end(done)
             if self.episode_statistics:
-                returns, lengths = self._scores()
-                infos["episode"] = {"r": np.where(done, returns, 0.0), "l": np.where(done, lengths, 0)}
-                infos["_episode"] = done.copy()
+                returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+                returns[ended], lengths[ended] = self._scores(ended)
+                infos["episode"], infos["_episode"] = {"r": returns, "l": lengths}, done.copy()
         if mode is AutoresetMode.SAME_STEP:
             if len(ended):
                 infos["final_obs"], infos["_final_obs"] = _alone(observations, ended), done.copy()
@@ -215,8 +215,8 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         """The observations of the worlds at these indices as they stand, as arrays of the caller's own."""
         raise NotImplementedError
 
-    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return and length of each episode that runs, or has ended and was not followed by another."""
+    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return and length of the episodes in the worlds at these indices, running or just ended."""
         raise NotImplementedError
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
@@ -388,5 +388,5 @@ class ReferenceVectorEnv(WorldVectorEnv):
             return {key: np.stack([obs[key] for obs in shown]) for key in shown[0]}
         return np.stack(shown)
 
-    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self._returns, self._lengths
+    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self._returns[worlds], self._lengths[worlds]

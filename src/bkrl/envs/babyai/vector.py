@@ -75,8 +75,8 @@ class BabyAIVectorEnv(WorldVectorEnv):
     def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
         return self.engine.observations[worlds].reshape(-1, *OBS_SHAPE).copy()
 
-    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"], self.engine.worlds["steps"].astype(np.int64)
+    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.worlds["episode_return"][worlds], self.engine.worlds["steps"][worlds]
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
         return {"final_distance": self.engine.distances()} if self._knows_distances else {}

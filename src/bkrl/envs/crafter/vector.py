@@ -84,8 +84,8 @@ class CrafterVectorEnv(WorldVectorEnv):
             return images[worlds].copy()
         return {"symbolic": symbolic[worlds].copy(), "image": images[worlds].copy()}
 
-    def _scores(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"], self.engine.worlds["steps"].astype(np.int64)
+    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.worlds["episode_return"][worlds], self.engine.worlds["steps"][worlds]
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
         unlocked = self.engine.worlds["achievements"].astype(np.int32)
