@@ -86,7 +86,7 @@ def test_functions_check_settings_as_the_command_line_does(tmp_path):
         bkrl.train_rs(bkrl.TrainRsConfig(ppo=bkrl.PPOConfig(num_envs=-64, num_steps=-32)))
     with pytest.raises(UsageError, match="int_coef has no effect here, only with --alg rnd"):
         bkrl.train_rs(bkrl.TrainRsConfig(int_coef=0.7))
-    with pytest.raises(UsageError, match="must be a list of paths"):
+    with pytest.raises(UsageError, match="must be a list, not"):
         bkrl.make_report(bkrl.ReportConfig(typing.cast(typing.Any, "logs")))
 
 

@@ -102,6 +102,41 @@ class Config:
     seed: int = 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["show", "nowhere", "--json"], 3),
+        (["collect", "--steps", "0", "--json"], 2),
+        (["prompt", "code", "nowhere", "--json"], 2),
+        (["data", "head", "nowhere", "--json"], 3),
+        (["version", "--json"], 2),
+    ],
+)
+def test_errors_are_json_too_where_that_was_asked_for(arguments, code, capsys):
+    assert run_command(arguments) == code
+    told = capsys.readouterr()
+    answer = json.loads(told.out)
+    assert answer["exit_code"] == code
+    assert told.err == f"bkrl: {answer['error']}\n"
+
+
+def test_what_was_printed_before_an_error_stays_the_only_document(tmp_path, capsys):
+    run = Run.create(tmp_path / "r", stage="collect", config={})
+    run.log(1, x=1.0)
+    run.finish([])
+    run.file("metrics.jsonl").unlink()
+    assert run_command(["trace", str(run.path), "--json"]) == 3
+    told = capsys.readouterr()
+    assert json.loads(told.out)["problems"][0] in told.err
+
+
+def test_a_prompt_as_json(capsys):
+    assert run_command(["prompt", "goal", "Toy-Grid"]) == 0
+    text = capsys.readouterr().out
+    assert run_command(["prompt", "goal", "Toy-Grid", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"variant": "goal", "env": "Toy-Grid", "prompt": text}
+
+
 def test_show_prints_a_run_as_a_table_and_as_json(tmp_path, capsys):
     run = Run.create(tmp_path / "r", stage="label", config=Config())
     run.finish([], answer=42, markup="[bold]not markup[/bold]")

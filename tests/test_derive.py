@@ -201,4 +201,4 @@ def test_every_reader_takes_a_merged_dataset(tmp_path, capsys):
     ):
         assert run_command(command) == 0, capsys.readouterr().err
     if find_spec("minari"):
-        assert run_command(["data", "export", data, "--out", str(tmp_path / "minari-v0")]) == 0
+        assert run_command(["data", "export", data, "--out", str(tmp_path / "minari-v0"), "--json"]) == 0

@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "bkrl"
 
 FLOORS = [
     {"errors", "registry", "rng", "spacing", "config", "reporter"},
-    {"schema", "dataset", "files", "jit", "run", "windows", "partition", "repeats", "tracking", "hub"},
+    {"schema", "dataset", "documents", "files", "jit", "run", "windows", "partition", "repeats", "tracking", "hub"},
     {"envs", "llm", "prompts", "export", "derive", "minari_io", "potentials.sandbox", "potentials.sandbox_check",
      "potentials.sandbox_level", "potentials.sandbox_lock", "potentials.sandbox_process", "potentials.sandbox_worker",
      "potentials.shaping", "rl.networks"},

@@ -249,7 +249,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
 
 def test_file_names_cannot_leave_the_run(tmp_path):
     run = Run.create(tmp_path / "r", stage="label", config=Config())
-    with pytest.raises(ValueError, match="leave"):
+    with pytest.raises(InputError, match="leave"):
         run.file("../../etc/passwd")
 
 
@@ -356,7 +356,8 @@ def test_the_same_input_may_be_named_by_another_path(tmp_path, monkeypatch):
         run.close()
         run.release()
     finished(tmp_path / "second")
-    (tmp_path / "second" / "manifest.json").write_text('{"another": 1}')
+    manifest = tmp_path / "second" / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")
     other = Path("second")
     with pytest.raises(UsageError, match="holds a run that differs in labels"):
         Run.create(tmp_path / "r", stage="train-rm", config=Training(other), inputs={"labels": other})
@@ -520,3 +521,41 @@ def test_fresh_removes_the_manifest_first_and_the_config_last(tmp_path, monkeypa
     hold(tmp_path / "r").close()
     _empty(tmp_path / "r")
     assert removed == ["manifest.json", "a.txt", "config.json"]
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "steps", "a.txt", "manifest.json"])
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_nothing_is_written_through_a_link_that_leads_out_of_a_run(tmp_path, name, there, fresh):
+    outside = tmp_path / "outside"
+    if there:
+        (outside.mkdir if name in ("checkpoints", "steps") else outside.touch)()
+    path = tmp_path / "r"
+    run = Run.create(path, stage="label", config=Config())
+    run.log(1, x=2.0)
+    run.close()
+    run.release()
+    (path / "metrics.jsonl").unlink()
+    (path / ".lock").unlink()
+    (path / name).symlink_to(outside)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"is a link that leads out of|cannot be read as JSON"):
+        Run.create(path, stage="label", config=Config(), fresh=fresh).log(1, x=2.0)
+    assert sorted(tmp_path.iterdir()) == before
+    assert not there or outside.is_dir() or outside.read_bytes() == b""
+    (path / name).unlink()
+    (path / "metrics.jsonl").touch()
+    (path / "latest").symlink_to("metrics.jsonl")  # as trackers keep them
+    Run.create(path, stage="label", config=Config()).log(1, x=2.0)
+
+
+def test_a_table_that_is_a_link_is_not_read_elsewhere(tmp_path):
+    finished(tmp_path / "r")
+    (tmp_path / "r" / "a.txt").rename(tmp_path / "a.txt")
+    (tmp_path / "r" / "a.txt").symlink_to("../a.txt")
+    with pytest.raises(InputError, match="'a.txt' would leave it"):
+        Run.open(tmp_path / "r")
+    (tmp_path / "r" / "a.txt").unlink()
+    (tmp_path / "r" / "a.txt").symlink_to("a.txt")
+    with pytest.raises(InputError, match="'a.txt' would leave it"):
+        Run.open(tmp_path / "r")

@@ -315,8 +315,13 @@ def test_study_files_that_are_not_there_or_not_toml(tmp_path):
 
 
 def test_what_a_study_says_of_itself_is_checked_too(tmp_path):
-    for line in ("title = 3", 'minutes = "many"', 'slurm = "yes"'):
-        with pytest.raises(UsageError, match="A study's title is text"):
+    for line, said in (
+        ("title = 3", "title must be of type str, not 3"),
+        ('minutes = "many"', "minutes must be of type float, not 'many'"),
+        ("minutes = nan", "minutes must be a finite number, not nan"),
+        ('slurm = "yes"', "slurm must be a table, not 'yes'"),
+    ):
+        with pytest.raises(UsageError, match=f"A study's {said}"):
             study(line + WORLD + 'algs = ["ppo"]', tmp_path)
     with pytest.raises(UsageError, match="at least one"):
         study("", tmp_path)

@@ -104,11 +104,16 @@ def prompt(
     variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
     env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
     prompt: Annotated[str | None, typer.Option(help="bare, or a folder of your own, as with label")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print exactly what a language model would be sent."""
     from bkrl.stages.label import example_prompt
 
-    console.print_text(example_prompt(variant, env, prompt))
+    text = example_prompt(variant, env, prompt)
+    if as_json:
+        console.print_json({"variant": variant, "env": env, "prompt": text})
+    else:
+        console.print_text(text)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -166,30 +171,41 @@ def main() -> NoReturn:
     sys.exit(run_command())
 
 
-def _interrupted() -> int:
-    console.error("interrupted; nothing finished is lost, run the same command again to continue.")
-    return 143 if _Terminated.seen else 130
-
-
 def run_command(arguments: list[str] | None = None) -> int:
-    """Run one command line; the exit code. Errors become one sentence on stderr."""
+    """Run one command line; the exit code.
+
+    Errors become one sentence on stderr and, with `--json`, an object on stdout if nothing else was printed there.
+    """
+    console.answered()
+
+    def failed(text: str, code: int) -> int:
+        console.error(text)
+        if "--json" in (sys.argv[1:] if arguments is None else arguments) and not console.answered():
+            try:
+                console.print_json({"error": text, "exit_code": code})
+            except OSError:
+                console.forget_stdout()  # it is full; the sentence stands on stderr
+        return code
+
+    def interrupted() -> int:
+        text = "interrupted; nothing finished is lost, run the same command again to continue."
+        return failed(text, 143 if _Terminated.seen else 130)
+
     try:
         result = app(arguments, standalone_mode=False, prog_name="bkrl")
         sys.stdout.flush()  # a reader that left is noticed here, not while the interpreter ends
         if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command
-            return _interrupted()
+            return interrupted()
         return result if isinstance(result, int) else 0
     except BkrlError as problem:
-        console.error(str(problem))
-        return problem.exit_code
+        return failed(str(problem), problem.exit_code)
     except TyperException as problem:
-        if text := complaint(problem):
-            console.error(text)
-        return problem.exit_code
+        text = complaint(problem)
+        return failed(text, problem.exit_code) if text else problem.exit_code
     except typer.Exit as leaving:
         return leaving.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted()
+        return interrupted()
     except (BrokenPipeError, SystemExit) as problem:
         if not console.left(problem):
             raise
@@ -197,17 +213,15 @@ def run_command(arguments: list[str] | None = None) -> int:
         return 0
     except (MemoryError, OverflowError) as problem:
         why = str(problem) or "no memory is left"
-        console.error(f"This does not fit into memory ({why}); give smaller numbers, or take a larger machine.")
-        return 1
+        return failed(f"This does not fit into memory ({why}); give smaller numbers, or take a larger machine.", 1)
     except OSError as problem:
         if problem.errno not in _PLACE:
             raise
         if problem.filename is None:  # every file says where it is; what has no name is stdout
             console.error(f"The result cannot be printed ({problem.strerror}); run the same command again elsewhere.")
             console.forget_stdout()
-        else:
-            console.error(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.")
-        return 1
+            return 1
+        return failed(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.", 1)
 
 
 if __name__ == "__main__":

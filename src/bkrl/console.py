@@ -286,6 +286,7 @@ def picture_size() -> tuple[int, int]:
 
 def print_json(value: Any) -> None:
     """JSON on stdout, exactly."""
+    _answers.append(value)
     with _listened_to():
         sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
@@ -300,6 +301,16 @@ def print_text(text: str) -> None:
 def error(text: str) -> None:
     """One sentence on one line of stderr, control characters made visible."""
     _to_stderr(f"bkrl: {_visible(' '.join(text.splitlines()))}")
+
+
+_answers: list[Any] = []
+
+
+def answered() -> bool:
+    """Whether JSON was printed since this was last asked: stdout holds one document."""
+    some = bool(_answers)
+    _answers.clear()
+    return some
 
 
 @contextmanager

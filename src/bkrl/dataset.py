@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bkrl.config import Flag
 from bkrl.errors import InputError
 from bkrl.files import atomic_write, read_json, read_table, sha256, to_json, write_table
 from bkrl.run import Run
@@ -202,14 +203,25 @@ class DatasetWriter:
         self._part += 1
 
 
+class Info(TypedDict):
+    """info.json, as far as readers rely on it."""
+
+    schema_version: int
+    env_id: str
+    obs_shape: list[Annotated[int, Flag("", least=1)]]
+    action_names: list[str]
+    family: NotRequired[str]
+    rules: NotRequired[str]
+
+
 class Dataset:
     """A complete, verified dataset, read into arrays over its R rows when they are first asked for."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.path: Path = run.path
-        self.info = read_json(run.file("info.json"))
-        version = self.info.get("schema_version")
+        self.info: Info = read_json(run.file("info.json"), Info)
+        version = self.info["schema_version"]
         if version not in range(1, SCHEMA_VERSION + 1):
             raise InputError(
                 f"{self.path} has schema version {version}, this bkrl reads 1 to {SCHEMA_VERSION}; update bkrl, or "

@@ -19,6 +19,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+from bkrl.documents import Mismatch, parse_json, typed
 from bkrl.errors import InputError, RunFailed, UsageError
 
 if TYPE_CHECKING:
@@ -140,17 +141,22 @@ def _version(schema: pa.Schema) -> int:
     return int(said) if said.isdigit() else -1
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; InputError when it is missing or is not one."""
+def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
+    """A JSON document from a file, as the type that is needed (see `typed`).
+
+    Raises:
+        InputError: the file is missing, is not JSON, or is of another type.
+    """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path} is missing; restore it or make its run again.") from None
-    except (ValueError, OSError) as error:
+    except (Mismatch, OSError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}); restore it or make its run again.") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path} does not hold a JSON object; restore it or make its run again.")
-    return value
+    try:
+        return typed(kind, value)
+    except Mismatch as problem:
+        raise InputError(f"{path} is damaged: {problem}; restore it or make its run again.") from None
 
 
 def to_json(value: object) -> str:

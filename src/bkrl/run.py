@@ -19,9 +19,10 @@ from contextlib import ExitStack
 from importlib import metadata
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NotRequired, TypedDict
 
 from bkrl import __version__
+from bkrl.documents import Mismatch, parse_json, typed
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.files import CONTINUE, atomic_write, lock, locked, make_folder, plain, read_json, sha256, to_json
 
@@ -37,6 +38,40 @@ _NOT_IDENTITY = (
     *("out", "fresh", "cache", "threads", "track", "dry_run", "allow_empty_advice"),
     *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch", "header"),
 )
+
+
+class Input(TypedDict):
+    """What a run says of an input: a run with its manifest's hash, or a file with its own."""
+
+    path: str
+    stage: NotRequired[str]
+    sha256: NotRequired[str]
+    manifest_sha256: NotRequired[str]
+
+
+class Output(TypedDict):
+    """What a manifest says of a file; `rows` of a table."""
+
+    bytes: int
+    sha256: str
+    rows: NotRequired[int]
+
+
+class Config(TypedDict):
+    """config.json."""
+
+    format: int
+    stage: str
+    argv: list[str]
+    config: dict[str, Any]
+    inputs: dict[str, Input]
+
+
+class Manifest(Config):
+    """manifest.json."""
+
+    outputs: dict[str, Output]
+    facts: dict[str, Any]
 
 
 def located(path: Path) -> Path:
@@ -119,9 +154,9 @@ class Run:
                     run._lock = lock
                     stack.pop_all()
                     return run
-        found = read_json(config_file)
+        found = read_json(config_file, Config)
         _refuse(path, _differences(found, document))
-        return cls(path, found, read_json(manifest_file))
+        return cls(path, found, read_json(manifest_file, Manifest))
 
     @classmethod
     def renew(cls, path: Path, *, stage: str, config: object, inputs: Mapping[str, Path] | None = None) -> Run:
@@ -145,7 +180,7 @@ class Run:
                 half.unlink()
         if not (path / "config.json").exists():
             return None
-        found = read_json(path / "config.json")
+        found = read_json(path / "config.json", Config)
         different = _differences(found, document)
         if different and _not_begun(path):  # what a command that was refused left there: nothing is lost
             return None
@@ -171,13 +206,13 @@ class Run:
             raise no_run(path, [stage] if isinstance(stage, str) else stage or ())
         if not (path / "config.json").exists():
             raise InputError(f"{path} is not a bkrl run: it has no config.json.")
-        config = read_json(path / "config.json")
+        config = read_json(path / "config.json", Config)
         wanted = [stage] if isinstance(stage, str) else list(stage or [])
-        if wanted and config.get("stage") not in wanted:
-            raise InputError(f"{path} is a '{config.get('stage')}' run; a '{' or '.join(wanted)}' run is needed here.")
+        if wanted and config["stage"] not in wanted:
+            raise InputError(f"{path} is a '{config['stage']}' run; a '{' or '.join(wanted)}' run is needed here.")
         if not (path / "manifest.json").exists():
             raise InputError(f"{path} is unfinished (no manifest.json); run its command again and it will continue.")
-        run = cls(path, config, read_json(path / "manifest.json"))
+        run = cls(path, config, read_json(path / "manifest.json", Manifest))
         if verify:
             run.verify()
         return run
@@ -202,13 +237,12 @@ class Run:
     @property
     def facts(self) -> dict[str, Any]:
         """What the stage recorded about its result."""
-        return dict(self.manifest.get("facts", {}))
+        return dict(self.manifest["facts"])
 
     def file(self, name: str) -> Path:
-        """The path of a file inside the run; a name that would leave the folder is refused."""
-        path = (self.path / name).resolve()
-        if not path.is_relative_to(self.path.resolve()):
-            raise ValueError(f"'{name}' would leave {self.path}")
+        """The path of a file inside the run; InputError for a name or a link that would leave the folder."""
+        if _leaves(self.path, self.path / name):
+            raise InputError(f"{self.path} is no run to be trusted: its {name!r} would leave it; make the run again.")
         return self.path / name
 
     def log(self, step: int, **metrics: float) -> None:
@@ -271,10 +305,10 @@ class Run:
             if not line:
                 continue
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                rows.append(typed(dict[str, Any], parse_json(line)))
+            except Mismatch:
                 if number < len(lines) - 1:
-                    raise InputError(f"{path} is damaged at line {number + 1}.") from None
+                    raise InputError(f"{path} is damaged at line {number + 1}; restore it or run again.") from None
         return rows
 
     def finish(self, outputs: Sequence[str], **facts: object) -> None:
@@ -316,10 +350,7 @@ class Run:
         """
         self._verify_record()
         for name, recorded in self.manifest["outputs"].items():
-            try:
-                path = self.file(name)
-            except ValueError as error:
-                raise InputError(f"{self.path} is no run to be trusted: its output {error}; make it again.") from None
+            path = self.file(name)
             if not path.exists():
                 raise InputError(f"{path} is missing although the manifest names it; restore it or run again.")
             if path.stat().st_size != recorded["bytes"]:
@@ -383,7 +414,12 @@ def hold(path: Path) -> IO[bytes]:
 
     Raises:
         UsageError: another process holds it.
+        InputError: a link in it leads elsewhere, and so would what is written there.
     """
+    for folder, folders, files in os.walk(path):
+        for entry in (Path(folder, name) for name in (*folders, *files)):
+            if entry.is_symlink() and _leaves(path, entry):
+                raise InputError(f"{entry} is a link that leads out of {path}; put what it leads to in its place.")
     while True:
         file = (path / LOCK).open("ab")
         if not lock(file):
@@ -395,6 +431,14 @@ def hold(path: Path) -> IO[bytes]:
         except FileNotFoundError:
             pass
         file.close()  # whoever finished here removed the file after we opened it: the next process would make another
+
+
+def _leaves(folder: Path, path: Path) -> bool:
+    """Whether a path below a folder is, links followed, somewhere else."""
+    try:
+        return not path.resolve().is_relative_to(folder.resolve())
+    except (ValueError, RuntimeError, OSError):  # a name that no file can have, a link to itself
+        return True
 
 
 def busy(path: Path) -> bool:
@@ -410,8 +454,8 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     """
     if _not_begun(path):
         return []
-    found, wanted = read_json(path / "config.json"), plain(config)
-    same = {name: known for name, known in found.get("inputs", {}).items() if _is(known, wanted.get(name))}
+    found, wanted = read_json(path / "config.json", Config), plain(config)
+    same = {name: known for name, known in found["inputs"].items() if _is(known, wanted.get(name))}
     return _differences({**found, "inputs": same}, {"stage": stage, "config": wanted, "inputs": same})
 
 
@@ -494,10 +538,10 @@ def check_inputs(run: Run, places: Mapping[str, Path] | None = None) -> list[str
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """What sets two configs apart, leaving out what changes no result."""
-    if found.get("stage") != wanted["stage"]:
+    if found["stage"] != wanted["stage"]:
         return ["stage"]
-    old, new = found.get("config", {}), plain(wanted["config"])
-    inputs_old = {k: input_hash(v) for k, v in found.get("inputs", {}).items()}
+    old, new = found["config"], plain(wanted["config"])
+    inputs_old = {k: input_hash(v) for k, v in found["inputs"].items()}
     inputs_new = {k: input_hash(v) for k, v in wanted["inputs"].items()}
     same = {k for k, found_there in inputs_old.items() if found_there == inputs_new.get(k)}  # wherever they lie
     ignored = {*_NOT_IDENTITY, *same}

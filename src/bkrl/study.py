@@ -7,14 +7,14 @@ docs/studies.md describes the format.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 from bkrl import config as settings
+from bkrl.documents import Mismatch, parse_toml, typed
 from bkrl.errors import InputError, UsageError
 from bkrl.registry import did_you_mean
 from bkrl.rng import derive_seed
@@ -133,6 +133,14 @@ def presets() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
+class _Head(TypedDict):
+    """What a study says of itself."""
+
+    title: NotRequired[str]
+    minutes: NotRequired[Annotated[float, settings.Flag("", least=0)]]
+    slurm: NotRequired[dict[str, Any]]
+
+
 def load_study(study: str, out: Path) -> Study:
     """Read a study file, or a shipped one by its name, and place all its runs under `out`.
 
@@ -153,8 +161,8 @@ def load_study(study: str, out: Path) -> Study:
         near, known = did_you_mean(study, presets()), ", ".join(presets())
         raise UsageError(f"There is no shipped study '{study}'.{near} Known: {known}; or name a .toml file.")
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = parse_toml(text)
+    except Mismatch as error:
         raise InputError(f"The study file {study} is not TOML: {error}.") from None
     planned = plan(document, out, Path(study).stem)
     _check_worlds(planned.cells)
@@ -164,6 +172,10 @@ def load_study(study: str, out: Path) -> Study:
 def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     """The cells of a study document, all under `out`; UsageError names what cannot be meant. `name`: of the study."""
     check_keys(document, _STUDY_KEYS, "A study")
+    try:
+        typed(_Head, document)
+    except Mismatch as problem:
+        raise UsageError(f"A study's {problem}.") from None
     worlds = tables_of(document, "world", "A study")
     if not worlds:
         raise UsageError("A study needs at least one [[world]].")
@@ -173,8 +185,6 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     ]
     _apart([*(cell.run_dir for cell in cells), out / "report", out / "sweep"])
     title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
-    if not isinstance(title, str) or not isinstance(minutes, (int, float)) or not isinstance(slurm, Mapping):
-        raise UsageError("A study's title is text in quotes, its minutes a number, its slurm a [slurm] table.")
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
     report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name))
     return Study(title, float(minutes), tuple(cells), report, slurm)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from bkrl.config import Flag
+from bkrl.documents import Mismatch, hints_of, typed
 from bkrl.errors import UsageError
 from bkrl.registry import did_you_mean
 
@@ -25,14 +22,20 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
     Raises:
         UsageError: a setting is unknown, of the wrong type, out of its limits, or decided by the study itself.
     """
-    hints = _hints(kind)
+    hints = hints_of(kind)
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:
             raise UsageError(f"There is no setting '{key}' in {kind.__name__}.{did_you_mean(key, hints)}")
         if key in fixed:
             raise UsageError(f"'{key}' of {kind.__name__} is decided by the study's plan; leave it out.")
-        values[key] = _value(hints[key], value, f"'{key}' in {kind.__name__}")
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            values[key] = build(cast(type, hints[key]), value)
+            continue
+        try:
+            values[key] = typed(hints[key], value, f"'{key}' in {kind.__name__}")
+        except Mismatch as problem:
+            raise UsageError(f"{problem}.") from None
     return kind(**values, **fixed)
 
 
@@ -50,51 +53,9 @@ def _table(config: Any) -> dict[str, Any]:
     return {name: _table(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The annotations of a config's settings, with their flags."""
-    return typing.get_type_hints(kind, include_extras=True)
-
-
-def _value(hint: Any, value: Any, what: str) -> Any:
-    """A TOML value as the setting's type, or UsageError."""
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UsageError(f"{what} must be a table.")
-        return build(typing.cast(type, hint), value)
-    kind, *rest = typing.get_args(hint)
-    plain = (*typing.get_args(kind), kind)
-    if value is None and type(None) in plain:
-        return None
-    if chosen := choices_of(kind):
-        check_choice(value, chosen, what)
-        return value
-    if kind == tuple[Path, ...]:
-        if isinstance(value, (str, Path)) or not isinstance(value, Sequence):
-            raise UsageError(f"{what} must be a list of paths, not {value!r}.")
-        return tuple(map(Path, value))
-    if Path in plain:
-        if not isinstance(value, (str, Path)):
-            raise UsageError(f"{what} must be a path in quotes, not {value!r}.")
-        return Path(value)
-    wanted = next(basic for basic in (bool, int, float, str) if basic in plain)
-    accepted = (int, float) if wanted is float else wanted
-    if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
-        raise UsageError(f"{what} must be of type {wanted.__name__}, not {value!r}.")
-    result: Any = wanted(value)
-    if isinstance(result, float) and not math.isfinite(result):
-        raise UsageError(f"{what} must be a finite number, not {value!r}.")
-    for flag in rest:
-        if isinstance(flag, Flag) and flag.least is not None and result < flag.least:
-            raise UsageError(f"{what} must be at least {flag.least:g}, not {value!r}.")
-        if isinstance(flag, Flag) and flag.most is not None and result > flag.most:
-            raise UsageError(f"{what} must be at most {flag.most:g}, not {value!r}.")
-    return result
-
-
 def choices(kind: type, setting: str) -> tuple[str, ...]:
     """The values that a setting of a config may have."""
-    return choices_of(typing.get_args(_hints(kind)[setting])[0])
+    return choices_of(typing.get_args(hints_of(kind)[setting])[0])
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:

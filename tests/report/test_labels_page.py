@@ -253,6 +253,7 @@ def test_the_commands(swapped: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
     out = tmp_path / "page.html"
     assert said("label", "view", str(swapped), "--out", str(out)).strip() == str(out)
+    assert json.loads(said("label", "view", str(swapped), "--out", str(out), "--json")) == {"path": str(out)}
     assert out.stat().st_size > 100_000
     shown = said("show", str(swapped))
     assert "answer follows the position" in shown

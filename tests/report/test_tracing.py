@@ -147,7 +147,7 @@ def test_a_run_whose_config_is_gone_says_what_to_do(tmp_path: Path, capsys: pyte
     label(tmp_path, "pref")
     (tmp_path / "label-pref" / "config.json").write_text("{}")
     assert run_command(["trace", str(tmp_path / "label-pref")]) == 3
-    assert "has a damaged config.json; restore it or make the run again." in capsys.readouterr().err
+    assert "config.json is damaged: it lacks 'argv'; restore it or make its run again." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", [".", "logs", "../elsewhere"])

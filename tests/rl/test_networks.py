@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.documents import typed
 from bkrl.envs import make_vec
 from bkrl.errors import InputError, UsageError
 from bkrl.rl.networks import build_network, rebuild_network, symbols_for
@@ -125,7 +126,7 @@ def test_bounds_tell_categories_from_quantities() -> None:
     assert symbols_for((7, 7, 3)).sizes[:3] == (11, 6, 4)
     assert symbols_for((2,)).sizes == (0, 0)
     symbols = Symbols((2, 4), (-1, 0), (-1, -1), (0, (1, 1)))
-    assert Symbols.from_json(json.loads(json.dumps(symbols.to_json()))) == symbols
+    assert typed(Symbols, json.loads(json.dumps(symbols.to_json()))) == symbols
 
 
 def test_refusals() -> None:

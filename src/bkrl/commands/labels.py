@@ -26,11 +26,16 @@ def view(
     labels: Labels,
     out: Annotated[Path | None, typer.Option(help="HTML file to write  \\[default: LABELS/labels.html]")] = None,
     dataset: DatasetOption = None,
+    as_json: Json = False,
 ) -> None:
     """Write a page to look at every label: segments with pictures, prompts, raw replies, votes; filters and search."""
     from bkrl.report.labels_page import write
 
-    console.print_text(str(write(labels, out, dataset)))
+    path = write(labels, out, dataset)
+    if as_json:
+        console.print_json({"path": path.as_posix()})
+    else:
+        console.print_text(str(path))
 
 
 def audit(

@@ -72,6 +72,7 @@ def export_curves(
     summary: Annotated[
         bool, typer.Option("--summary", help="each method's curve with its interval on a common grid, not each run's")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Learning curves as one long table: world, method, seed, metric, step, value."""
     from bkrl.report.export import export_curves as write
@@ -79,7 +80,7 @@ def export_curves(
     facts, problems = write(runs, out, to, summary)
     for problem in problems:
         console.reporter().warn(problem)
-    print_facts("", facts, False)
+    print_facts("", facts, as_json)
 
 
 def export_results(
@@ -88,6 +89,7 @@ def export_results(
     images: Annotated[
         Path | None, typer.Option("--images", help="folder for its pictures  \\[default: images/ beside the page]")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """A page of results in Markdown, with its pictures, from report runs alone: commands, tables, intervals, n."""
     from bkrl.report.markdown import write_results
@@ -95,4 +97,4 @@ def export_results(
     facts, problems = write_results(reports, out, images or out.parent / "images")
     for problem in problems:
         console.reporter().warn(problem)
-    print_facts("", facts, False)
+    print_facts("", facts, as_json)

@@ -43,8 +43,8 @@ def show_run(run: Any, as_json: bool, origin: bool = False) -> None:
 
 
 def _origin(run: Any) -> dict[str, Any]:
-    seed = run.config.get("config", {}).get("seed")
-    inputs = {name: one["path"] for name, one in run.config.get("inputs", {}).items()}
+    seed = run.config["config"].get("seed")
+    inputs = {name: one["path"] for name, one in run.config["inputs"].items()}
     made_from: Any = inputs
     if all(name == path for name, path in inputs.items()):  # a report's: many, and without names
         made_from = list(inputs) if len(inputs) <= MOST_LISTED else f"{len(inputs)} runs"

@@ -123,7 +123,7 @@ def hold(
     """
     file_of(labels, auditor)  # a name that cannot be is refused before anything is read
     run = Run.open(labels, "label")
-    path = file_of(run.path, auditor)
+    path = run.file(str(file_of(Path(), auditor)))
     if variant_of(run) != "pref":
         raise UsageError(f"{labels} holds no preferences; only pairs can be audited. `bkrl label view` shows the rest.")
     table, data, manifest = labels_of(run), dataset_of(run, dataset), sha256(run.path / "manifest.json")

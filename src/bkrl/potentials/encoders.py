@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.config import Flag
 from bkrl.errors import InputError, UsageError
 from bkrl.hub import is_place, model_folder, reason
 
@@ -172,10 +173,18 @@ def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
     return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name)
 
 
-def open_encoder(settings: Mapping[str, Any]) -> TextEncoder:
+class EncoderSettings(TypedDict):
+    """What `settings` of an encoder gives; `rarity` of the hash encoder alone."""
+
+    name: str
+    size: Annotated[int, Flag("", least=1, most=2**16)]
+    rarity: NotRequired[dict[str, float]]
+
+
+def open_encoder(settings: EncoderSettings) -> TextEncoder:
     """The encoder an artefact names."""
     if settings["name"] == "hash":
-        return HashEncoder(settings["rarity"], settings["size"])
+        return HashEncoder(settings.get("rarity"), settings["size"])
     check_encoder(settings["name"])
     return _loaded(settings["name"])
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from bkrl.errors import InputError
 from bkrl.files import atomic_write, read_json, read_table, to_json, write_table
 from bkrl.jit import kernel
 from bkrl.potentials.distinct import NumberedWindows
-from bkrl.potentials.encoders import TextEncoder, open_encoder
+from bkrl.potentials.encoders import EncoderSettings, TextEncoder, open_encoder
 from bkrl.potentials.protocol import Artefact
 from bkrl.repeats import distinct_rows
 
@@ -373,6 +373,13 @@ def save_index(raw: GoalRaw, folder: Path) -> dict[str, Any]:
     return {"threshold": raw.threshold, "encoder": raw.texts.encoder.name}
 
 
+class _Settings(TypedDict):
+    """What `save_index` and train-rm store."""
+
+    threshold: float
+    language: NotRequired[Literal["en", "fr"]]
+
+
 def load(artefact: Artefact) -> GoalRaw:
     """The index of a "goal" artefact, with the captioner of its world."""
     from bkrl.envs import captioner, clause_reader
@@ -386,20 +393,21 @@ def load(artefact: Artefact) -> GoalRaw:
     for mask, row in zip(suggested, keys, strict=True):
         mask[row["goals"]] = True
     index = GoalIndex(_matrix(keys), [row["text"] for row in goals], _matrix(goals), suggested)
-    encoder = open_encoder(read_json(artefact.part(ENCODER)))
+    encoder = open_encoder(read_json(artefact.part(ENCODER), EncoderSettings))
     now = on_grid(encoder(index.goals[:1]))
     if now.shape != index.vectors[:1].shape or np.abs(now - index.vectors[:1]).max() > _ROUNDING:
         raise InputError(
             f"The text encoder {encoder.name} gives other vectors than when {artefact.folder} was built: a model of "
             "that name was changed or is another one here; bring back the one it was built with, or run train-rm again."
         )
-    language = str(artefact.settings.get("language", "en"))
+    settings: _Settings = artefact.read_settings(_Settings)
+    language = settings.get("language", "en")
     return GoalRaw(
         index,
         encoder,
         captioner(artefact.env_id, language),
         artefact.action_names,
-        float(artefact.settings["threshold"]),
+        settings["threshold"],
         artefact.horizon,
         clause_reader(artefact.env_id) if language == "en" else None,
     )

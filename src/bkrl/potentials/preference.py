@@ -6,24 +6,28 @@ of two scores the logit of "A is better" (`preference_fit` trains and calibrates
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
+from bkrl.config import Flag
 from bkrl.errors import InputError
 from bkrl.files import atomic_write
 from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.preference_net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
 from bkrl.repeats import distinct_rows
+from bkrl.rl.networks import fitted
 
 WEIGHTS = "model.safetensors"
 _CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in
@@ -100,6 +104,14 @@ def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> 
     return torch.cat(results)
 
 
+class _Settings(TypedDict):
+    """What `save_net` returns."""
+
+    net: NetConfig
+    ensemble: NotRequired[int]
+    temperature: NotRequired[Annotated[float, Flag("", least=1e-9)]]
+
+
 def save_net(raw: PreferenceRaw, folder: Path) -> dict[str, Any]:
     """Write the weights; the settings the artefact must hold to build the network again."""
     tensors = {
@@ -114,15 +126,29 @@ def save_net(raw: PreferenceRaw, folder: Path) -> dict[str, Any]:
 def load(artefact: Artefact) -> PreferenceRaw:
     """The networks of a "preference" artefact; InputError when its weights do not fit."""
     path = artefact.part(WEIGHTS)
+    settings: _Settings = artefact.read_settings(_Settings)
+    config = settings["net"]
+    if (config.obs_shape, config.num_actions, config.horizon) != (
+        artefact.obs_shape,
+        len(artefact.action_names),
+        artefact.horizon,
+    ):
+        raise InputError(f"{artefact.folder} holds a network for other windows than its own; run train-rm again.")
     try:
-        config = NetConfig.from_json(artefact.settings["net"])
         tensors = load_file(path)
-        nets = [PreferenceNet(config) for _ in range(int(artefact.settings.get("ensemble", 1)))]
-        for member, net in enumerate(nets):
-            net.load_state_dict({key: tensors[_name(member, key)] for key in net.state_dict()})
-    except (SafetensorError, RuntimeError, KeyError, TypeError) as error:
-        raise InputError(f"{path} does not hold the weights of this network ({str(error)[:120]}).") from None
-    return PreferenceRaw(*nets, temperature=float(artefact.settings.get("temperature", 1.0)))
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged ({error}); run train-rm again.") from None
+    members: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        member = _MEMBER.fullmatch(name)
+        members.setdefault(int(member[1]) if member else 0, {})[member[2] if member else name] = tensor
+    if sorted(members) != list(range(settings.get("ensemble", 1))):
+        raise InputError(f"{path} holds the weights of {len(members)} networks; run train-rm again.")
+    nets = [fitted(lambda: PreferenceNet(config), members[number], str(path)) for number in sorted(members)]
+    return PreferenceRaw(*nets, temperature=settings.get("temperature", 1.0))
+
+
+_MEMBER = re.compile(r"member(\d{1,4})\.(.*)")
 
 
 def _name(member: int, key: str) -> str:

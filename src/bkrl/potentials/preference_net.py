@@ -13,15 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bkrl.config import Flag
 from bkrl.jit import kernel
 
+_Size = Annotated[int, Flag("", least=1, most=2**20)]
+_MOST_CHANNELS = 4  # a kind of cell is met by a table of 32 to this power
 _LEVELS = 32  # categories of a value in a flat observation; larger values share the last ones (see `bucket`)
 
 
@@ -38,27 +41,28 @@ class NetConfig:
             of the cell that is faced; empty when there is none.
     """
 
-    obs_shape: tuple[int, ...]
-    num_actions: int
-    horizon: int
-    width: int = 32
-    heads: int = 2
-    hidden: int = 64
+    obs_shape: tuple[_Size, ...]
+    num_actions: _Size
+    horizon: Annotated[int, Flag("", least=0)]
+    width: _Size = 32
+    heads: _Size = 2
+    hidden: _Size = 64
     grid: tuple[int, int] = (0, 0)
     faced: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """ValueError for sizes that do not go together."""
+        size, cells = math.prod(self.obs_shape), math.prod(self.grid)
+        if self.width % self.heads or not 0 <= cells <= size or min(self.grid) < 0:
+            raise ValueError("the network's heads do not divide its width, or its grid is larger than a view")
+        if len(self.obs_shape) == 3 and self.obs_shape[-1] > _MOST_CHANNELS:
+            raise ValueError(f"views have at most {_MOST_CHANNELS} channels")
+        if len(self.faced) == 1 or not all(0 <= byte < size for byte in self.faced):
+            raise ValueError("what is faced is no byte of a view")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> NetConfig:
-        """The inverse of `to_json`."""
-        values = dict(document)
-        values["obs_shape"] = tuple(values["obs_shape"])
-        values["grid"] = tuple(values["grid"])
-        values["faced"] = tuple(values.get("faced", ()))
-        return cls(**values)
 
 
 class CellEncoder(nn.Module):

@@ -9,13 +9,15 @@ has learnt otherwise (Müller & Kudenko 2025, arXiv 2502.01307; Grześ 2017).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.config import Flag
+from bkrl.documents import Mismatch, typed
 from bkrl.errors import InputError
 from bkrl.files import atomic_write, read_json, sha256, to_json
 from bkrl.potentials.distinct import NumberedWindows, number, number_rollout
@@ -52,6 +54,10 @@ class Scale:
 
     lo: float
     hi: float
+
+    def __post_init__(self) -> None:
+        if not self.lo < self.hi:
+            raise ValueError(f"the scale from {self.lo:g} to {self.hi:g} is none")
 
     @classmethod
     def measure(cls, raw: NDArray[np.float64], what: str = "The potential") -> Scale:
@@ -94,10 +100,10 @@ class Artefact:
     """
 
     kind: str
-    horizon: int
+    horizon: Annotated[int, Flag("", least=0, most=10_000)]
     env_id: str
     env_family: str
-    obs_shape: tuple[int, ...]
+    obs_shape: tuple[Annotated[int, Flag("", least=1)], ...]
     action_names: tuple[str, ...]
     scale: Scale
     files: Mapping[str, str] = field(default_factory=dict)
@@ -123,19 +129,23 @@ class Artefact:
         if document.pop("format", None) != FORMAT:
             raise InputError(f"{path} has another format than this bkrl reads ({FORMAT}); run train-rm again.")
         try:
-            document["scale"] = Scale(**document["scale"])
-            document["obs_shape"] = tuple(document["obs_shape"])
-            document["action_names"] = tuple(document["action_names"])
-            artefact = cls(**document, folder=Path(folder))
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path} lacks or misspells a field ({error}); run train-rm again.") from None
+            artefact: Artefact = replace(typed(cls, document), folder=Path(folder))
+        except Mismatch as problem:
+            raise InputError(f"{path} is damaged: {problem}; run train-rm again.") from None
         for name, recorded in artefact.files.items():
-            part = Path(folder) / name
+            part = Path(folder) / Path(name).name
             if not part.is_file():
                 raise InputError(f"{part} is missing; run train-rm again.")
             if sha256(part) != recorded:
                 raise InputError(f"{part} was changed after the potential was built; run train-rm again.")
         return artefact
+
+    def read_settings(self, kind: Any) -> Any:
+        """`settings` as a type; InputError when they are of another."""
+        try:
+            return typed(kind, dict(self.settings), "settings")
+        except Mismatch as problem:
+            raise InputError(f"{self.folder / FILE} is damaged: {problem}; run train-rm again.") from None
 
     def part(self, name: str) -> Path:
         """The path of one of `files`."""

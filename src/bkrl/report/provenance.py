@@ -148,7 +148,7 @@ def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
         chain.problems.append(node.problem)
     if node.run is None:
         return key
-    for name, recorded in dict(node.run.manifest.get("inputs", {})).items():
+    for name, recorded in node.run.manifest["inputs"].items():
         link = _link(path, node.run, name, recorded)
         if link.found is not None:
             link = Link(name, link.recorded, link.sha256, _visit(chain, seen, Path(link.found)), "")
@@ -163,33 +163,23 @@ def _open(path: Path, key: str) -> Node:
         run = Run.open(path, verify=False)
         digest = sha256(run.path / "manifest.json")
         stage = run.stage
-        _check_record(run)
     except BkrlError as problem:
         return Node(key, "?", None, "", str(problem))
     except OSError as problem:
         why = f"{path} cannot be read ({problem.strerror}); make it readable, or leave it out."
         return Node(key, "?", None, "", why)
-    except KeyError:
-        return Node(key, "?", None, "", f"{path} has a damaged config.json; restore it or make the run again.")
     node = Node(key, stage, run, digest)
     try:
         run.verify()
-    except (BkrlError, OSError, KeyError, ValueError) as problem:
-        node.problem = str(problem) if isinstance(problem, BkrlError) else f"{path} has a damaged manifest."
+    except BkrlError as problem:
+        node.problem = str(problem)
+    except OSError as problem:
+        node.problem = f"{path} cannot be read ({problem.strerror}); make it readable, or leave it out."
     return node
 
 
-def _check_record(run: Run) -> None:
-    """InputError where a manifest is so damaged that it cannot be shown, let alone followed."""
-    parts = [run.manifest.get(name, {}) for name in ("config", "inputs", "outputs", "facts")]
-    if not all(isinstance(part, dict) for part in parts):
-        raise InputError(f"{run.path} has a damaged manifest; restore it or run its command again with --fresh.")
-    if not all(isinstance(one, dict) for part in parts[1:3] for one in part.values()):
-        raise InputError(f"{run.path} has a damaged manifest; restore it or run its command again with --fresh.")
-
-
 def _link(path: Path, run: Run, name: str, input: Mapping[str, Any]) -> Link:
-    recorded, digest, is_file = str(input["path"]), input_hash(input), "sha256" in input
+    recorded, digest, is_file = input["path"], input_hash(input), "sha256" in input
     place = input_at(run, name)
     if place is None:
         problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import safetensors.torch
 from gymnasium import spaces
@@ -17,11 +17,22 @@ from bkrl.envs.vector import WorldVectorEnv
 from bkrl.envs.world import World
 from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, read_json, sha256, to_json
-from bkrl.rl.networks import ActorCritic, build_network, is_image, rebuild_network, symbols_for
+from bkrl.rl.networks import ActorCritic, build_network, is_image, misfit, rebuild_network, symbols_for
 from bkrl.rl.networks.symbols import Symbols
 from bkrl.run import Run
 
 FORMAT = 1
+
+
+class _Document(TypedDict):
+    """policy.json."""
+
+    network: dict[str, Any]
+    env_id: str
+    family: str
+    action_names: list[str]
+    view: Literal["symbolic", "image"]
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -61,19 +72,21 @@ class Policy:
     def load(cls, folder: Path, name: str = "policy") -> Policy:
         """Read a policy back; InputError when it is missing, damaged or of another format."""
         path = folder / f"{name}.json"
-        document = read_json(path)
-        if document.get("format") != FORMAT:
+        if read_json(path).get("format") != FORMAT:
             raise InputError(f"{path} has another format than this bkrl reads ({FORMAT}); train the policy again.")
+        document: _Document = read_json(path, _Document)
         weights = folder / f"{name}.safetensors"
         if not weights.is_file():
             raise InputError(f"{weights} is missing; train the policy again.")
-        if sha256(weights) != document.get("sha256"):
+        if sha256(weights) != document["sha256"]:
             raise InputError(f"{weights} was changed after it was written; train the policy again.")
         try:
             tensors = safetensors.torch.load(weights.read_bytes())
         except SafetensorError as error:
             raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
         network = rebuild_network(document["network"], tensors)
+        if network.learnt.spec["num_actions"] != len(document["action_names"]):
+            raise InputError(f"{path} names other actions than its network has; train the policy again.")
         if not _finite(network, tensors):
             raise InputError(
                 f"{weights} holds weights that are not finite; train the policy again with a smaller --learning-rate."
@@ -105,15 +118,11 @@ def take_weights(network: ActorCritic, source: Path) -> None:
         tensors = safetensors.torch.load(source.read_bytes())
     except SafetensorError as error:
         raise InputError(f"--init-from: {source} holds no whole safetensors file ({error}).") from None
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise InputError(
-                f"--init-from: the weights in {source} are those of another network: {name} is {found.get(name)} "
-                f"there and {wanted.get(name)} here; choose the same --network, --view, world family and reward "
-                "streams."
-            )
+    if problem := misfit(network, tensors):
+        raise InputError(
+            f"--init-from: the weights in {source} are those of another network: {problem}; choose the same --network, "
+            "--view, world family and reward streams."
+        )
     if not _finite(network, tensors):
         raise InputError(f"--init-from: {source} holds weights that are not finite; start from another policy.")
     network.load_state_dict(tensors)

@@ -11,14 +11,16 @@ Axes: B observations, A actions, K reward streams.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bkrl.config import Flag
+from bkrl.documents import typed
 from bkrl.errors import InputError, UsageError
 from bkrl.rl.networks.symbols import SymbolLayer, Symbols
 
@@ -209,7 +211,15 @@ def build_network(
     Raises:
         UsageError: an unknown name, or a network that cannot read such observations.
     """
-    generator = torch.Generator().manual_seed(seed)
+    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden)
+    network.initialise(torch.Generator().manual_seed(seed))
+    return network
+
+
+def _build(
+    name: str, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
+) -> Compact | Paper:
+    """A network whose weights are not yet written."""
     spec: dict[str, Any] = {
         "name": name,
         "obs_shape": [int(n) for n in obs_shape],
@@ -225,36 +235,91 @@ def build_network(
         network = Paper(obs_shape, num_actions, num_values)
     else:
         raise UsageError(f"There is no network '{name}'. Known: compact, paper.")
-    network.initialise(generator)
     network.spec = spec
     return network
 
 
-def rebuild_network(spec: dict[str, Any], tensors: dict[str, Tensor]) -> ActorCritic:
+def rebuild_network(spec: Any, tensors: Mapping[str, Tensor]) -> ActorCritic:
     """The network that `spec` describes with the weights `tensors`; InputError when they do not fit."""
-    network = _of_spec(spec)
+    return fitted(lambda: _of_spec(spec), tensors, "the network that is described beside them")
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str) -> _Module:
+    """The module that `make` builds, with the weights `tensors`; memory is taken only when they fit.
+
+    Raises:
+        InputError: they do not fit `what`, or nothing of the kind can be built.
+    """
     try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise InputError(f"The weights do not fit the {spec['name']} network ({reason}).") from None
-    return network
+        with torch.device("meta"):
+            problem = misfit(make(), tensors)
+    except (RuntimeError, ValueError, UsageError) as error:  # sizes that no tensor has, or a Mismatch
+        problem = str(error).partition("\n")[0]
+    if problem:
+        raise InputError(f"The weights do not fit {what} ({problem}).")
+    module = make()
+    module.load_state_dict(tensors)
+    return module
 
 
-def _of_spec(spec: dict[str, Any]) -> ActorCritic:
-    if spec["name"] == "advised":
+def misfit(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
+    """In what the names and shapes of weights are not those of a module; "" where they are."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            return f"{name} is {found.get(name)} there and {wanted.get(name)} here"
+    return ""
+
+
+_Size = Annotated[int, Flag("", least=1, most=2**20)]
+
+
+class _Spec(TypedDict):
+    """Arguments of `build_network`."""
+
+    name: NetworkName
+    obs_shape: list[_Size]
+    num_actions: _Size
+    num_values: _Size
+    symbols: NotRequired[Symbols | None]
+    hidden: NotRequired[_Size | None]
+
+
+class _AdvisedSpec(TypedDict):
+    """What `Advised.spec` gives."""
+
+    base: dict[str, Any]
+    advice: dict[str, Any]
+    weight: float
+    until: Annotated[int, Flag("", least=1)]
+
+
+def _of_spec(document: Any) -> ActorCritic:
+    """The network of a `spec`, its weights not yet written; ValueError where it cannot be meant."""
+    if isinstance(document, Mapping) and document.get("name") == "advised":
         from bkrl.rl.networks.advised import Advice, Advised  # it stands on this module
 
-        advice = Advice(_of_spec(spec["advice"]), 1.0)  # the scale is among the weights
-        return Advised(_of_spec(spec["base"]), advice, spec["weight"], spec["until"])
-    return build_network(
+        both: _AdvisedSpec = typed(_AdvisedSpec, document)
+        advice = Advice(_of_spec(both["advice"]), 1.0)  # the scale is among the weights
+        return Advised(_of_spec(both["base"]), advice, both["weight"], both["until"])
+    spec: _Spec = typed(_Spec, document)
+    if math.prod(spec["obs_shape"]) > _LARGEST:
+        raise ValueError(f"observations have at most {_LARGEST} entries")
+    return _build(
         spec["name"],
-        obs_shape=spec["obs_shape"],
-        num_actions=spec["num_actions"],
-        num_values=spec["num_values"],
-        symbols=Symbols.from_json(spec["symbols"]) if spec.get("symbols") else None,
-        hidden=spec.get("hidden") or 128,
+        spec["obs_shape"],
+        spec["num_actions"],
+        spec["num_values"],
+        spec.get("symbols"),
+        spec.get("hidden") or 128,
     )
+
+
+_LARGEST = 2**16
 
 
 def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
@@ -268,13 +333,14 @@ def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
     # Without skip_init, torch would draw throw-away weights from its global generator.
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.empty(0).device)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
-    layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding)
+    place = torch.empty(0).device
+    layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding, device=place)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -43,6 +43,15 @@ class Symbols:
     gate: tuple[int, ...]
     pointer: tuple[int, tuple[int, ...]] | None = None
 
+    def __post_init__(self) -> None:
+        """ValueError where an entry points at nothing: the kernels below do not look."""
+        J, targets = len(self.sizes), (self.pointer[0], *self.pointer[1]) if self.pointer else (0, 0)
+        if not len(self.reference) == len(self.gate) == J or len(targets) < 2 or not all(0 <= t < J for t in targets):
+            raise ValueError("symbols describe another number of entries than there are")
+        for values, least, most in ((self.sizes, 0, 256), (self.reference, -1, 255), (self.gate, -1, J - 1)):
+            if not all(least <= value <= most for value in values):
+                raise ValueError(f"symbols hold a number that is not within {least} and {most}")
+
     @classmethod
     def of_sizes(cls, sizes: Sequence[int]) -> Symbols:
         """Every category has a row."""
@@ -59,17 +68,6 @@ class Symbols:
         """A view of MiniGrid cells: object type (11), colour (6), state (4: a door's, or where an agent looks)."""
         gate = [g for cell in range(cells) for g in (-1, 3 * cell, 3 * cell)]
         return cls((11, 6, 4) * cells, (1, -1, 0) * cells, tuple(gate))
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Symbols:
-        """What `to_json` returned."""
-        pointer = document.get("pointer")
-        return cls(
-            tuple(document["sizes"]),
-            tuple(document["reference"]),
-            tuple(document["gate"]),
-            (int(pointer[0]), tuple(pointer[1])) if pointer else None,
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
