@@ -87,7 +87,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
         return _outlook(config, dataset)
     if config.reparse is not None:
         with recorded.reader(config, reporter) as reader:
-            result = _open(config, reporter)
+            result = _open(config, dataset, reporter)
             if not result.complete:
                 done = work.label(config, dataset, reader)
                 answers = reader.usage.asked - reader.absent
@@ -96,7 +96,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
         return result
     if to_do(config) and config.llm not in baseline.NAMES:
         _check_store(config)
-    result = _open(config, reporter)
+    result = _open(config, dataset, reporter)
     if result.complete:
         return result
     if config.llm in baseline.NAMES:
@@ -117,11 +117,11 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
     return result
 
 
-def _open(config: LabelConfig, reporter: Reporter) -> Run:
+def _open(config: LabelConfig, dataset: Dataset, reporter: Reporter) -> Run:
     if config.fresh:
         _check_nothing_is_out(config.run_dir, "pass --batch collect before --fresh")
     body = extras.body_file(config.body or "") if config.llm.startswith("openai:") else None
-    world = work.world_of(config, Dataset.open(config.dataset))
+    world = work.world_of(config, dataset)
     own = {f"prompt {name}": path for name, path in world.prompts.files(work.templates(config.variant, world)).items()}
     inputs = {"dataset": config.dataset, **own} | ({"body": body} if body is not None else {})
     result = Run.create(config.run_dir, stage="label", config=config, inputs=inputs, fresh=config.fresh)
