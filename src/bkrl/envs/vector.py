@@ -123,15 +123,16 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             truncated |= (self._scores()[1] >= self.max_episode_steps) & ~self._over
         infos: dict[str, Any] = {"success": success}
         done = terminated | truncated
-        ended = np.flatnonzero(done)
-        if len(ended):
+        any_ended = np.count_nonzero(done) > 0
+        if any_ended:
+            ended = np.flatnonzero(done)
             infos |= self._at_end(done)
             if self.episode_statistics:
                 returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
                 returns[ended], lengths[ended] = self._scores(ended)
                 infos["episode"], infos["_episode"] = {"r": returns, "l": lengths}, done.copy()
         if mode is AutoresetMode.SAME_STEP:
-            if len(ended):
+            if any_ended:
                 infos["final_obs"], infos["_final_obs"] = _alone(observations, ended), done.copy()
                 self._over |= done & self._last
                 self._renew(observations, done & ~self._last)
