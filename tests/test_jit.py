@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +100,79 @@ def test_an_inner_block_gives_the_word_back(monkeypatch: pytest.MonkeyPatch) -> 
         assert (outer, inner) == ([], [jit.COMPILING])
         compile_one(monkeypatch)
     assert outer == [jit.COMPILING]
+
+
+def test_outside_of_stages_stderr_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jit._announcer, "say", jit._to_stderr)
+    compile_one(monkeypatch)
+    compile_one(monkeypatch)
+    assert capsys.readouterr() == ("", f"{jit.COMPILING}\n")
+    monkeypatch.setattr(jit._announcer, "say", jit._to_stderr)
+    with jit.announce_compilation(lambda text: None):
+        compile_one(monkeypatch)
+    compile_one(monkeypatch)
+    assert capsys.readouterr() == ("", "")  # whoever waited was told already
+
+
+FIRST_STEP = """
+import gymnasium
+env = gymnasium.make("bkrl.envs:BabyAI-Text-GoToLocal-RedBall-S20")
+env.reset(seed=0)
+"""
+
+
+def test_gymnasium_make_tells_that_it_compiles(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FIRST_STEP]
+    for told in (f"{jit.COMPILING}\n", ""):
+        ran = subprocess.run(
+            command, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
+        )
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", told)
+
+
+def test_a_helper_is_compiled_once_for_all_constants(cache: Path) -> None:
+    @jit.helper
+    def added(x: int, y: int) -> int:
+        return x + y
+
+    @jit.kernel
+    def added_twice(x: int) -> int:
+        return added(added(x, 1), 2)
+
+    assert added_twice(1) == 4
+    assert len(added.overloads) == 1  # type: ignore[attr-defined]
+    assert len(list(cache.rglob("*.nbi"))) == 1  # the kernel's alone
+
+
+def test_a_package_that_keeps_kernels_is_imported_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """numba's `cache=True` raises where it finds no folder. A file where a folder should be stops root, too."""
+    installed = importlib.util.find_spec("opensimplex")
+    assert installed is not None
+    assert installed.origin is not None
+    shutil.copytree(
+        Path(installed.origin).parent, tmp_path / "opensimplex", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "opensimplex" / "__pycache__").write_text("no folder")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    surroundings = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | {
+        "PYTHONPATH": f"{tmp_path}",
+        "HOME": os.devnull,
+        "XDG_CACHE_HOME": os.devnull,
+        "TMPDIR": str(temporary),
+    }
+
+    def kept_in(code: str) -> subprocess.CompletedProcess[str]:
+        script = f"{code}; from opensimplex import internals; print(internals._noise3._cache.cache_path)"
+        return subprocess.run([sys.executable, "-c", script], env=surroundings, capture_output=True, text=True)
+
+    assert "no locator available" in kept_in("pass").stderr
+    for module in ("reference", "textures; textures.tiles()"):
+        ran = kept_in(f"from bkrl.envs.crafter import {module}")
+        assert ran.returncode == 0, ran.stderr
+        assert Path(ran.stdout.strip()).is_relative_to(temporary)
 
 
 def test_a_stage_announces_by_its_reporter(monkeypatch: pytest.MonkeyPatch) -> None:

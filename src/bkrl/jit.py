@@ -1,8 +1,8 @@
 """How kernels are compiled: once, kept on disk, and with a word to the person who waits.
 
-Kernels are ordinary functions decorated with `kernel`. numba compiles each when it is first called and keeps the result
-in a folder beside the source, in the user's cache, or, where neither can be written, in a temporary folder. What was
-compiled from sources that nobody has run for two weeks is removed.
+Kernels are ordinary functions decorated with `kernel`, and with `helper` where only kernels call them. numba compiles a
+kernel when it is first called. What it makes is kept in a folder beside the source, in the user's cache, or, where
+neither can be written, in a temporary folder. A cache of sources that nobody has run for two weeks is removed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import event
+from numba.core.types.misc import unliteral
 
 from bkrl.files import alone
 from bkrl.reporter import Reporter
@@ -31,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Config = TypeVar("Config")
 Result = TypeVar("Result")
 
-COMPILING = "Compiling kernels: this happens once on a machine and takes up to a minute."
+COMPILING = "Compiling kernels: this happens once on a machine and takes up to half a minute."
 
 KEPT_DAYS = 14
 """Days without use after which a cache is removed: every change to a source file begins another one."""
@@ -107,15 +110,59 @@ def _remove_unused(base: Path) -> None:
 
 def kernel(function: F) -> F:
     """Compile a function to machine code at its first call; it runs without the GIL and is kept on disk."""
-    folder = _cache_folder(Path(function.__code__.co_filename).parent)
+    with _kept_in(_cache_folder(Path(function.__code__.co_filename).parent)) as folder:
+        compiled = numba.njit(function, cache=folder is not None, nogil=True)
+    if folder is not None:
+        _keep_one_at_a_time(compiled, folder)
+    return cast(F, compiled)
+
+
+@contextmanager
+def _kept_in(folder: Path | None) -> Iterator[Path | None]:
+    """numba keeps what is decorated inside the block in this folder."""
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or "")
     try:
-        compiled = numba.njit(function, cache=folder is not None, nogil=True)
+        yield folder
     finally:
         numba.config.CACHE_DIR = configured
-    if folder is not None:
-        _keep_one_at_a_time(compiled, folder)
+
+
+@contextmanager
+def kept_where_possible(package: str) -> Iterator[None]:
+    """Import inside the block what imports `package`, which keeps compiled functions of its own on disk.
+
+    numba cannot import such a package where neither its folder nor the user's cache can be written. It then keeps
+    them beside our kernels, or, where there is no folder at all, leaves them uncompiled.
+    """
+    found = find_spec(package)
+    source = Path(found.origin).parent if found and found.origin else Path(__file__).parent
+    if _writable(source / "__pycache__"):
+        yield
+        return
+    folder = _cache_folder(source)
+    disabled = numba.config.DISABLE_JIT
+    numba.config.DISABLE_JIT = disabled or folder is None
+    try:
+        with _kept_in(folder):
+            yield
+    finally:
+        numba.config.DISABLE_JIT = disabled
+
+
+def helper(function: F) -> F:
+    """A function that only kernels call: it is compiled with them, once for each set of types, and not kept by itself.
+
+    There is no code with which Python could call it, and division by zero is not looked for; both are much of what
+    compiling takes. A test calls `kernel(function.py_func)`.
+    """
+    compiled = numba.njit(function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    of_types = compiled.get_call_template
+
+    def of_plain_types(args: Any, kws: Any) -> Any:
+        return of_types(tuple(map(unliteral, args)), kws)
+
+    compiled.get_call_template = of_plain_types  # numba compiles a function once more for each constant it is given
     return cast(F, compiled)
 
 
@@ -135,15 +182,21 @@ def _keep_one_at_a_time(compiled: Any, folder: Path) -> None:
     file.save = save_alone
 
 
+def _to_stderr(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # there may be no stderr, or a closed one
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
 class _Announcer(event.Listener):
-    """Speaks once, when a kernel of ours is compiled because no folder holds it yet."""
+    """Speaks once, when a kernel is compiled because no folder holds it yet."""
 
     def __init__(self) -> None:
-        self.say: Callable[[str], None] | None = None
+        self.say: Callable[[str], None] | None = _to_stderr
 
     def on_start(self, event: Any) -> None:
         function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
-        if self.say is not None and str(getattr(function, "__module__", "")).startswith("bkrl."):
+        if self.say is not None and str(getattr(function, "__module__", "")).startswith(("bkrl.", "opensimplex.")):
             say, self.say = self.say, None
             say(COMPILING)
 
@@ -157,12 +210,17 @@ event.register("numba:compile", _announcer)
 
 @contextmanager
 def announce_compilation(say: Callable[[str], None]) -> Iterator[None]:
-    """Have `say` called with one sentence before the first kernel is compiled inside the `with` block, if any is."""
+    """Have `say` called with one sentence before the first kernel is compiled inside the `with` block, if any is.
+
+    Outside of such blocks the sentence goes to stderr. Whoever heard it does not hear it again.
+    """
     before, _announcer.say = _announcer.say, say
     try:
         yield
     finally:
-        _announcer.say = before
+        said, _announcer.say = _announcer.say is None, before
+        if said and before is _to_stderr:
+            _announcer.say = None
 
 
 def announced(stage: Callable[[Config, Reporter], Result]) -> Callable[[Config, Reporter], Result]:

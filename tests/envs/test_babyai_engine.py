@@ -27,6 +27,7 @@ from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.babyai.view import observe
 from bkrl.envs.vector import ReferenceVectorEnv
 from bkrl.errors import InputError, UsageError
+from bkrl.jit import kernel
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 
@@ -367,6 +368,7 @@ def test_views_are_drawn_from_the_state_alone() -> None:
     views, _ = env.reset(seed=0)
     engine = env.engine  # type: ignore[attr-defined]
     again = np.zeros_like(engine.observations)
+    look = kernel(observe.py_func)  # type: ignore[attr-defined]
     for n in range(3):
-        observe(engine._grids[n], engine.worlds[n], engine._stride, again[n])
+        look(engine._grids[n], engine.worlds[n], engine._stride, again[n])
     np.testing.assert_array_equal(again.reshape(views.shape), views)

@@ -94,14 +94,27 @@ def test_noise_is_opensimplex_to_the_last_bit():
         np.testing.assert_array_equal(values, [simplex.noise3(*place) for place in places])
 
 
+def test_pictures_are_neither_compiled_nor_loaded_for_symbolic_observations(monkeypatch):
+    for module, name in ((engine_module, "tiles"), (engine_module.kernels, "draw_worlds")):
+        monkeypatch.setattr(module, name, lambda *args: pytest.fail("a picture was drawn"))
+    env = bkrl.envs.make_vec("Crafter-Text-CollectDrink", 2)
+    env.reset(seed=0)
+    env.step(np.zeros(2, np.int64))
+    env.restore(env.snapshot())
+    single = bkrl.envs.make("Crafter-Text-CollectDrink")
+    single.reset(seed=0)
+    assert single.step(0)[-1]["semantic"].shape == (64, 64)
+
+
 def test_colours_fade_as_in_pillow():
     grey, channel = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8), indexing="ij")
     theirs = np.asarray(Image.blend(Image.fromarray(grey), Image.fromarray(channel), 0.4))
-    ours = np.array([[_pale(np.int64(g), np.int64(c)) for c in range(0, 256, 3)] for g in range(256)])
+    pale_of, grey_of = kernel(_pale.py_func), kernel(_grey.py_func)
+    ours = np.array([[pale_of(np.int64(g), np.int64(c)) for c in range(0, 256, 3)] for g in range(256)])
     np.testing.assert_array_equal(ours, theirs[:, ::3])
     colours = np.random.default_rng(0).integers(0, 256, (1, 3000, 3)).astype(np.uint8)
     pale = np.asarray(ImageEnhance.Color(Image.fromarray(colours)).enhance(0.0))[0, :, 0]
-    np.testing.assert_array_equal([_grey(*map(np.int64, colour)) for colour in colours[0]], pale)
+    np.testing.assert_array_equal([grey_of(*map(np.int64, colour)) for colour in colours[0]], pale)
 
 
 def test_random_play_agrees_with_the_reference():

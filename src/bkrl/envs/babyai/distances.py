@@ -22,7 +22,7 @@ from bkrl.envs.babyai.constants import EMPTY
 from bkrl.envs.babyai.missions import is_tracked, refers
 from bkrl.envs.babyai.rules import can_enter
 from bkrl.envs.babyai.state import NOTHING_CARRIED, PICK_UP, ahead, cell_at, kind_of
-from bkrl.jit import kernel
+from bkrl.jit import helper, kernel
 
 HEADINGS: Final = 4
 STAGES: Final = 2
@@ -66,7 +66,7 @@ def measure_worlds(
         found[n] = steps if steps != NO_WAY else float("inf")
 
 
-@kernel
+@helper
 def search_go_to(grid: Any, in_sequence: bool, stride: int, away: Any, waiting: Any) -> None:
     """Distances for a mission that is done by facing a tracked cell after some action."""
     poses = HEADINGS * len(grid)
@@ -94,7 +94,7 @@ def search_go_to(grid: Any, in_sequence: bool, stride: int, away: Any, waiting: 
                 end = reach_from_before(grid, stride, away, waiting, end, stage, pose, away[reached, pose] + 1)
 
 
-@kernel
+@helper
 def goals_in(cell: int, in_sequence: bool) -> int:
     """Which places to be reached are held to be here, as bits: 1 the first of a sequence, 2 the last or only one."""
     first, last = is_tracked(cell, 0), is_tracked(cell, _SECOND_CLAUSE)
@@ -103,7 +103,7 @@ def goals_in(cell: int, in_sequence: bool) -> int:
     return (1 if first else 0) + (2 if last else 0)
 
 
-@kernel
+@helper
 def stage_after(stage: int, faced: int) -> int:
     """The stage of "go to" after an action that ended facing these goals."""
     if stage == 0 and faced & 1:
@@ -111,7 +111,7 @@ def stage_after(stage: int, faced: int) -> int:
     return _SUCCESS if stage == 1 and faced & 2 else stage
 
 
-@kernel
+@helper
 def search_pick_up(grid: Any, stride: int, away: Any, waiting: Any) -> None:
     """Distances for a mission that is done by picking up an object it means."""
     end = 0
@@ -132,7 +132,7 @@ def search_pick_up(grid: Any, stride: int, away: Any, waiting: Any) -> None:
             end = reach(away, waiting, end, 0, pose, steps)
 
 
-@kernel
+@helper
 def reach_from_before(
     grid: Any, stride: int, away: Any, waiting: Any, end: int, stage: int, pose: int, steps: int
 ) -> int:
@@ -152,7 +152,7 @@ def reach_from_before(
     return end
 
 
-@kernel
+@helper
 def reach(away: Any, waiting: Any, end: int, stage: int, pose: int, steps: int) -> int:
     """Note a state's distance, unless a shorter one is known, and let it wait to be searched from."""
     if away[stage, pose] == NO_WAY:

@@ -31,7 +31,7 @@ from bkrl.envs.babyai.state import (
     kind_of,
     make_cell,
 )
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 MAX_TRIES: Final = 1000  # of placing one thing, then the layout is drawn afresh
 HEADINGS: Final = 4
@@ -66,7 +66,7 @@ def level_record(level: Level) -> NDArray[Any]:
     return record
 
 
-@kernel
+@helper
 def generate(grid: Any, world: Any, level: Any, stride: int) -> None:
     """Draw a layout and its mission, again and again until everything in it can be reached."""
     while True:
@@ -75,7 +75,7 @@ def generate(grid: Any, world: Any, level: Any, stride: int) -> None:
     set_mission(grid, world, level)
 
 
-@kernel
+@helper
 def draw_layout(grid: Any, world: Any, level: Any, stride: int) -> bool:
     """`RoomGridLevel._gen_grid` and the level's `gen_mission`; False where something found no place."""
     clear_room(grid, level.room_size, stride)
@@ -95,7 +95,7 @@ def draw_layout(grid: Any, world: Any, level: Any, stride: int) -> bool:
     return True
 
 
-@kernel
+@helper
 def clear_room(grid: Any, size: int, stride: int) -> None:
     """An empty room within its walls."""
     grid[:] = WALL_CELL
@@ -104,7 +104,7 @@ def clear_room(grid: Any, size: int, stride: int) -> None:
         grid[start : start + size - 2] = EMPTY_CELL
 
 
-@kernel
+@helper
 def find_place(grid: Any, world: Any, size: int, stride: int, agent: int) -> int:
     """`MiniGridEnv.place_obj`: a random empty cell of the room, not beside the agent; _NOWHERE after MAX_TRIES."""
     for _ in range(MAX_TRIES + 1):
@@ -119,13 +119,13 @@ def find_place(grid: Any, world: Any, size: int, stride: int, agent: int) -> int
     return _NOWHERE
 
 
-@kernel
+@helper
 def distance(a: int, b: int, stride: int) -> int:
     """Manhattan distance between two cells."""
     return abs(a // stride - b // stride) + abs(a % stride - b % stride)
 
 
-@kernel
+@helper
 def place_agent(grid: Any, world: Any, size: int, stride: int) -> bool:
     """`RoomGrid.place_agent`: with an empty cell or a wall in front."""
     while True:
@@ -138,7 +138,7 @@ def place_agent(grid: Any, world: Any, size: int, stride: int) -> bool:
             return True
 
 
-@kernel
+@helper
 def place_object(grid: Any, world: Any, cell: int, size: int, stride: int) -> bool:
     """`RoomGrid.place_in_room`."""
     at = find_place(grid, world, size, stride, world.agent)
@@ -148,7 +148,7 @@ def place_object(grid: Any, world: Any, cell: int, size: int, stride: int) -> bo
     return True
 
 
-@kernel
+@helper
 def all_reachable(grid: Any, agent: int, stride: int) -> bool:
     """`check_objs_reachable`: whether each object stands beside a cell the agent can walk to (there are no doors)."""
     reached = np.zeros(len(grid), np.bool_)
@@ -172,7 +172,7 @@ def all_reachable(grid: Any, agent: int, stride: int) -> bool:
     return unreached == 0
 
 
-@kernel
+@helper
 def set_mission(grid: Any, world: Any, level: Any) -> None:
     """The instructions of `RoomGridLevel.reset`: every object of a target's colour and type is meant."""
     world.task[:] = NO_TASK
@@ -193,7 +193,7 @@ def set_mission(grid: Any, world: Any, level: Any) -> None:
     world.max_steps = level.num_targets * level.room_size * level.room_size
 
 
-@kernel
+@helper
 def begin_episode(world: Any) -> None:
     """What every episode starts with."""
     world.steps = 0

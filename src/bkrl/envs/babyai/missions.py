@@ -23,26 +23,26 @@ from bkrl.envs.babyai.state import (
     kind_of,
     state_of,
 )
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 CONTINUE: Final = 0
 SUCCESS: Final = 1
 FAILURE: Final = 2
 
 
-@kernel
+@helper
 def refers(cell: int, description: int) -> bool:
     """Whether a description of the mission means this object."""
     return (cell >> (MEMBER_SHIFT + description)) & 1 != 0
 
 
-@kernel
+@helper
 def is_tracked(cell: int, description: int) -> bool:
     """Whether a description holds this cell for the place of one of its objects."""
     return (cell >> (TRACKED_SHIFT + description)) & 1 != 0
 
 
-@kernel
+@helper
 def track(grid: Any, world: Any) -> None:
     """`RoomGridLevel.update_objs_poss`, after every drop action: look again where the objects are."""
     if world.stale:
@@ -52,7 +52,7 @@ def track(grid: Any, world: Any) -> None:
         world.stale = 0
 
 
-@kernel
+@helper
 def verify_mission(grid: Any, world: Any, action: int, carried_before: int, stride: int) -> int:
     """`Instr.verify` of the whole mission, after an action. Of a sequence the first clause must be done first; when it
     is, the same action counts for the second (`BeforeInstr.verify`, `AfterInstr.verify`)."""
@@ -68,7 +68,7 @@ def verify_mission(grid: Any, world: Any, action: int, carried_before: int, stri
     return verify_clause(grid, world, 1, action, carried_before, stride)
 
 
-@kernel
+@helper
 def verify_clause(grid: Any, world: Any, clause: int, action: int, carried_before: int, stride: int) -> int:
     """One task, or `AndInstr.verify`: both tasks, in any order; a failure of one of the two does not count."""
     first, second = 2 * clause, 2 * clause + 1
@@ -80,7 +80,7 @@ def verify_clause(grid: Any, world: Any, clause: int, action: int, carried_befor
     return SUCCESS if (world.done >> first) & 1 and (world.done >> second) & 1 else CONTINUE
 
 
-@kernel
+@helper
 def verify_task(grid: Any, world: Any, task: int, action: int, carried_before: int, stride: int) -> int:
     """`ActionInstr.verify` for one task."""
     front = world.agent + ahead(world.heading, stride)
@@ -99,13 +99,13 @@ def verify_task(grid: Any, world: Any, task: int, action: int, carried_before: i
     return verify_put_next(grid, world, task, action, carried_before, front, stride, strict)
 
 
-@kernel
+@helper
 def verify_go_to(grid: Any, task: int, front: int) -> int:
     """`GoToInstr`: any action counts while the cell in front is tracked."""
     return SUCCESS if is_tracked(cell_at(grid, front), 2 * task) else CONTINUE
 
 
-@kernel
+@helper
 def verify_pick_up(world: Any, task: int, action: int, carried_before: int, strict: bool) -> int:
     """`PickupInstr`: the object was taken with empty hands. Strict: taking anything else fails."""
     if action != PICKUP:
@@ -116,7 +116,7 @@ def verify_pick_up(world: Any, task: int, action: int, carried_before: int, stri
     return FAILURE if strict and carrying != NOTHING_CARRIED else CONTINUE
 
 
-@kernel
+@helper
 def verify_open(grid: Any, task: int, action: int, front: int, strict: bool) -> int:
     """`OpenInstr`: after a toggle the door in front is meant and open. Strict: toggling another door fails."""
     if action != TOGGLE:
@@ -130,7 +130,7 @@ def verify_open(grid: Any, task: int, action: int, front: int, strict: bool) -> 
     return CONTINUE
 
 
-@kernel
+@helper
 def verify_put_next(
     grid: Any, world: Any, task: int, action: int, carried_before: int, front: int, stride: int, strict: bool
 ) -> int:

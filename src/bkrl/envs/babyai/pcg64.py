@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 # The 128-bit multiplier, and masks and shifts as unsigned integers: numba makes a float of int64 with uint64.
 _MULTIPLIER_HIGH: Final = np.uint64(0x2360ED051FC65DA4)
@@ -23,7 +23,7 @@ _64: Final = np.uint64(64)
 _WORD: Final = (1 << 64) - 1
 
 
-@kernel
+@helper
 def _product_high(a: Any, b: Any) -> Any:
     """The upper 64 bits of a 64 × 64 bit product."""
     a_low, a_high, b_low, b_high = a & _LOW_32, a >> _32, b & _LOW_32, b >> _32
@@ -32,7 +32,7 @@ def _product_high(a: Any, b: Any) -> Any:
     return a_high * b_high + (middle >> _32) + (cross >> _32)
 
 
-@kernel
+@helper
 def _next_64(world: Any) -> Any:
     """Advance the stream and return 64 random bits."""
     low = world.rng_low * _MULTIPLIER_LOW
@@ -49,7 +49,7 @@ def _next_64(world: Any) -> Any:
     return (folded >> turn) | (folded << ((_64 - turn) & _63))
 
 
-@kernel
+@helper
 def _next_32(world: Any) -> Any:
     """32 random bits as uint64; every second call uses the half left over by the one before."""
     if world.rng_has_spare:
@@ -61,7 +61,7 @@ def _next_32(world: Any) -> Any:
     return bits & _LOW_32
 
 
-@kernel
+@helper
 def integer_below(world: Any, bound: int) -> int:
     """A uniform integer in [0, bound), as `Generator.integers(0, bound)` for bounds up to 2**32 - 1."""
     if bound == 1:

@@ -45,7 +45,7 @@ from bkrl.envs.babyai.state import (
     put,
     state_of,
 )
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 # What becomes of the agent by moving.
 NOTHING_HAPPENED: Final = 0
@@ -53,7 +53,7 @@ REACHED_GOAL: Final = 1
 FELL_INTO_LAVA: Final = 2
 
 
-@kernel
+@helper
 def act(grid: Any, world: Any, action: int, stride: int) -> int:
     """Carry out one action (`MiniGridEnv.step`); the result says whether the agent met a goal or lava."""
     front = world.agent + ahead(world.heading, stride)
@@ -72,21 +72,21 @@ def act(grid: Any, world: Any, action: int, stride: int) -> int:
     return NOTHING_HAPPENED
 
 
-@kernel
+@helper
 def can_enter(cell: int) -> bool:
     """`WorldObj.can_overlap`: empty cells, floor, goal, lava and open doors."""
     kind = kind_of(cell)
     return kind in (EMPTY, FLOOR, GOAL, LAVA) or (kind == DOOR and state_of(cell) == OPEN)
 
 
-@kernel
+@helper
 def hides(cell: int) -> bool:
     """`not WorldObj.see_behind`: walls, and doors that are not open."""
     kind = kind_of(cell)
     return kind == WALL or (kind == DOOR and state_of(cell) != OPEN)
 
 
-@kernel
+@helper
 def move(grid: Any, world: Any, front: int) -> int:
     """One step forward. A goal or lava in front counts even where it could not be entered."""
     cell = cell_at(grid, front)
@@ -99,7 +99,7 @@ def move(grid: Any, world: Any, front: int) -> int:
     return NOTHING_HAPPENED
 
 
-@kernel
+@helper
 def pick_up(grid: Any, world: Any, front: int) -> None:
     """`WorldObj.can_pickup`: keys, balls and boxes, with empty hands."""
     cell = cell_at(grid, front)
@@ -110,7 +110,7 @@ def pick_up(grid: Any, world: Any, front: int) -> None:
         world.stale = 1
 
 
-@kernel
+@helper
 def drop(grid: Any, world: Any, front: int) -> None:
     """Lay down what is carried, into an empty cell only."""
     if kind_of(cell_at(grid, front)) == EMPTY and world.carrying != NOTHING_CARRIED:
@@ -119,7 +119,7 @@ def drop(grid: Any, world: Any, front: int) -> None:
         world.stale = 1
 
 
-@kernel
+@helper
 def toggle(grid: Any, world: Any, front: int) -> None:
     """`Door.toggle` and `Box.toggle`; nothing else can be toggled."""
     cell = cell_at(grid, front)
@@ -130,7 +130,7 @@ def toggle(grid: Any, world: Any, front: int) -> None:
         world.stale = 1
 
 
-@kernel
+@helper
 def toggled_door(door: int, carried: int) -> int:
     """An open door closes, a closed one opens, a locked one opens for a key of its colour (which is kept)."""
     state = state_of(door)
@@ -142,7 +142,7 @@ def toggled_door(door: int, carried: int) -> int:
     return (door & ~(STATE_MASK << STATE_SHIFT)) | state << STATE_SHIFT
 
 
-@kernel
+@helper
 def content_of(box: int) -> int:
     """What a box leaves behind when it is opened: its content, or nothing. The mission never refers to a content."""
     kind = (box >> CONTENT_KIND_SHIFT) & KIND_MASK

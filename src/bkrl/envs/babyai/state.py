@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.babyai.constants import EMPTY, GREY, VIEW, WALL
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 MARGIN: Final = VIEW - 1
 
@@ -85,44 +85,44 @@ WORLD = np.dtype(
 )
 
 
-@kernel
+@helper
 def kind_of(cell: int) -> int:
     """The type in a cell."""
     return cell & KIND_MASK
 
 
-@kernel
+@helper
 def color_of(cell: int) -> int:
     """The colour in a cell."""
     return (cell >> COLOR_SHIFT) & COLOR_MASK
 
 
-@kernel
+@helper
 def state_of(cell: int) -> int:
     """The door state in a cell."""
     return (cell >> STATE_SHIFT) & STATE_MASK
 
 
-@kernel
+@helper
 def make_cell(kind: int, color: int, state: int) -> int:
     """A cell that nothing in the mission refers to."""
     return kind | color << COLOR_SHIFT | state << STATE_SHIFT
 
 
-@kernel
+@helper
 def cell_at(grid: Any, at: int) -> int:
     """What is in a cell, as numba's usual integer."""
     cell: Any = np.int64(grid[at])
     return cell
 
 
-@kernel
+@helper
 def put(grid: Any, at: int, cell: int) -> None:
     """Replace what is in a cell; what is tracked there stays tracked."""
     grid[at] = (cell & OBJECT_MASK) | (cell_at(grid, at) & TRACKED_MASK)
 
 
-@kernel
+@helper
 def ahead(heading: int, stride: int) -> int:
     """The distance in the grid to the cell in front of an agent."""
     if heading == 0:

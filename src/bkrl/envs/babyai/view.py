@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import AGENT_X, AGENT_Y, EMPTY, UNSEEN, VIEW
 from bkrl.envs.babyai.rules import hides
 from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of, kind_of, state_of
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 _ROW: Final = (1 << VIEW) - 1
 _CELL_BYTES: Final = 3
@@ -43,7 +43,7 @@ def _spread_of_light() -> NDArray[np.uint16]:
 _SPREAD: Final = _spread_of_light()
 
 
-@kernel
+@helper
 def observe(grid: Any, world: Any, stride: int, out: Any) -> None:
     """Write the view of one world. `out`: (147,) uint8, the (7, 7, 3) view [x, y, (type, colour, state)] laid flat."""
     forward = ahead(world.heading, stride)
@@ -65,7 +65,7 @@ def observe(grid: Any, world: Any, stride: int, out: Any) -> None:
     _show(in_hand, out, AGENT_X * _COLUMN_BYTES + AGENT_Y * _CELL_BYTES)
 
 
-@kernel
+@helper
 def _show(cell: int, out: Any, at: int) -> None:
     out[at] = kind_of(cell)
     out[at + 1] = color_of(cell)

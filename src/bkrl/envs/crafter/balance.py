@@ -24,9 +24,11 @@ from bkrl.envs.crafter.state import (
     remove,
 )
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 BALANCE_EVERY: Final = 10
+COUNTS_SHAPE: Final = (CHUNKS, SKELETON + 1)
+"""Of the int64 array in which creatures are counted, by chunk and kind."""
 
 _ZOMBIE_SPAWN_DISTANCE: Final = 6
 _ZOMBIE_DESPAWN_DISTANCE: Final = 0
@@ -34,10 +36,11 @@ _SKELETON_DISTANCE: Final = 7
 _COW_DISTANCE: Final = 5
 
 
-@kernel
-def balance(world: Any, objects: Any, daylight: float) -> None:
-    """Every chunk that ever held an object, in the order in which they first did."""
-    counts = np.zeros((CHUNKS, SKELETON + 1), np.int64)
+@helper
+def balance(world: Any, objects: Any, daylight: float, counts: Any) -> None:
+    """Every chunk that ever held an object, in the order in which they first did. `counts` is room: `COUNTS_SHAPE`."""
+    for i in range(CHUNKS):
+        counts[i, COW] = counts[i, ZOMBIE] = counts[i, SKELETON] = 0
     for row in range(THE_PLAYER + 1, world.objects_end):
         thing = objects[row]
         kind = np.int64(thing.kind)
@@ -45,39 +48,43 @@ def balance(world: Any, objects: Any, daylight: float) -> None:
             counts[chunk_of(thing.x, thing.y), kind] += 1
     for i in range(world.chunks_used):
         chunk = np.int64(world.chunk_order[i])
-        _balance_chunk(world, objects, chunk, counts[chunk], daylight)
+        _balance_chunk(
+            world, objects, chunk, counts[chunk, COW], counts[chunk, ZOMBIE], counts[chunk, SKELETON], daylight
+        )
 
 
-@kernel
-def _balance_chunk(world: Any, objects: Any, chunk: Int, counts: Any, daylight: float) -> None:
+@helper
+def _balance_chunk(
+    world: Any, objects: Any, chunk: Int, cows: Int, zombies: Int, skeletons: Int, daylight: float
+) -> None:
     grass, path = np.int64(world.grass_cells[chunk]), np.int64(world.path_cells[chunk])
     most = 3.5 - 3 * daylight
     least = most if grass >= 50 else 0.0
-    if _wants_more(world, counts[ZOMBIE], least, 0.3):
+    if _wants_more(world, zombies, least, 0.3):
         _spawn(world, objects, chunk, ZOMBIE, GRASS, grass, _ZOMBIE_SPAWN_DISTANCE, ZOMBIE_HEALTH)
-    elif _wants_fewer(world, counts[ZOMBIE], most, 0.4):
-        _despawn(world, objects, chunk, ZOMBIE, counts[ZOMBIE], _ZOMBIE_DESPAWN_DISTANCE)
-    if _wants_more(world, counts[SKELETON], 1.0 if path >= 6 else 0.0, 0.1):
+    elif _wants_fewer(world, zombies, most, 0.4):
+        _despawn(world, objects, chunk, ZOMBIE, zombies, _ZOMBIE_DESPAWN_DISTANCE)
+    if _wants_more(world, skeletons, 1.0 if path >= 6 else 0.0, 0.1):
         _spawn(world, objects, chunk, SKELETON, PATH, path, _SKELETON_DISTANCE, SKELETON_HEALTH)
-    elif _wants_fewer(world, counts[SKELETON], 2.0, 0.1):
-        _despawn(world, objects, chunk, SKELETON, counts[SKELETON], _SKELETON_DISTANCE)
-    if _wants_more(world, counts[COW], 1.0 if grass >= 30 else 0.0, 0.01):
+    elif _wants_fewer(world, skeletons, 2.0, 0.1):
+        _despawn(world, objects, chunk, SKELETON, skeletons, _SKELETON_DISTANCE)
+    if _wants_more(world, cows, 1.0 if grass >= 30 else 0.0, 0.01):
         _spawn(world, objects, chunk, COW, GRASS, grass, _COW_DISTANCE, COW_HEALTH)
-    elif _wants_fewer(world, counts[COW], 1.5 + daylight, 0.1):
-        _despawn(world, objects, chunk, COW, counts[COW], _COW_DISTANCE)
+    elif _wants_fewer(world, cows, 1.5 + daylight, 0.1):
+        _despawn(world, objects, chunk, COW, cows, _COW_DISTANCE)
 
 
-@kernel
+@helper
 def _wants_more(world: Any, count: Int, least: float, probability: float) -> bool:
     return count < int(least) and uniform(world) < probability
 
 
-@kernel
+@helper
 def _wants_fewer(world: Any, count: Int, most: float, probability: float) -> bool:
     return count > int(most) and uniform(world) < probability
 
 
-@kernel
+@helper
 def _spawn(
     world: Any, objects: Any, chunk: Int, kind: Int, material: Int, space: Int, distance: Int, health: Int
 ) -> None:
@@ -96,7 +103,7 @@ def _spawn(
                 choice -= 1
 
 
-@kernel
+@helper
 def _despawn(world: Any, objects: Any, chunk: Int, kind: Int, count: Int, distance: Int) -> None:
     """Take away one creature of the chunk, drawn in the order in which they came to it, if it is far enough."""
     choice = randint(world, count)

@@ -36,7 +36,7 @@ from bkrl.envs.crafter.state import (
     remove,
     set_material,
 )
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 _ZOMBIE_SIGHT: Final = 8
 _ZOMBIE_COOLDOWN: Final = 5
@@ -49,7 +49,7 @@ _SKELETON_RELOAD: Final = 4
 _ARROW_DAMAGE: Final = 2
 
 
-@kernel
+@helper
 def creature_turn(world: Any, objects: Any, row: Int) -> None:
     """`update` of whatever is in this row, the player apart."""
     kind = np.int64(objects[row].kind)
@@ -65,14 +65,14 @@ def creature_turn(world: Any, objects: Any, row: Int) -> None:
         plant_turn(world, objects, row)
 
 
-@kernel
+@helper
 def distance_to_player(objects: Any, row: Int) -> Int:
     """Steps between an object and the player (Manhattan distance)."""
     player, thing = objects[THE_PLAYER], objects[row]
     return abs(np.int64(player.x) - thing.x) + abs(np.int64(player.y) - thing.y)
 
 
-@kernel
+@helper
 def _toward_player(objects: Any, row: Int, long_axis: bool) -> tuple[Int, Int]:
     """One step towards the player along the longer axis or the shorter one; (0, 0) where that has no way to go."""
     player, thing = objects[THE_PLAYER], objects[row]
@@ -81,20 +81,20 @@ def _toward_player(objects: Any, row: Int, long_axis: bool) -> tuple[Int, Int]:
     return (np.sign(dx), np.int64(0)) if along_x else (np.int64(0), np.sign(dy))
 
 
-@kernel
+@helper
 def _wander(world: Any, objects: Any, row: Int) -> None:
     """A step in a random direction, if it is free."""
     direction = randint(world, 4)
     move(world, objects, row, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], WALKABLE_SET)
 
 
-@kernel
+@helper
 def _remove_if_dead(world: Any, objects: Any, row: Int) -> None:
     if objects[row].health <= 0:
         remove(world, objects, row)
 
 
-@kernel
+@helper
 def cow_turn(world: Any, objects: Any, row: Int) -> None:
     """Wander half of the time."""
     _remove_if_dead(world, objects, row)
@@ -102,7 +102,7 @@ def cow_turn(world: Any, objects: Any, row: Int) -> None:
         _wander(world, objects, row)
 
 
-@kernel
+@helper
 def zombie_turn(world: Any, objects: Any, row: Int) -> None:
     """Come nearer when near, mostly; strike when adjacent, with a pause after each blow."""
     zombie = objects[row]
@@ -120,7 +120,7 @@ def zombie_turn(world: Any, objects: Any, row: Int) -> None:
             zombie.timer = _ZOMBIE_COOLDOWN
 
 
-@kernel
+@helper
 def skeleton_turn(world: Any, objects: Any, row: Int) -> None:
     """Keep away when close, shoot when less close, come nearer when in sight, else wander now and then."""
     skeleton = objects[row]
@@ -140,7 +140,7 @@ def skeleton_turn(world: Any, objects: Any, row: Int) -> None:
         _wander(world, objects, row)
 
 
-@kernel
+@helper
 def _shoot(world: Any, objects: Any, row: Int) -> None:
     """Loose an arrow towards the player, unless still reloading or blocked."""
     skeleton = objects[row]
@@ -156,7 +156,7 @@ def _shoot(world: Any, objects: Any, row: Int) -> None:
         skeleton.timer = _SKELETON_RELOAD
 
 
-@kernel
+@helper
 def arrow_turn(world: Any, objects: Any, row: Int) -> None:
     """Fly on; hit what is in the way. Tables and furnaces break into path."""
     arrow = objects[row]
@@ -173,7 +173,7 @@ def arrow_turn(world: Any, objects: Any, row: Int) -> None:
             set_material(world, x, y, PATH)
 
 
-@kernel
+@helper
 def plant_turn(world: Any, objects: Any, row: Int) -> None:
     """Grow; be eaten by any creature that stands next to it."""
     plant = objects[row]
@@ -188,7 +188,7 @@ def plant_turn(world: Any, objects: Any, row: Int) -> None:
     _remove_if_dead(world, objects, row)
 
 
-@kernel
+@helper
 def is_ripe(plant: Any) -> bool:
     """Is this plant ready to be eaten?"""
     return plant.kind == PLANT and plant.timer > RIPE_AGE

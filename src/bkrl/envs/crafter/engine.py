@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.crafter import kernels, layout
+from bkrl.envs.crafter.balance import COUNTS_SHAPE
 from bkrl.envs.crafter.options import IMAGE_SHAPE, checked_length
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, GAMES
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES
 from bkrl.envs.crafter.state import FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
 from bkrl.envs.crafter.textures import tiles
+from bkrl.envs.crafter.worldgen import Column
 from bkrl.errors import InputError, UsageError
 
 _SEEDS: Final = 2**31 - 1
@@ -44,14 +46,6 @@ class Outputs(NamedTuple):
     truncated: NDArray[np.bool_]
     success: NDArray[np.bool_]
     table_ends: NDArray[np.int64]
-
-
-class Look(NamedTuple):
-    """One world as it stands: (82,), (64, 64, 3) and the (64, 64) semantic map indexed [x, y]; all uint8."""
-
-    symbolic: NDArray[np.uint8]
-    image: NDArray[np.uint8]
-    semantic: NDArray[np.uint8]
 
 
 @cache
@@ -111,7 +105,6 @@ class Engine:
         self._verbs = np.array(game.rules.verbs)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
         self._daylight = _daylight(self.length)
-        self._tiles = tiles()
         self._fingerprint = hashlib.sha256(repr((env_id, self.length, WORLD, OBJECT)).encode()).digest()
         edges = np.linspace(0, num_envs, min(threads, num_envs) + 1).astype(int).tolist()
         self._parts = list(pairwise(edges))
@@ -127,9 +120,18 @@ class Engine:
         """Start the next episode in the chosen worlds (N,); each has a seed."""
         self._over_parts(
             lambda start, stop: kernels.begin_worlds(
-                self.worlds, self.objects, chosen, self.switches, self._daylight, self._tiles, self.out, start, stop
+                self.worlds,
+                self.objects,
+                chosen,
+                self.switches,
+                self._daylight,
+                Column.empty(),
+                self.out,
+                start,
+                stop,
             )
         )
+        self._draw(chosen)
         self.begun = self.begun or bool(chosen.all())
         for index in np.flatnonzero(chosen):
             self._lay_ready(int(index))
@@ -140,6 +142,7 @@ class Engine:
         if missing > 0:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
             self.objects = np.concatenate([self.objects, more], axis=1)
+        still = self._moving if still is None else still
         self._over_parts(
             lambda start, stop: kernels.step_worlds(
                 self.worlds,
@@ -149,21 +152,26 @@ class Engine:
                 self._tasks,
                 self.switches,
                 self._daylight,
-                self._tiles,
-                self._moving if still is None else still,
+                still,
+                np.empty(COUNTS_SHAPE, np.int64),
                 self.out,
                 start,
                 stop,
             )
         )
+        self._draw(~still)
 
-    def look(self, index: int) -> Look:
-        """All that can be seen of a world. Nothing moves, the random stream included."""
-        seen = Look(
-            np.zeros(layout.OBS_SHAPE, np.uint8), np.zeros(IMAGE_SHAPE, np.uint8), np.zeros((AREA, AREA), np.uint8)
-        )
-        kernels.look(self.worlds, self.objects, index, self._daylight, self._tiles, *seen)
-        return seen
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """(64, 64, 3): the picture of a world as it stands. Nothing moves, the random stream included."""
+        one, image = slice(index, index + 1), np.zeros((1, *IMAGE_SHAPE), np.uint8)
+        kernels.draw_worlds(self.worlds[one], self.objects[one], np.ones(1, bool), self._daylight, tiles(), image, 0, 1)
+        return image[0]
+
+    def semantic(self, index: int) -> NDArray[np.uint8]:
+        """(64, 64): crafter's map of a world, indexed [x, y]: materials, and the kind of object where one stands."""
+        world = self.worlds[index]
+        at = world["object_at"]
+        return np.where(at != 0, self.objects["kind"][index][at], world["materials"])
 
     def player_position(self, index: int) -> NDArray[np.int64]:
         """(2,) x and y of the player."""
@@ -205,11 +213,8 @@ class Engine:
         self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects
         self.out.table_ends[:] = self.worlds["objects_end"]
         self.begun = bool((self.worlds["episode"] > 0).all())
-        for index in range(self.num_envs):
-            seen = self.look(index)
-            self.out.symbolic[index] = seen.symbolic
-            if self.switches.picture:
-                self.out.images[index] = seen.image
+        kernels.observe_worlds(self.worlds, self.objects, self._daylight, self.out.symbolic, 0, self.num_envs)
+        self._draw(np.ones(self.num_envs, bool))
 
     def close(self) -> None:
         """Let the threads go."""
@@ -219,6 +224,15 @@ class Engine:
     def _lay_ready(self, index: int) -> None:
         world = self.worlds[index]
         world["next_seed"] = world_seed(int(world["seed"]), int(world["episode"]) + 1)
+
+    def _draw(self, chosen: NDArray[np.bool_]) -> None:
+        """The pictures of the chosen worlds (N,), if pictures are asked for."""
+        if self.switches.picture:
+            self._over_parts(
+                lambda start, stop: kernels.draw_worlds(
+                    self.worlds, self.objects, chosen, self._daylight, tiles(), self.out.images, start, stop
+                )
+            )
 
     def _over_parts(self, work: Callable[[int, int], Any]) -> None:
         if self._pool is None:

@@ -10,44 +10,43 @@ from bkrl.envs.crafter.balance import BALANCE_EVERY, balance
 from bkrl.envs.crafter.creatures import creature_turn, distance_to_player
 from bkrl.envs.crafter.mt19937 import seed_stream
 from bkrl.envs.crafter.player import player_turn
-from bkrl.envs.crafter.render import observe, pass_picture, picture_again, semantic_map
-from bkrl.envs.crafter.rules import AREA, MAX_ITEM, VITALS
+from bkrl.envs.crafter.render import observe, pass_picture, picture_again
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, ITEMS, MAX_ITEM, VITALS
 from bkrl.envs.crafter.scalars import Int
-from bkrl.envs.crafter.state import FACING_DOWN, HEALTH, NOTHING, PLAYER, THE_PLAYER, add, close_gaps
+from bkrl.envs.crafter.state import CHUNKS, FACING_DOWN, HEALTH, NOTHING, PLAYER, THE_PLAYER, add, close_gaps
 from bkrl.envs.crafter.worldgen import generate_world
-from bkrl.jit import kernel
+from bkrl.jit import helper, kernel
 
 ACTIVE_WITHIN = 18
 """Objects at least this many steps from the player rest: twice the longer side of the view."""
 
 
-@kernel
-def _begin(world: Any, objects: Any) -> None:
-    """`Env.reset`, with the seed laid ready in `next_seed`."""
-    world.episode += 1
-    seed_stream(world, world.next_seed)
-    world.materials[:] = 0
-    world.grass_cells[:] = 0
-    world.path_cells[:] = 0
-    world.object_at[:] = 0
+@helper
+def _clear(world: Any) -> None:
+    """The world's records as an episode finds them; its seed, and what `generate_world` writes anew, are left."""
+    for x in range(AREA):
+        for y in range(AREA):
+            world.materials[x, y] = world.object_at[x, y] = world.tunnels[x, y] = 0
+    for chunk in range(CHUNKS):
+        world.grass_cells[chunk] = world.path_cells[chunk] = world.chunk_used[chunk] = 0
     world.objects_end = THE_PLAYER
     world.removed = world.arrivals = world.chunks_used = 0
-    world.chunk_used[:] = 0
-    world.inventory[:] = 0
-    world.inventory[: len(VITALS)] = MAX_ITEM
-    world.achievements[:] = 0
+    for item in range(len(ITEMS)):
+        world.inventory[item] = MAX_ITEM if item < len(VITALS) else 0
+    for achievement in range(len(ACHIEVEMENTS)):
+        world.achievements[achievement] = 0
     world.hunger = world.thirst = world.fatigue = world.recover = 0.0
     world.health_felt = world.health_paid = MAX_ITEM
     world.facing = FACING_DOWN
     world.sleeping = 0
     world.steps = world.unlocked = 0
     world.episode_return = 0.0
-    add(world, objects, PLAYER, AREA // 2, AREA // 2, 0, 0)
-    generate_world(world, objects)
 
 
-@kernel
-def _tick(world: Any, objects: Any, verb: Int, base_damage: Int, full_item_fails: bool, daylight: Any) -> None:
+@helper
+def _tick(
+    world: Any, objects: Any, verb: Int, base_damage: Int, full_item_fails: bool, daylight: Any, counts: Any
+) -> None:
     """`Env.step` up to the picture: everybody near the player takes a turn, then the chunks are balanced."""
     close_gaps(world, objects)
     world.steps += 1
@@ -57,20 +56,7 @@ def _tick(world: Any, objects: Any, verb: Int, base_damage: Int, full_item_fails
         if objects[row].kind != NOTHING and distance_to_player(objects, row) < ACTIVE_WITHIN:
             creature_turn(world, objects, row)
     if world.steps % BALANCE_EVERY == 0:
-        balance(world, objects, daylight[world.steps])
-
-
-@kernel
-def _show(
-    world: Any, objects: Any, daylight: Any, tiles: Any, symbolic: bool, picture: bool, observation: Any, image: Any
-) -> None:
-    """Write what was asked for; the random stream moves on either way."""
-    light = daylight[world.steps]
-    if symbolic:
-        observe(world, objects, light, observation)
-    pass_picture(world, light)
-    if picture:
-        picture_again(world, objects, light, tiles, image)
+        balance(world, objects, daylight[world.steps], counts)
 
 
 @kernel
@@ -82,8 +68,8 @@ def step_worlds(
     tasks: Any,
     rules: Any,
     daylight: Any,
-    tiles: Any,
     still: Any,
+    counts: Any,
     out: Any,
     start: Int,
     stop: Int,
@@ -98,8 +84,8 @@ def step_worlds(
         tasks: (tasks,) indices of the rewarded achievements.
         rules: a `Switches`.
         daylight: (length + 1,) by step.
-        tiles: see `textures`.
         still: (N,) bool, worlds that do not move.
+        counts: room to count creatures in, see `balance`.
         out: an `Outputs`.
         start, stop: the worlds to step.
     """
@@ -109,10 +95,10 @@ def step_worlds(
             out.terminated[n] = out.truncated[n] = out.success[n] = False
             continue
         world, objects = worlds[n], tables[n]
-        _tick(world, objects, verbs[actions[n]], rules.base_damage, rules.full_item_fails, daylight)
+        _tick(world, objects, verbs[actions[n]], rules.base_damage, rules.full_item_fails, daylight, counts)
         unlocked: Int = 0
-        for task in tasks:
-            unlocked += world.achievements[task] > 0
+        for task in range(len(tasks)):
+            unlocked += world.achievements[tasks[task]] > 0
         health = np.int64(world.inventory[HEALTH])
         reward = 0.0
         if rules.pays:
@@ -129,29 +115,47 @@ def step_worlds(
         out.terminated[n] = terminated
         out.truncated[n] = truncated
         out.success[n] = solved and (terminated or truncated)
-        _show(world, objects, daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
+        _show(world, objects, daylight[world.steps], rules.symbolic, out.symbolic[n])
         out.table_ends[n] = world.objects_end
+
+
+@helper
+def _show(world: Any, objects: Any, light: float, symbolic: bool, observation: Any) -> None:
+    """Write the symbolic observation if it was asked for; the random stream moves on either way."""
+    if symbolic:
+        observe(world, objects, light, observation)
+    pass_picture(world, light)
 
 
 @kernel
 def begin_worlds(
-    worlds: Any, tables: Any, chosen: Any, rules: Any, daylight: Any, tiles: Any, out: Any, start: Int, stop: Int
+    worlds: Any, tables: Any, chosen: Any, rules: Any, daylight: Any, column: Any, out: Any, start: Int, stop: Int
 ) -> None:
-    """A new episode in each chosen world."""
+    """`Env.reset` of each chosen world, with the seed laid ready in `next_seed`. `column`: room, see `Column`."""
     for n in range(start, stop):
         if chosen[n]:
-            _begin(worlds[n], tables[n])
-            out.table_ends[n] = worlds[n].objects_end
-            _show(worlds[n], tables[n], daylight, tiles, rules.symbolic, rules.picture, out.symbolic[n], out.images[n])
+            world, objects = worlds[n], tables[n]
+            world.episode += 1
+            seed_stream(world, world.next_seed)
+            _clear(world)
+            add(world, objects, PLAYER, AREA // 2, AREA // 2, 0, 0)
+            generate_world(world, objects, column)
+            out.table_ends[n] = world.objects_end
+            _show(world, objects, daylight[0], rules.symbolic, out.symbolic[n])
 
 
 @kernel
-def look(
-    worlds: Any, tables: Any, n: Int, daylight: Any, tiles: Any, observation: Any, image: Any, semantic: Any
+def observe_worlds(worlds: Any, tables: Any, daylight: Any, observations: Any, start: Int, stop: Int) -> None:
+    """The symbolic observations of worlds as they stand."""
+    for n in range(start, stop):
+        observe(worlds[n], tables[n], daylight[worlds[n].steps], observations[n])
+
+
+@kernel
+def draw_worlds(
+    worlds: Any, tables: Any, chosen: Any, daylight: Any, tiles: Any, images: Any, start: Int, stop: Int
 ) -> None:
-    """All that can be seen of one world, leaving it as it was."""
-    world, objects = worlds[n], tables[n]
-    light = daylight[world.steps]
-    observe(world, objects, light, observation)
-    picture_again(world, objects, light, tiles, image)
-    semantic_map(world, objects, semantic)
+    """The pictures of the chosen worlds as they stand; the worlds stay as they were."""
+    for n in range(start, stop):
+        if chosen[n]:
+            picture_again(worlds[n], tables[n], daylight[worlds[n].steps], tiles, images[n])

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.crafter.scalars import Int
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 WORDS: Final = 624
 _SHIFT: Final = 397
@@ -20,7 +20,7 @@ _LOWER: Final = np.uint32(0x7FFFFFFF)
 _MATRIX: Final = np.uint32(0x9908B0DF)
 
 
-@kernel
+@helper
 def seed_stream(world: Any, seed: Int) -> None:
     """`RandomState(seed)` for 0 <= seed < 2**32."""
     mt = world.mt
@@ -32,13 +32,13 @@ def seed_stream(world: Any, seed: Int) -> None:
     world.mt_pos = WORDS
 
 
-@kernel
+@helper
 def _mixed(upper: Int, lower: Int, far: Int) -> Int:
     y = (np.uint32(upper) & _UPPER) | (np.uint32(lower) & _LOWER)
     return np.uint32(far) ^ (y >> np.uint32(1)) ^ (np.uint32(0) - (y & np.uint32(1)) & _MATRIX)
 
 
-@kernel
+@helper
 def _twist(mt: Any) -> None:
     """The next 624 words. Three plain loops, so that the compiler can use vector instructions."""
     for k in range(WORDS - _SHIFT):
@@ -48,7 +48,7 @@ def _twist(mt: Any) -> None:
     mt[WORDS - 1] = _mixed(mt[WORDS - 1], mt[0], mt[_SHIFT - 1])
 
 
-@kernel
+@helper
 def _tempered(word: Int) -> Int:
     y = np.uint32(word)
     y ^= y >> np.uint32(11)
@@ -57,7 +57,7 @@ def _tempered(word: Int) -> Int:
     return y ^ (y >> np.uint32(18))
 
 
-@kernel
+@helper
 def next_word(world: Any) -> Int:
     """32 random bits."""
     if world.mt_pos == WORDS:
@@ -68,20 +68,20 @@ def next_word(world: Any) -> Int:
     return word
 
 
-@kernel
+@helper
 def _double(first: Int, second: Int) -> float:
     """A double in [0, 1) from two words: 27 bits of one and 26 of the other."""
     return (np.int64(first >> np.uint32(5)) * 67108864.0 + np.int64(second >> np.uint32(6))) / 9007199254740992.0
 
 
-@kernel
+@helper
 def uniform(world: Any) -> float:
     """`RandomState.uniform()`: a double in [0, 1)."""
     first = next_word(world)
     return _double(first, next_word(world))
 
 
-@kernel
+@helper
 def uniforms(world: Any, out: Any) -> None:
     """`RandomState.uniform(size=len(out))`; the same as one `uniform` after the other, but quicker."""
     done = 0
@@ -97,7 +97,7 @@ def uniforms(world: Any, out: Any) -> None:
         done += pairs
 
 
-@kernel
+@helper
 def randint(world: Any, stop: Int) -> Int:
     """`RandomState.randint(0, stop)` for 1 <= stop <= 2**32 - 1; draws nothing when stop is 1."""
     largest = np.uint32(stop - 1)
@@ -115,7 +115,7 @@ def randint(world: Any, stop: Int) -> Int:
             return np.int64(value)
 
 
-@kernel
+@helper
 def skip_words(world: Any, count: Int) -> None:
     """Move on by `count` words without looking at them: exactly the stream after that many `next_word`s."""
     position = world.mt_pos + count

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.envs.crafter.scalars import Int
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 _STRETCH: Final = -1.0 / 6  # (1 / sqrt(3 + 1) - 1) / 3
 _SQUISH: Final = 1.0 / 3  # (sqrt(3 + 1) - 1) / 3
@@ -96,29 +96,32 @@ _MULTIPLIER: Final = np.uint64(6364136223846793005)
 _INCREMENT: Final = np.uint64(1442695040888963407)
 
 
-@kernel
+@helper
 def seed_noise(world: Any, seed: Int) -> None:
     """`OpenSimplex(seed)`: fill the world's `permutation` and the index of the gradient of each of its entries."""
-    source = np.arange(256).astype(np.uint8)
+    source = world.gradient  # numbers not taken yet, below those that are done
+    for i in range(256):
+        source[i] = i
     state = np.uint64(seed)
     for _ in range(3):
         state = state * _MULTIPLIER + _INCREMENT
     for i in range(255, -1, -1):
         state = state * _MULTIPLIER + _INCREMENT
         r = (np.int64(state) + 31) % (i + 1)  # the sign of the divisor, as in Python
-        world.permutation[i] = source[r]
-        world.gradient[i] = source[r] % len(_GRADIENTS)
+        taken = source[r]
         source[r] = source[i]
+        world.permutation[i] = taken
+        world.gradient[i] = taken % len(_GRADIENTS)
 
 
-@kernel
+@helper
 def _point(world: Any, xb: Int, yb: Int, zb: Int, dx: float, dy: float, dz: float, i: Int, j: Int, k: Int) -> float:
     """Contribution of lattice point (i, j, k) of the cell at (xb, yb, zb)."""
     squish = (i + j + k) * _SQUISH
     return _pull(world, xb + i, yb + j, zb + k, dx - i - squish, dy - j - squish, dz - k - squish)
 
 
-@kernel
+@helper
 def _pull(world: Any, x: Int, y: Int, z: Int, ddx: float, ddy: float, ddz: float) -> float:
     """Contribution of the lattice point (x, y, z), of which the place lies at (ddx, ddy, ddz)."""
     attn = max(2 - ddx * ddx - ddy * ddy - ddz * ddz, 0.0)
@@ -127,7 +130,7 @@ def _pull(world: Any, x: Int, y: Int, z: Int, ddx: float, ddy: float, ddz: float
     return attn * attn * (_GRADIENTS[g, 0] * ddx + _GRADIENTS[g, 1] * ddy + _GRADIENTS[g, 2] * ddz)
 
 
-@kernel
+@helper
 def noise3(world: Any, x: float, y: float, z: float) -> float:
     """Noise at (x, y, z); never beyond ±`LARGEST`."""
     stretch = (x + y + z) * _STRETCH

@@ -43,7 +43,7 @@ from bkrl.envs.crafter.state import (
     object_on,
     set_material,
 )
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 _MOVE_LEFT: Final = VERBS.index("move_left")
 _MOVE_DOWN: Final = VERBS.index("move_down")
@@ -100,7 +100,7 @@ _HEALED_AFTER: Final = 25
 _HARMED_AFTER: Final = -15
 
 
-@kernel
+@helper
 def player_turn(world: Any, objects: Any, verb: Int, base_damage: Int, full_item_fails: bool) -> None:
     """`Player.update`: act, then live for one step."""
     player = objects[THE_PLAYER]
@@ -135,7 +135,7 @@ def player_turn(world: Any, objects: Any, verb: Int, base_damage: Int, full_item
     _wake_up_when_hurt(world)
 
 
-@kernel
+@helper
 def _walk(world: Any, objects: Any, direction: Int) -> None:
     """`_move`: turn, step if the cell is free, and die in lava."""
     world.facing = direction
@@ -145,7 +145,7 @@ def _walk(world: Any, objects: Any, direction: Int) -> None:
         world.inventory[HEALTH] = 0
 
 
-@kernel
+@helper
 def _damage(world: Any, base_damage: Int) -> Int:
     """Damage of the best sword held."""
     damage = base_damage
@@ -158,7 +158,7 @@ def _damage(world: Any, base_damage: Int) -> Int:
     return damage
 
 
-@kernel
+@helper
 def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> None:
     """Eat a ripe plant; strike a creature. What dies here is removed at its own turn."""
     thing = objects[row]
@@ -181,7 +181,7 @@ def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> None:
                 world.achievements[_DEFEAT_SKELETON] += 1
 
 
-@kernel
+@helper
 def _do_material(world: Any, x: Int, y: Int, full_item_fails: bool) -> None:
     """Collect from the faced cell. A draw is made whether or not the yield is certain."""
     material = np.int64(world.materials[x, y])
@@ -197,7 +197,7 @@ def _do_material(world: Any, x: Int, y: Int, full_item_fails: bool) -> None:
         world.achievements[_COLLECTED[item]] += 1
 
 
-@kernel
+@helper
 def _pay(world: Any, uses: Any) -> bool:
     """Take what something costs, if all of it is held."""
     for item in range(len(ITEMS)):
@@ -208,7 +208,7 @@ def _pay(world: Any, uses: Any) -> bool:
     return True
 
 
-@kernel
+@helper
 def _place(world: Any, objects: Any, thing: Int, x: Int, y: Int) -> None:
     """Put a stone, table, furnace or sapling on the faced cell."""
     if not inside(x, y) or world.object_at[x, y] != 0:
@@ -222,7 +222,7 @@ def _place(world: Any, objects: Any, thing: Int, x: Int, y: Int) -> None:
     world.achievements[_PLACED[thing]] += 1
 
 
-@kernel
+@helper
 def _make(world: Any, objects: Any, tool: Int) -> None:
     """Make a tool next to what it takes. At x = 0 and y = 0 crafter's look around comes back empty: nothing is made."""
     player = objects[THE_PLAYER]
@@ -237,7 +237,7 @@ def _make(world: Any, objects: Any, tool: Int) -> None:
     world.achievements[_MADE[tool]] += 1
 
 
-@kernel
+@helper
 def _live(world: Any) -> None:
     """`_update_life_stats`: hunger, thirst and fatigue."""
     pace = 0.5 if world.sleeping else 1.0
@@ -261,7 +261,7 @@ def _live(world: Any) -> None:
         world.inventory[ENERGY] -= 1
 
 
-@kernel
+@helper
 def _heal_or_suffer(world: Any) -> None:
     """`_degen_or_regen_health`."""
     inventory = world.inventory
@@ -277,7 +277,7 @@ def _heal_or_suffer(world: Any) -> None:
         inventory[HEALTH] = max(0, inventory[HEALTH] - 1)
 
 
-@kernel
+@helper
 def _wake_up_when_hurt(world: Any) -> None:
     if world.inventory[HEALTH] < world.health_felt:
         world.sleeping = 0

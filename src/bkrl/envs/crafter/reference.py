@@ -14,9 +14,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-import crafter
 import numpy as np
-from crafter import engine, objects, worldgen
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -27,6 +25,11 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, 
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
+from bkrl.jit import kept_where_possible
+
+with kept_where_possible("opensimplex"):
+    import crafter
+    from crafter import engine, objects, worldgen
 
 
 class _OrderedSet(dict[Any, None]):

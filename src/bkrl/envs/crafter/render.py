@@ -13,8 +13,8 @@ import numpy as np
 
 from bkrl.envs.crafter.creatures import is_ripe
 from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
-from bkrl.envs.crafter.mt19937 import skip_words, uniforms
-from bkrl.envs.crafter.rules import AREA, ITEMS
+from bkrl.envs.crafter.mt19937 import WORDS, skip_words, uniforms
+from bkrl.envs.crafter.rules import ITEMS
 from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     ARROW,
@@ -27,7 +27,7 @@ from bkrl.envs.crafter.state import (
     inside,
 )
 from bkrl.envs.crafter.textures import SPRITES, UNIT
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 _DARK: Final = 0.5  # daylight below this brings noise
 _NOISE_WORDS: Final = 2 * UNIT * UNIT * VIEW_COLUMNS * VIEW_ROWS  # one double a pixel, two words a double
@@ -50,7 +50,7 @@ _PLANT_SPRITE: Final = SPRITES.index("plant")
 _RIPE_SPRITE: Final = SPRITES.index("plant-ripe")
 
 
-@kernel
+@helper
 def observe(world: Any, objects: Any, daylight: float, observation: Any) -> None:
     """Write the symbolic observation (82,), see `layout`."""
     player = objects[THE_PLAYER]
@@ -75,25 +75,17 @@ def observe(world: Any, objects: Any, daylight: float, observation: Any) -> None
     observation[DAYLIGHT] = np.uint8(255 * daylight)
 
 
-@kernel
-def semantic_map(world: Any, objects: Any, canvas: Any) -> None:
-    """Write crafter's semantic map (64, 64), indexed [x, y]: materials, and the kind of object where one stands."""
-    for x in range(AREA):
-        for y in range(AREA):
-            at = world.object_at[x, y]
-            canvas[x, y] = objects[at].kind if at != 0 else world.materials[x, y]
-
-
-@kernel
+@helper
 def pass_picture(world: Any, daylight: float) -> None:
     """Move the random stream on as if the picture had been drawn."""
     if daylight < _DARK:
-        world.picture_mt[:] = world.mt
+        for word in range(WORDS):
+            world.picture_mt[word] = world.mt[word]
         world.picture_mt_pos = world.mt_pos
         skip_words(world, _NOISE_WORDS)
 
 
-@kernel
+@helper
 def picture_again(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw the picture that `pass_picture` passed over; the stream comes out as it was."""
     if daylight < _DARK:
@@ -108,7 +100,7 @@ def picture_again(world: Any, objects: Any, daylight: float, tiles: Any, image: 
         draw_picture(world, objects, daylight, tiles, image)
 
 
-@kernel
+@helper
 def draw_picture(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw (64, 64, 3), indexed [y, x]; the last row and column stay black."""
     image[_VIEW_HEIGHT:] = 0
@@ -126,7 +118,7 @@ def draw_picture(world: Any, objects: Any, daylight: float, tiles: Any, image: A
                     image[top + i, left + j, channel] = field[i, j, channel]
 
 
-@kernel
+@helper
 def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """The local view without noise: cells that look the same are worked out once and copied."""
     player = objects[THE_PLAYER]
@@ -155,7 +147,7 @@ def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, image: A
                     image[top + i, left + j, 2] = b
 
 
-@kernel
+@helper
 def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """The local view with noise, which crafter draws column by column of the picture."""
     player = objects[THE_PLAYER]
@@ -182,7 +174,7 @@ def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, image:
                     image[top + i, left + j, 2] = b
 
 
-@kernel
+@helper
 def _tile_at(world: Any, objects: Any, x: Int, y: Int) -> tuple[Int, Int]:
     """(sprite, material) to be drawn for a cell."""
     if not inside(x, y):
@@ -206,19 +198,19 @@ def _tile_at(world: Any, objects: Any, x: Int, y: Int) -> tuple[Int, Int]:
     return np.int64(_RIPE_SPRITE if is_ripe(thing) else _PLANT_SPRITE), material
 
 
-@kernel
+@helper
 def _grey(r: Int, g: Int, b: Int) -> Int:
     """Pillow's conversion to luminance."""
     return (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16
 
 
-@kernel
+@helper
 def _pale(grey: Int, channel: Int) -> Int:
     """Pillow's `blend`: what is left of a channel when 60 % of the colour is taken away, in single precision."""
     return np.uint8(np.float32(grey) + _DIM * np.float32(channel - grey))
 
 
-@kernel
+@helper
 def _lit(
     r: Int, g: Int, b: Int, noisy_r: Int, noisy_g: Int, noisy_b: Int, daylight: float, sleeping: Int
 ) -> tuple[Int, Int, Int]:

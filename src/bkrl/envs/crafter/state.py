@@ -17,7 +17,7 @@ from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.mt19937 import WORDS
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, ITEMS, WALKABLE
 from bkrl.envs.crafter.scalars import Int
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 # What stands in a cell: the ids of the symbolic observation
 WATER: Final = CELL["water"]
@@ -127,31 +127,31 @@ def rows_needed(table_ends: NDArray[np.int64]) -> int:
     return 2 * int(table_ends.max()) + 3 * CHUNKS
 
 
-@kernel
+@helper
 def inside(x: Int, y: Int) -> bool:
     """Is (x, y) on the map?"""
     return 0 <= x < AREA and 0 <= y < AREA
 
 
-@kernel
+@helper
 def object_on(world: Any, x: Int, y: Int) -> Int:
     """The row of the object at (x, y); 0 where there is none or the map ends."""
     return np.int64(world.object_at[x, y]) if inside(x, y) else np.int64(0)
 
 
-@kernel
+@helper
 def is_free(world: Any, x: Int, y: Int, walkable: Int) -> bool:
     """Nobody stands at (x, y) and its material is in the set `walkable`."""
     return inside(x, y) and world.object_at[x, y] == 0 and (walkable >> np.int64(world.materials[x, y])) & 1 == 1
 
 
-@kernel
+@helper
 def chunk_of(x: Int, y: Int) -> Int:
     """Number of the chunk (x, y) lies in."""
     return (x // CHUNK) * CHUNKS_A_SIDE + y // CHUNK
 
 
-@kernel
+@helper
 def set_material(world: Any, x: Int, y: Int, material: Int) -> None:
     """Change the ground at (x, y), keeping count of the grass and path of its chunk."""
     chunk = chunk_of(x, y)
@@ -161,7 +161,7 @@ def set_material(world: Any, x: Int, y: Int, material: Int) -> None:
     world.materials[x, y] = material
 
 
-@kernel
+@helper
 def _enter_chunk(world: Any, thing: Any, chunk: Int) -> None:
     if not world.chunk_used[chunk]:
         world.chunk_used[chunk] = 1
@@ -171,7 +171,7 @@ def _enter_chunk(world: Any, thing: Any, chunk: Int) -> None:
     world.arrivals += 1
 
 
-@kernel
+@helper
 def add(world: Any, objects: Any, kind: Int, x: Int, y: Int, health: Int, timer: Int) -> None:
     """Put a new object on the free cell (x, y)."""
     row = np.int64(world.objects_end)
@@ -184,7 +184,7 @@ def add(world: Any, objects: Any, kind: Int, x: Int, y: Int, health: Int, timer:
     _enter_chunk(world, thing, chunk_of(x, y))
 
 
-@kernel
+@helper
 def remove(world: Any, objects: Any, row: Int) -> None:
     """Take an object out of the world; its place and health can still be read."""
     thing = objects[row]
@@ -194,7 +194,7 @@ def remove(world: Any, objects: Any, row: Int) -> None:
         world.removed += 1
 
 
-@kernel
+@helper
 def move(world: Any, objects: Any, row: Int, dx: Int, dy: Int, walkable: Int) -> bool:
     """Step by (dx, dy) if that cell is free. An object removed this turn stays, but is told it could go."""
     thing = objects[row]
@@ -211,7 +211,7 @@ def move(world: Any, objects: Any, row: Int, dx: Int, dy: Int, walkable: Int) ->
     return True
 
 
-@kernel
+@helper
 def hurt(world: Any, objects: Any, row: Int, damage: Int) -> None:
     """Lower the health of an object, of the player too; never below 0."""
     if row == THE_PLAYER:
@@ -220,7 +220,7 @@ def hurt(world: Any, objects: Any, row: Int, damage: Int) -> None:
         objects[row].health = max(0, np.int64(objects[row].health) - damage)
 
 
-@kernel
+@helper
 def close_gaps(world: Any, objects: Any) -> None:
     """Move the rows up over removed ones, once half of them are empty; the order stays."""
     if 2 * world.removed < world.objects_end or world.objects_end < 64:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bkrl.envs.crafter.layout import VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.rules import ITEMS, MATERIALS, MAX_ITEM
+from bkrl.jit import kept_where_possible
 
 UNIT: Final = 7
 """Pixels a side of a tile: 64 // 9."""
@@ -56,7 +57,8 @@ class Tiles(NamedTuple):
 @cache
 def tiles() -> Tiles:
     """The tiles, made at the first call."""
-    from crafter import constants, engine
+    with kept_where_possible("opensimplex"):
+        from crafter import constants, engine
 
     textures = engine.Textures(constants.root / "assets")
     unit = np.array([UNIT, UNIT])

@@ -56,7 +56,7 @@ class CrafterVectorEnv(WorldVectorEnv):
     def frame(self, index: int) -> NDArray[np.uint8]:
         """(256, 256, 3): the picture of world `index` as it stands."""
         self._check_begun("frame")
-        return _enlarged(self.engine.look(range(self.num_envs)[index]).image)
+        return _enlarged(self.engine.picture(range(self.num_envs)[index]))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let the threads go."""
@@ -153,7 +153,7 @@ class CrafterEnv(WorldEnv):
         """(256, 256, 3): the picture of the last observation."""
         if not self.engine.begun:
             raise RuntimeError("render before reset: call reset() first")
-        return _enlarged(self.engine.look(0).image)
+        return _enlarged(self.engine.picture(0))
 
     def _obs(self) -> Any:
         symbolic, image = self.engine.out.symbolic[0].copy(), self.engine.out.images[0].copy()
@@ -168,6 +168,6 @@ class CrafterEnv(WorldEnv):
             "inventory": dict(zip(ITEMS, me["inventory"].tolist(), strict=True)),
             "achievements": dict(zip(ACHIEVEMENTS, me["achievements"].tolist(), strict=True)),
             "player_pos": self.engine.player_position(0),
-            "semantic": self.engine.look(0).semantic,
+            "semantic": self.engine.semantic(0),
             "discount": 0.0 if me["inventory"][HEALTH] <= 0 else 1.0,
         }

@@ -8,9 +8,10 @@ is a pure function, so leaving some out, or taking it plane by plane, changes no
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.noise import LARGEST, noise3, seed_noise
@@ -34,7 +35,7 @@ from bkrl.envs.crafter.state import (
     add,
     set_material,
 )
-from bkrl.jit import kernel
+from bkrl.jit import helper
 
 COW_HEALTH: Final = 3
 ZOMBIE_HEALTH: Final = 5
@@ -52,17 +53,34 @@ _UNKNOWN: Final = -1
 _MEADOW: Final = 100
 _ROCK: Final = 200
 
+
+class Column(NamedTuple):
+    """Room for what becomes of one column of the map, (AREA,) each."""
+
+    water: NDArray[np.float64]
+    mountain: NDArray[np.float64]
+    ground: NDArray[np.int64]
+    trees: NDArray[np.bool_]
+    coal: NDArray[np.bool_]
+    iron: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls) -> Column:
+        """Room that holds nothing yet."""
+        return cls(np.empty(AREA), np.empty(AREA), np.empty(AREA, np.int64), *np.empty((3, AREA), bool))
+
+
 _QUOTIENTS: Final[Any] = np.arange(2 * AREA) / np.maximum(1, np.arange(16))[:, None]
 """x / size at [size, x]: a look-up is quicker than a division."""
 
 
-@kernel
+@helper
 def _plane(world: Any, x: Int, y: Int, z: float, size: Int) -> float:
     """`_simplex` of one size: noise at (x / size, y / size, z)."""
     return noise3(world, _QUOTIENTS[size, x], _QUOTIENTS[size, y], z)
 
 
-@kernel
+@helper
 def _level(value: float, spread: float, first: float, second: float, third: float) -> Int:
     """How many of three rising thresholds a number within `spread` of `value` exceeds, or _UNKNOWN."""
     low, high = value - spread - _MARGIN, value + spread + _MARGIN
@@ -70,19 +88,19 @@ def _level(value: float, spread: float, first: float, second: float, third: floa
     return level if level == (high > first) + (high > second) + (high > third) else _UNKNOWN
 
 
-@kernel
+@helper
 def _height(mountain: float, spread: float) -> Int:
     """Level of `mountain`: 1 rock, 2 may hold diamonds, 3 may be a cave or lava."""
     return _level(mountain, spread, 0.15, 0.18, 0.3)
 
 
-@kernel
+@helper
 def _wetness(water: float, spread: float) -> Int:
     """Level of `water`: 1 may be sand, 2 may be sand and is water otherwise, 3 water."""
     return _level(water, spread, 0.25, 0.3, 0.35)
 
 
-@kernel
+@helper
 def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
     """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height.
 
@@ -111,7 +129,7 @@ def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: fl
     return WATER if wetness > 1 else _MEADOW
 
 
-@kernel
+@helper
 def _estimate(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> tuple[Int, Int]:
     """Height and wetness of a cell outside the clearing, as far as bounds tell; fine noise only where needed."""
     start = (_START_LEAST[x, y] + _START_MOST[x, y]) / 2
@@ -132,7 +150,7 @@ def _estimate(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: 
     return height, wetness
 
 
-@kernel
+@helper
 def _tunnel(world: Any, x: Int, y: Int) -> bool:
     """Is rock at (x, y) cut by a horizontal or a vertical tunnel?"""
     return (
@@ -141,7 +159,7 @@ def _tunnel(world: Any, x: Int, y: Int) -> bool:
     )
 
 
-@kernel
+@helper
 def _rock(world: Any, x: Int, y: Int, height: Int, coal: bool, iron: bool) -> Int:
     """What solid rock holds, given where coal and iron can be."""
     if coal and uniform(world) > 0.85:
@@ -155,12 +173,11 @@ def _rock(world: Any, x: Int, y: Int, height: Int, coal: bool, iron: bool) -> In
     return STONE
 
 
-@kernel
-def _lay_ground(world: Any) -> None:
+@helper
+def _lay_ground(world: Any, column: Any) -> None:
     """`_set_material` for all cells: column by column, first the noise, one plane after the other, then the draws."""
-    water_coarse, mountain_coarse = np.empty(AREA), np.empty(AREA)
-    ground = np.empty(AREA, np.int64)
-    trees, coal, iron = np.empty(AREA, np.bool_), np.empty(AREA, np.bool_), np.empty(AREA, np.bool_)
+    water_coarse, mountain_coarse, ground = column.water, column.mountain, column.ground
+    trees, coal, iron = column.trees, column.coal, column.iron
     for x in range(AREA):
         for y in range(AREA):
             water_coarse[y] = _plane(world, x, y, 3.0, 15)
@@ -193,7 +210,7 @@ def _lay_ground(world: Any) -> None:
             set_material(world, x, y, material)
 
 
-@kernel
+@helper
 def _populate(world: Any, objects: Any, x: Int, y: Int) -> None:
     """`_set_object`: who lives at (x, y) when the game begins."""
     material = np.int64(world.materials[x, y])
@@ -209,12 +226,11 @@ def _populate(world: Any, objects: Any, x: Int, y: Int) -> None:
         add(world, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
 
 
-@kernel
-def generate_world(world: Any, objects: Any) -> None:
-    """Terrain, then creatures, column by column; the player is there already."""
+@helper
+def generate_world(world: Any, objects: Any, column: Any) -> None:
+    """Terrain, then creatures, column by column, on a map that is clear; the player is there already."""
     seed_noise(world, randint(world, 2**31 - 1))
-    world.tunnels[:] = 0
-    _lay_ground(world)
+    _lay_ground(world, column)
     for x in range(AREA):
         for y in range(AREA):
             _populate(world, objects, x, y)
