@@ -11,6 +11,7 @@ from scipy import stats
 from bkrl.report.crossings import Crossing, steps_ratio
 from bkrl.report.variance import (
     both_resampled,
+    compare_over_datasets,
     f_survival,
     nested_interval,
     ratio_over_datasets,
@@ -180,6 +181,35 @@ def test_what_a_dataset_does_to_both_sides_cancels() -> None:
     apart = ratio_over_datasets(ours, theirs, (origins, [(f"other {one}", two) for one, two in origins]))
     assert apart.low < 0.2
     assert apart.high > 1.2
+
+
+def test_the_test_over_datasets_is_students_t() -> None:
+    origins = [(f"d{i // 2}", f"p{i // 2}") for i in range(6)]
+    ours, theirs = np.array([0.5, 0.7, 0.6, 0.6, 0.8, 1.0]), np.array([0.3, 0.5, 0.4, 0.5, 0.4, 0.4])
+    told = compare_over_datasets(ours, theirs, (origins, origins))
+    assert told is not None
+    assert (told.n, told.units) == (3, "datasets")
+    expected = stats.ttest_rel([0.6, 0.6, 0.9], [0.4, 0.45, 0.4])
+    assert told.p == pytest.approx(expected.pvalue)
+    assert told.difference.low == pytest.approx(expected.confidence_interval().low)
+    runs = [("", "")] * 6
+    told = compare_over_datasets(ours, theirs, (origins, runs))
+    assert told is not None
+    low = stats.t.ppf(0.975, 2) * math.sqrt(np.var([0.6, 0.6, 0.9], ddof=1) / 3 + np.var(theirs, ddof=1) / 6)
+    assert told.difference.low == pytest.approx(told.difference.estimate - low)  # Welch's 2.4, rounded down
+    assert compare_over_datasets(np.full(6, 0.5), np.full(6, 0.4), (origins, origins)) is None
+
+
+def test_a_dataset_that_varies_is_not_taken_for_knowledge() -> None:
+    """A method that differs from PPO by its dataset's luck alone: five times in a hundred, not more."""
+    rng, found = np.random.default_rng(6), []
+    for _ in range(400):
+        values, owner = nested(3, 1, 5, (0.1, 0.0, 0.05), rng)
+        ours = np.array([value for runs in values.values() for value in runs])
+        origins = [(owner[draw], draw) for draw, runs in values.items() for _ in runs]
+        told = compare_over_datasets(ours, rng.normal(0.0, 0.05, 10), (origins, [("", "")] * 10))
+        found.append(told is not None and told.p < 0.05)
+    assert np.mean(found) < 0.09
 
 
 def test_intervals_of_shares_speak_of_another_dataset_too() -> None:

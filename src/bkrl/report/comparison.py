@@ -24,6 +24,7 @@ from bkrl.report.variance import (
     Origin,
     VarianceSplit,
     both_resampled,
+    compare_over_datasets,
     nested_interval,
     several,
     split_variance,
@@ -192,13 +193,15 @@ def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> 
     if someone_got_there and times[1][0].mean() > 0:
         ratio = steps_ratio(crossed[0], crossed[1], horizon, rng, origins=(ours.origins, theirs.origins))
     by_seed = [_by_seed(group, horizon) for group in (ours, theirs)]
-    paired = None
-    if all(by_seed) and len(set(by_seed[0]) & set(by_seed[1])) >= 2:
+    paired, origins = None, (ours.origins, theirs.origins)
+    mine, other = (np.array(scores_of(group, horizon)) for group in (ours, theirs))
+    if several(*origins):  # seeds on one dataset would say nothing of another
+        paired = compare_over_datasets(mine, other, origins)
+    elif all(by_seed) and len(set(by_seed[0]) & set(by_seed[1])) >= 2:
         paired = st.paired_test(by_seed[0], by_seed[1], rng)
     improvement = None
     if min(len(ours.runs), len(theirs.runs)) >= st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
-        mine, other = (np.array(scores_of(group, horizon)) for group in (ours, theirs))
-        improvement = _improvement(mine, other, (ours.origins, theirs.origins), rng)
+        improvement = _improvement(mine, other, origins, rng)
     return Difference(ratio, improvement, paired)
 
 

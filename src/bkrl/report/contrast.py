@@ -110,7 +110,7 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
     """Header and rows for a terminal."""
     goal = percent(threshold)
     paired = one.difference.paired
-    p = f"{paired.p:.3g} ({paired.n} pairs)" if paired is not None else "–"
+    p = f"{paired.p:.3g} ({paired.n} {paired.units})" if paired is not None else "–"
     header = [
         "",
         f"A: {one.a.group.legend} (n = {one.a.n})",

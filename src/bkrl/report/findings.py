@@ -216,7 +216,7 @@ def _difference_sentence(difference: Difference | None, other: str) -> str:
     if difference is not None and difference.paired is not None and difference.p_holm is not None:
         paired = difference.paired
         points, p = 100 * paired.difference.estimate, difference.p_holm
-        parts.append(f"mean success in training {points:+.1f} points, p (Holm) = {p:.2g} over {paired.n} shared seeds")
+        parts.append(f"mean success in training {points:+.1f} points, p (Holm) = {p:.2g} over {_units(paired)}")
     return "; ".join(parts)
 
 
@@ -277,6 +277,10 @@ def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
     if ratio.bound == "unknown":
         text = f"the ratio of steps is not known, {spread} for the part that was seen"
     return text + (f", {' and '.join(gone)}" if gone else "")
+
+
+def _units(paired: st.PairedTest) -> str:
+    return f"{paired.n} {'shared seeds' if paired.units == 'pairs' else paired.units}"
 
 
 def _collected(row: Row) -> str:

@@ -308,7 +308,7 @@ def _parts(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _p(p: Mapping[str, Any] | None) -> str:
-    return "–" if p is None else f"{p['holm']:.2g} ({p['n']} pairs)"
+    return "–" if p is None else f"{p['holm']:.2g} ({p['n']} {p.get('units', 'pairs')})"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

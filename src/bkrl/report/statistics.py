@@ -255,14 +255,15 @@ def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, leve
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Two methods compared over the seeds they share; ``p`` is two-sided, ``smallest_p`` what ``n`` pairs could show
-    at best.
+    """Two methods compared over the seeds they share, or over datasets; ``p`` is two-sided, ``smallest_p`` what ``n``
+    ``units`` could show at best.
     """
 
     difference: Interval
     p: float
     smallest_p: float
     n: int
+    units: Literal["pairs", "datasets"] = "pairs"
 
 
 def paired_test(

@@ -121,6 +121,7 @@ def difference_values(difference: Difference) -> dict[str, Any]:
             "holm": difference.p_holm,
             "smallest": difference.paired.smallest_p,
             "n": difference.paired.n,
+            "units": difference.paired.units,
             "difference": interval_values(difference.paired.difference),
         }
     return shown

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from bkrl.report.statistics import (
     REPETITIONS,
     Interval,
+    PairedTest,
     centre_interval,
     pooled_iqm,
     stratified_bootstrap,
+    student_cdf,
     student_quantile,
     t_interval,
 )
@@ -223,9 +225,38 @@ def ratio_over_datasets(
         parts = [float(one.var(ddof=1)) / (len(one) * float(one.mean()) ** 2) for one in units]
     if sum(parts) == 0:
         return Interval(estimate, math.nan, math.nan, n, "none", level)
-    df = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, units, strict=True))
-    half = student_quantile(0.5 + level / 2, max(1, math.floor(df + 1e-9))) * math.sqrt(sum(parts))
+    half = student_quantile(0.5 + level / 2, _welch(parts, units)) * math.sqrt(sum(parts))
     return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t", level)
+
+
+def compare_over_datasets(
+    a: NDArray[np.float64], b: NDArray[np.float64], origins: tuple[Sequence[Origin], Sequence[Origin]]
+) -> PairedTest | None:
+    """Difference mean(a) − mean(b), at least one of them over several datasets, with Student's t and its p.
+
+    What is one observation is as in `ratio_over_datasets`. None where a side has one, or nothing varies.
+    """
+    names = [datasets_of(side) for side in origins]
+    units = [
+        dataset_means(values, side) if len(found) > 1 else values
+        for values, side, found in zip((a, b), origins, names, strict=True)
+    ]
+    n, estimate = min(len(one) for one in units), float(units[0].mean() - units[1].mean())
+    if len(names[0]) > 1 and names[0] == names[1]:
+        units = [units[0] - units[1]]
+    parts = [float(one.var(ddof=1)) / len(one) for one in units] if n > 1 else [0.0]
+    if sum(parts) == 0:
+        return None
+    df, error = _welch(parts, units), math.sqrt(sum(parts))
+    half = student_quantile(0.975, df) * error
+    p = 2 * student_cdf(-abs(estimate) / error, df)
+    return PairedTest(Interval(estimate, estimate - half, estimate + half, n, "t"), p, 0.0, n, "datasets")
+
+
+def _welch(parts: Sequence[float], units: Sequence[NDArray[np.float64]]) -> int:
+    """Welch's degrees of freedom of a sum of variances of means, rounded down."""
+    df = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, units, strict=True))
+    return max(1, math.floor(df + 1e-9))
 
 
 def nested_interval(values: NDArray[np.float64], origins: Sequence[Origin], rng: np.random.Generator) -> Interval:
