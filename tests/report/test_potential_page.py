@@ -77,6 +77,33 @@ def test_the_tasks_in_which_it_is_constant_count_and_are_counted() -> None:
     assert potentials._tasks(part(known, flat, unknown)).startswith("the 2 of 3 tasks where it has one in play, 1 of 3")
 
 
+def test_it_says_where_each_figure_was_measured(html: Path) -> None:
+    text = " ".join(html.read_text().split())
+    built = "BabyAI-Text-GoToLocal-Pretraining-S20"
+    assert (
+        f"Measured in BabyAI-GoToLocalS5N2-v0, rooms of 5×5 with two objects, wherever Φ was built (here {built})"
+        in text
+    )
+    assert "In BabyAI-GoToLocalS5N2-v0, rooms of 5×5 with two objects, Φ orders states" in text
+
+
+def test_two_shares_of_the_dataset_are_told_apart() -> None:
+    """67 % of one thing stood above a table that had 20.1 % of another under nearly the same name."""
+    segments = {"above": 0.67, "low": 0.6, "high": 0.7, "solved": 20, "failed": 20}
+    nothing = {"small": None, "paper": None}
+    told = potentials.summary(
+        {
+            "worth": nothing,
+            "ordering": 0.201,
+            "segments": segments,
+            "coverage": 0.5,
+            "env_id": "MiniGrid-DoorKey-6x6-v0",
+        }
+    )
+    assert "On the dataset (MiniGrid-DoorKey-6x6-v0), the end of a solved episode lies above other windows 20 %" in told
+    assert "The last 10 moments before success lie above 10 moments of failed episodes 67 % of the time" in told
+
+
 @pytest.mark.parametrize("width", [320, 390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool) -> None:

@@ -89,7 +89,7 @@ class _Pool:
 def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) -> dict[str, Any]:
     """Everything this module knows about a potential, as plain values.
 
-    Keys: small, paper: {truth, tasks [{task, layouts, states, states_rho, play_rho, ceiling}], mean_states_rho,
+    Keys: small, paper: {truth, where, tasks [{task, layouts, states, states_rho, play_rho, ceiling}], mean_states_rho,
     mean_play_rho, constant_states, constant_play, any_task}; either is None where `note` says why. `constant_…` names
     the tasks in which Φ is constant.
 
@@ -126,7 +126,7 @@ def _small(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
                 )
                 found.append((states, values))
         _measure_together(together, potential, found)
-    return _table("exact optimal value, rooms of 5×5 with two objects, every action", pools, together)
+    return _table("exact optimal value, every action", f"{SMALL}, rooms of 5×5 with two objects", pools, together)
 
 
 def _paper(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
@@ -144,7 +144,8 @@ def _paper(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
                 _measure(pool, potential, states, -distances(states), generator(seed, "worth", env_id, number))
             if env_id == SHARED:
                 _measure_together(together, potential, _each_object(explorer, moment))
-    return _table("minus the fewest actions to success, objects left where they are", pools, together)
+    truth = "minus the fewest actions to success, objects left where they are"
+    return _table(truth, "the published BabyAI-Text levels, rooms of 20×20", pools, together)
 
 
 def _each_object(explorer: Explorer, moment: Moment) -> list[tuple[States, NDArray[np.float64]]]:
@@ -195,13 +196,14 @@ def _toys(potential: Potential) -> dict[str, Any] | None:
         values = toy.optimal_values(table, GAMMA).max(1)[acted]
         pools[facts.env_id] = _Pool()
         pools[facts.env_id].add(potential, acted.astype(np.uint8)[:, None], values)
-    return _table("exact optimal value", pools, _Pool()) if pools else None
+    return _table("exact optimal value", "the toy worlds", pools, _Pool()) if pools else None
 
 
-def _table(truth: str, pools: dict[str, _Pool], together: _Pool) -> dict[str, Any]:
+def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> dict[str, Any]:
     tasks = [pool.figures(task) for task, pool in pools.items() if pool.truth]
     return {
         "truth": truth,
+        "where": where,
         "tasks": tasks,
         "mean_states_rho": _mean(row["states_rho"] for row in tasks),
         "mean_play_rho": _mean(row["play_rho"] for row in tasks),

@@ -176,10 +176,10 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
         "mean and spread of Φ": [phi.get("mean"), phi.get("std")],
         "quartiles of Φ": [phi.get("quantiles", {}).get(q) for q in ("25", "50", "75")],
         "mean change in one step": report.get("step_change"),
-        "solved ends above other moments": report.get("ordering"),
+        "the end of a solved episode above other windows": report.get("ordering"),
         "rank correlation with time in solved episodes": report.get("progress"),
     }
-    shares = ("windows off the commonest value", "solved ends above other moments")
+    shares = ("windows off the commonest value", "the end of a solved episode above other windows")
     shown: dict[str, Any] = {}
     for name, value in figures.items():
         if isinstance(value, list):

@@ -18,7 +18,7 @@ from bkrl.errors import InputError, UsageError
 from bkrl.files import atomic_write, read_json, to_json
 from bkrl.potentials import dataset_of, load_potential
 from bkrl.potentials.protocol import Scaled
-from bkrl.potentials.quality import courses, describe, disagreement
+from bkrl.potentials.quality import SEGMENT, courses, describe, disagreement, doubts
 from bkrl.potentials.worth import measure
 from bkrl.report import html
 from bkrl.report.strips import Strip, moments, pictures
@@ -82,6 +82,7 @@ def write(
                 update(2 * number + 1, f"{name} on solved levels")
                 qualities[name]["worth"] = measure(phi, phi.artefact.env_family, layouts)
                 qualities[name]["summary"] = summary(qualities[name])
+                qualities[name]["doubts"] = doubts(qualities[name])
                 update(2 * number + 2)
         between = disagreement(potentials, data) if len(names) > 1 else None
     finally:
@@ -151,14 +152,19 @@ def summary(quality: dict[str, Any]) -> str:
     said = []
     if small and small["mean_states_rho"] is not None:
         rho = small["mean_play_rho"] if small["mean_play_rho"] is not None else small["mean_states_rho"]
-        text = f"Φ orders states of solved levels as their optimal value does with a rank correlation of {rho:.2f}"
+        text = f"In {small['where']}, Φ orders states as their optimal value does with a rank correlation of {rho:.2f}"
         if paper and paper["mean_play_rho"] is not None:
-            text += f", and those of the paper’s levels as their distance to success with {paper['mean_play_rho']:.2f}"
+            text += f", and in {paper['where']}, as their distance to success with {paper['mean_play_rho']:.2f}"
         said.append(text + f", on average over {_tasks(small)}.")
+    if quality["ordering"] is not None:
+        said.append(
+            f"On the dataset ({quality['env_id']}), the end of a solved episode lies above other windows "
+            f"{percent(quality['ordering'])} of the time."
+        )
     segments = quality["segments"]
     if segments["above"] is not None:
         said.append(
-            f"The last moments before success lie above moments of failed episodes "
+            f"The last {SEGMENT} moments before success lie above {SEGMENT} moments of failed episodes "
             f"{percent(segments['above'])} of the time ({percents(segments['low'], segments['high'])})."
         )
     if quality["coverage"] == 0:
@@ -210,7 +216,7 @@ def _store(
         parts.append({"name": name, "body": body})
     atomic_write(result.file(QUALITY), to_json({"env_id": data.env_id, "potentials": qualities}))
     title = " and ".join(qualities) if len(qualities) < 3 else f"{len(qualities)} potentials"
-    page = {"title": title, "meta": f"{data.env_id} · dataset {data.path.name}", "parts": parts}
+    page = {"title": title, "meta": f"dataset {data.path.name}, experience of {data.env_id}", "parts": parts}
     atomic_write(result.file(HTML), html.render(page, "potential"))
     return outputs
 
