@@ -254,3 +254,10 @@ def test_numbers_are_not_extrapolated():
         for name, steps in (("early", np.array([0.0, 500.0, 1000.0])), ("late", np.array([500.0, 1000.0])))
     )
     assert _points([early, late], True)["rows"][0] == ["0", "100 %", "–"]
+
+
+def test_one_run_has_no_profile():
+    alone = [replace(one, runs=one.runs[:1]) for one in (group("ppo"), group("bk-code"))]
+    found = figures_of(0, compare("W", alone, 0.8), 0.8)
+    assert found
+    assert not any(figure["title"] == "performance profile" for figure in found)

@@ -164,3 +164,33 @@ def test_tables_sort_and_links_open_what_they_lead_to(page: browser.Page, html: 
     assert found == sorted(found)
     page.run("location.hash = document.querySelector('#provenance .tree a').getAttribute('href')")
     page.wait("document.querySelector(location.hash).open")
+
+
+def test_curve_and_table_come_first_and_details_are_folded(page: browser.Page, html: Path):
+    page.open(html, 1280, 900)
+    top = "Math.round(document.querySelector('{}').getBoundingClientRect().top + scrollY)"
+    assert page.run(top.format("figure.curves")) < 900
+    assert page.run(top.format("table.results")) < 1800
+    assert page.run("document.querySelectorAll('#summary > .findings > li').length") == 3
+    shown = page.run("[...document.querySelectorAll('#provenance .node')].filter((e) => e.checkVisibility()).length")
+    assert shown == 0
+    assert page.run("document.querySelectorAll('#provenance .node').length") > 40
+    assert "no difference shown" in page.run("document.querySelector('table.results').innerText")
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_navigation_is_whole_and_a_table_that_goes_on_has_a_shadow(page: browser.Page, html: Path, width: int):
+    page.open(html, width, 800)
+    edges = page.run("[...document.querySelectorAll('nav a, nav button')].map((e) => e.getBoundingClientRect().right)")
+    assert len(edges) >= 8
+    assert max(edges) <= width
+    assert page.run("getComputedStyle(document.querySelector('.scroll')).backgroundAttachment") == (
+        "local, local, scroll, scroll"
+    )
+
+
+def test_a_line_under_another_is_named(page: browser.Page, html: Path):
+    """The shuffled control of this study learns exactly as plain PPO does."""
+    page.open(html)
+    told = page.run("[...document.querySelectorAll('.legend .same')].map((e) => e.textContent)")
+    assert "same line as ppo" in told

@@ -136,8 +136,8 @@ def figures_of(number: int, comparison: Comparison, threshold: float) -> list[di
     for i, metric in enumerate(METRICS[1:]):
         one = _curves(f"w{number}-m{i}", comparison, split[0][1], styles, threshold, metric, split[0][0])
         found += [one | {"small": False, "folded": True}] if one else []
-    found.append(_profile(f"w{number}-profile", comparison, split[0][1], styles))
-    return found
+    several = [group for group in split[0][1] if len(group.runs) > 1]  # a profile of one run is a step
+    return found + ([_profile(f"w{number}-profile", comparison, several, styles)] if several else [])
 
 
 def _curves(
@@ -229,7 +229,8 @@ def _figure(
         "log_ticks": drawing.log_ticks,
         "legend": [
             {"label": b.label, "n": b.n, "slot": look.slot, "dash": look.dash, "control": group.is_control}
-            for b, look, group in zip(bands, looks, groups, strict=True)
+            | {"same": _same(b, bands[:i])}
+            for i, (b, look, group) in enumerate(zip(bands, looks, groups, strict=True))
         ],
         "data": {
             "name": name,
@@ -242,6 +243,16 @@ def _figure(
             ],
         },
     }
+
+
+def _same(band: Band, before: Sequence[Band]) -> str:
+    """The label of an earlier line that this one covers point for point, which nobody could see; "" without one."""
+    for other in before:
+        if np.array_equal(band.steps, other.steps) and np.allclose(
+            band.centre, other.centre, atol=1e-9, equal_nan=True
+        ):
+            return other.label
+    return ""
 
 
 def _points(bands: Sequence[Band], share: bool, at_text: Any = step_label) -> dict[str, Any]:
