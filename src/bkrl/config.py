@@ -141,7 +141,7 @@ class LabelConfig:
     llm: Annotated[
         str,
         Flag(
-            "who answers: rules (embedded heuristics, no language model), openai:MODEL, hf:NAME_OR_PATH, "
+            "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
             "replay:RUN_OR_FILE; controls for pref: random, return"
         ),
     ] = "rules"

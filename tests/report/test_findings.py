@@ -373,3 +373,15 @@ def test_an_oracle_is_shown_but_nothing_has_to_beat_it_and_it_speaks_against_not
     assert rows["none"].versus == ()
     assert not [one for one in found if "due to knowledge" in one.text or "its control" in one.text]
     assert any("No control potential" in one.text for one in found)
+
+
+def test_a_potential_that_may_mislead_is_said_of_its_method_alone():
+    why = ("it puts ends in success above other windows in 27 % of cases, where chance is 50 %",)
+    bad = [replace(one, doubts=why, potential="p") for one in runs("bk-goal", 400)]
+    (comparison,), found = judged(runs("ppo", 600) + runs("bk-pref", 300) + bad)
+    told = [one.text for one in found if "may mislead" in one.text]
+    assert told == [f"bk-goal: its potential may mislead: {why[0]}."]
+    two = [*bad, *(replace(one, potential="q") for one in runs("bk-goal", 400))]
+    (comparison,), _ = judged(runs("ppo", 600) + two)
+    (doubt,) = [row.group.doubt for row in comparison.rows if row.group.doubt]
+    assert doubt.startswith("bk-goal: 1 of its 2 potentials may mislead: it puts ends")

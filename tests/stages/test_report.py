@@ -12,6 +12,7 @@ import pytest
 
 from bkrl.config import ReportConfig
 from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, to_json
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 from bkrl.stages import report
@@ -369,3 +370,17 @@ def test_potentials_from_other_settings_are_not_pooled(tmp_path: Path):
     assert rows["bk-pref (rm.epochs=7)"] == (2, 1)
     (pooled,) = [row for row in world["rows"] if row["label"] == "bk-pref"]
     assert pooled["split"]["draws"] == 2
+
+
+def test_a_doubtful_potential_is_named_beside_its_curves(tmp_path: Path):
+    collect(tmp_path)
+    label(tmp_path, "goal")
+    potential = train_rm(tmp_path, "goal")
+    bad = Run.renew(tmp_path / "bad", stage="train-rm", config=Run.open(potential, "train-rm").config["config"])
+    atomic_write(bad.file("potential_report.json"), to_json({"ordering": 0.13}))
+    bad.finish(["potential_report.json"], control="none")
+    runs = [train_rs(tmp_path, "ppo", 1), train_rs(tmp_path, "bk-goal", 1, potential=bad.path)]
+    made = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "r"), Listener())
+    text = squeezed(made.file("report.html").read_text())
+    said = "bk-goal: its potential may mislead: it puts ends in success above other windows in 13 % of cases"
+    assert text.count(said) == 2  # in the summary, and beside the curves

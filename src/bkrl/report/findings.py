@@ -20,7 +20,7 @@ _ORDER: tuple[Tone, ...] = ("against", "caution", "open", "for")
 TONES: dict[Tone, str] = {"caution": "Care", "against": "Against", "open": "Open", "for": "For"}
 
 RULES_SENTENCE = (
-    "The labels come from the embedded rules annotator: hand-written heuristics, not a language model. Nothing on this "
+    "The labels come from the rules annotator: hand-written heuristics, not a language model. Nothing on this "
     "page shows what a language model knows; it shows what the method does with such knowledge."
 )
 
@@ -135,6 +135,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
         found.append(_verdict(comparison, row, base, threshold))
         found += _against_controls(row, threshold)
     for row in comparison.rows:
+        found += [Finding("caution", row.group.doubt)] if row.group.doubt else []
         found += _of_form(row) + _of_advice(row) + ([] if row.group.is_control else _of_draws(row))
     if methods and not controls:
         found.append(

@@ -39,6 +39,7 @@ class Trained:
     collect_steps: int = 0
     dataset: str = ""
     potential: str = ""
+    doubts: tuple[str, ...] = ()
     form: str = "none"
     guarantee: str = ""
     empty: bool = False
@@ -68,6 +69,17 @@ class Group:
     def unguarded(self) -> bool:
         """Whether what is optimal may have been changed: said wherever its result is shown."""
         return self.guarantee.lower().startswith("none")
+
+    @property
+    def doubt(self) -> str:
+        """Why its potential may mislead, in a sentence; "" where nothing was found against it."""
+        doubted = {run.potential: run.doubts for run in self.runs if run.doubts}
+        if not doubted:
+            return ""
+        made = len({run.potential for run in self.runs})
+        which = "its potential" if made == 1 else f"{len(doubted)} of its {made} potentials"
+        why = "; ".join(next(iter(doubted.values()))) + (" (the first of them)" if len(doubted) > 1 else "")
+        return f"{self.label}: {which} may mislead: {why}."
 
     @property
     def legend(self) -> str:

@@ -207,6 +207,7 @@ def _world(
         "horizon": comparison.horizon,
         "figures": figures_of(number, comparison, threshold),
         "rows": rows,
+        "doubts": [row.group.doubt for row in comparison.rows if row.group.doubt],
         "tested": [row for row in rows if row["versus"]],
         "splits": [row["split"] for row in rows if row["split"]],
         "collected": [row for row in rows if row["with_collection"] is not None],
