@@ -209,7 +209,7 @@ def test_the_study_in_the_documents_can_be_planned(tmp_path):
 
 
 def test_the_price_list_in_the_documents_is_read(tmp_path):
-    [text] = blocks("labels.md", "toml")
+    text = next(one for one in blocks("labels.md", "toml") if "[[price]]" in one)
     (tmp_path / "prices.toml").write_text(text)
     price = find_price({"kind": "openai", "host": "api.example.com", "model": "qwen-3-8b"}, tmp_path / "prices.toml")
     assert price is not None
