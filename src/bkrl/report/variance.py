@@ -198,6 +198,20 @@ def both_resampled(
     return [resampled(side, rng, repetitions, chosen) for side in (a, b)]
 
 
+def _observations(
+    a: NDArray[np.float64], b: NDArray[np.float64], origins: tuple[Sequence[Origin], Sequence[Origin]]
+) -> tuple[list[NDArray[np.float64]], bool]:
+    """What counts as one observation on each side, a dataset's mean where there are several, else a run; and whether
+    both sides share their datasets.
+    """
+    names = [datasets_of(side) for side in origins]
+    units = [
+        dataset_means(values, side) if len(found) > 1 else values
+        for values, side, found in zip((a, b), origins, names, strict=True)
+    ]
+    return units, len(names[0]) > 1 and names[0] == names[1]
+
+
 def ratio_over_datasets(
     a: NDArray[np.float64],
     b: NDArray[np.float64],
@@ -210,15 +224,11 @@ def ratio_over_datasets(
     datasets, so does the ratio of its means: what a dataset does to both cancels. Student's t with Welch's degrees of
     freedom, rounded down. No interval where nothing varies or a mean is 0.
     """
-    names = [datasets_of(side) for side in origins]
-    units = [
-        dataset_means(values, side) if len(found) > 1 else values
-        for values, side, found in zip((a, b), origins, names, strict=True)
-    ]
+    units, shared = _observations(a, b, origins)
     n, estimate = min(len(one) for one in units), float(a.mean() / b.mean())
     if n < 2 or not all((one > 0).all() for one in units):
         return Interval(estimate, math.nan, math.nan, n, "none", level)
-    if len(names[0]) > 1 and names[0] == names[1]:
+    if shared:
         units = [np.log(units[0] / units[1])]
         parts = [float(units[0].var(ddof=1)) / n]
     else:
@@ -236,13 +246,9 @@ def compare_over_datasets(
 
     What is one observation is as in `ratio_over_datasets`. None where a side has one, or nothing varies.
     """
-    names = [datasets_of(side) for side in origins]
-    units = [
-        dataset_means(values, side) if len(found) > 1 else values
-        for values, side, found in zip((a, b), origins, names, strict=True)
-    ]
+    units, shared = _observations(a, b, origins)
     n, estimate = min(len(one) for one in units), float(units[0].mean() - units[1].mean())
-    if len(names[0]) > 1 and names[0] == names[1]:
+    if shared:
         units = [units[0] - units[1]]
     parts = [float(one.var(ddof=1)) / len(one) for one in units] if n > 1 else [0.0]
     if sum(parts) == 0:
