@@ -349,6 +349,24 @@ def test_worlds_with_rules_of_their_own_run_on_minigrid() -> None:
         assert env.frame(0).shape[2] == 3
 
 
+@pytest.mark.parametrize("env_id", [RED_BALL, "BabyAI-Unlock-v0", "MiniGrid-LavaGapS5-v0"])
+def test_pictures_are_minigrids_own_whatever_was_drawn_before(env_id: str) -> None:
+    native = make_native_vec(env_id, 2)
+    theirs = [make_reference(env_id, render_mode="rgb_array") for _ in range(2)]
+    native.reset(seed=5)
+    for number, one in enumerate(theirs):
+        one.reset(seed=5 + number)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        for index, one in enumerate(theirs):
+            np.testing.assert_array_equal(native.frame(index), one.render())
+        actions = rng.integers(0, len(native.world.action_names), 2)
+        native.step(actions)
+        for action, one in zip(actions, theirs, strict=True):
+            if one.step(action)[2]:
+                one.reset()
+
+
 def test_a_picture_is_of_an_episode() -> None:
     with pytest.raises(RuntimeError, match="before reset"):
         make_native_vec(RED_BALL, 1).frame(0)

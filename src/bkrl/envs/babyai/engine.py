@@ -5,25 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from bkrl.envs.babyai.constants import COLOR_NAMES, EMPTY, OBS_SHAPE, WALL
+from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
 from bkrl.envs.babyai.distances import HEADINGS, STAGES, measure_worlds
+from bkrl.envs.babyai.drawing import Canvas, parts
 from bkrl.envs.babyai.kernels import step_worlds
 from bkrl.envs.babyai.layouts import Layouts, LoadedLayouts, PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import (
-    COLOR_MASK,
-    COLOR_SHIFT,
-    KIND_MASK,
     MARGIN,
-    STATE_MASK,
-    STATE_SHIFT,
     WALL_CELL,
     WORLD,
 )
@@ -61,7 +57,7 @@ class Engine:
         self.begun = False
         self._max_steps = max_steps
         self._moving = np.zeros(num_envs, np.bool_)
-        self._canvas: Any = None
+        self._canvas: Canvas | None = None
         self._bounds = _shares(num_envs, max(1, min(threads, num_envs // _WORLDS_PER_THREAD)))
         self._pool: ThreadPoolExecutor | None = None
         self._searched: tuple[NDArray[Any], ...] | None = None
@@ -136,23 +132,12 @@ class Engine:
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of one world, (H, W, 3) uint8, as minigrid draws it with the agent's view lighter."""
-        from minigrid.core.grid import Grid
-        from minigrid.core.world_object import WorldObj
-
-        from bkrl.envs.babyai.reference import make_minigrid
-
         if self._canvas is None:
-            self._canvas = make_minigrid(self.env_id, render_mode="rgb_array")
-        width, height = self._layouts.width, self._layouts.height
+            self._canvas = Canvas(self.env_id)
         world = self.worlds[index]
-        things = [_thing(int(cell), WorldObj) for cell in self._inner(index).ravel()]
-        grid = Grid(width, height)
-        grid.grid = things
         y, x = divmod(int(world["agent"]), self._stride)
-        self._canvas.grid, self._canvas.agent_dir = grid, int(world["heading"])
-        self._canvas.agent_pos = (x - MARGIN, y - MARGIN)
-        self._canvas.carrying = _thing(int(world["carrying"]), WorldObj)
-        return cast(NDArray[np.uint8], self._canvas.get_frame(self._canvas.highlight, self._canvas.tile_size))
+        position = (x - MARGIN, y - MARGIN)
+        return self._canvas.draw(self._inner(index), position, int(world["heading"]), int(world["carrying"]))
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The full state as plain arrays: restoring it and stepping on equals stepping on."""
@@ -198,11 +183,11 @@ class Engine:
             f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][world['heading']]}",
         ]
         for (row, column), cell in np.ndenumerate(self._inner(index)):
-            kind, color, state = _parts(int(cell))
+            kind, color, state = parts(int(cell))
             if kind > WALL:
                 text = f"{COLOR_NAMES[color]} {TYPE_NAMES[kind]} at ({column}, {row})"
                 lines.append(f"{STATE_NAMES[state]} {text}" if TYPE_NAMES[kind] == "door" else text)
-        kind, color, _ = _parts(int(world["carrying"]))
+        kind, color, _ = parts(int(world["carrying"]))
         lines.append(f"carrying a {COLOR_NAMES[color]} {TYPE_NAMES[kind]}" if kind else "carrying nothing")
         return "\n".join(lines)
 
@@ -237,13 +222,3 @@ class Engine:
 def _shares(count: int, parts: int) -> list[tuple[int, int]]:
     edges = [count * i // parts for i in range(parts + 1)]
     return list(itertools.pairwise(edges))
-
-
-def _parts(cell: int) -> tuple[int, int, int]:
-    return cell & KIND_MASK, cell >> COLOR_SHIFT & COLOR_MASK, cell >> STATE_SHIFT & STATE_MASK
-
-
-def _thing(cell: int, decoder: Any) -> Any:
-    """The minigrid object of a cell, for drawing."""
-    kind, color, state = _parts(cell)
-    return decoder.decode(kind, color, state) if kind > EMPTY else None
