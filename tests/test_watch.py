@@ -150,7 +150,7 @@ def test_ctrl_c_ends_looking_and_a_signal_to_end_is_told_by_the_exit_code(tmp_pa
     while b"starting" not in seen and b"steps/s" not in seen:
         seen += os.read(master, 4096)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     os.close(master)
     assert process.returncode == code, said
     assert b"Traceback" not in said

@@ -22,7 +22,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from bkrl.llm.ask import AskPolicy
 from tests.llm.batch_server import BatchDesk
+
+# Short pauses; deadlines that a busy machine does not miss, for tests that are not about them.
+QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=60.0, patience=120.0, attempts=6, grace=60.0)
 
 Plan = Callable[[str, int], str]
 """(prompt hash, how often this prompt came before) → the name of what to do."""

@@ -10,14 +10,12 @@ import pytest
 from bkrl.errors import RunFailed
 from bkrl.labelers.answers import CHOICE_SCHEMA, GOALS_SCHEMA
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.capabilities import FILE, Capabilities, Memory, follows
 from bkrl.llm.protocol import Connection, Message, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
-from tests.llm.fault_server import FaultServer
-
-QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=5.0, patience=20.0, attempts=6)
+from tests.llm.fault_server import QUICK, FaultServer
 
 
 def ask(folder: Path, start: int = 0, count: int = 3, effort: str | None = None, model: str = "m") -> list[Exchange]:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bkrl.labelers.answers import Unparsed, parse_choice, parse_goals, parse_program
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.protocol import Message, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
-from tests.llm.fault_server import FaultServer
+from tests.llm.fault_server import QUICK, FaultServer
 
-QUICK = AskPolicy(first_pause=0.01, longest_pause=0.02, deadline=20.0, patience=20.0, attempts=3)
+FEW = replace(QUICK, attempts=3)
 DEEP = 100_000
 
 
 def ask(folder: Path, count: int = 2) -> list[Exchange]:
     with Store(folder) as store:
-        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter())
+        asker = Asker(open_backend("openai:m"), store, FEW, Reporter())
         asks = [Request((Message("user", f"pair {number}"),)) for number in range(count)]
         return asker.run([lambda one=one: asker.ask(one) for one in asks], "ask")
 

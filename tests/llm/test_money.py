@@ -12,16 +12,15 @@ import pytest
 
 from bkrl.errors import InputError, RunFailed
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
-from tests.llm.fault_server import FaultServer
+from tests.llm.fault_server import QUICK, FaultServer
 
 DEAR = Price(1000.0, 100.0, 10_000.0, batch=0.5, flex=0.5)
-QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=5.0, patience=20.0, attempts=6)
 COST = (100 * 1000.0 + 10 * 10_000.0) / 1e6
 """Of one answer of the server: 100 tokens in, 10 out."""
 

@@ -26,10 +26,9 @@ from bkrl.llm.prices import FREE, Price
 from bkrl.llm.protocol import Connection, Message, Request, request_key
 from bkrl.llm.store import Store
 from bkrl.reporter import Reporter
-from tests.llm.fault_server import FaultServer, truth
+from tests.llm.fault_server import QUICK, FaultServer, truth
 
 SCHEMA = {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}
-QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=5.0, patience=20.0, attempts=6)
 
 
 def request(number: int = 0) -> Request:
@@ -274,7 +273,7 @@ def test_processes_that_share_a_cache_pay_for_no_question_twice(server: FaultSer
     command = [sys.executable, "-c", ASK, str(tmp_path)]
     root = Path(__file__).parents[2]
     askers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(3)]
-    told = [asker.communicate(timeout=60)[0].split() for asker in askers]
+    told = [asker.communicate(timeout=300)[0].split() for asker in askers]
     assert [asker.returncode for asker in askers] == [0, 0, 0]
     assert max(server.billed.values()) == 1
     assert sum(int(cached) for _, cached in told) == 80
@@ -346,14 +345,14 @@ def test_an_answer_that_stays_too_long_is_bought_twice_and_then_never_again(
 
 def test_the_deadline_covers_the_whole_answer(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "trickle" if attempt == 0 else "ok"
-    (exchange,), asker = ask(tmp_path, policy=replace(QUICK, deadline=0.5))
+    (exchange,), asker = ask(tmp_path, policy=replace(QUICK, deadline=2.0))
     assert exchange.status == "ok"
     assert asker.usage.possibly_billed == 1
 
 
 def test_a_hanging_server_is_given_up(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "hang" if attempt == 0 else "ok"
-    (exchange,), _ = ask(tmp_path, policy=replace(QUICK, deadline=0.3))
+    (exchange,), _ = ask(tmp_path, policy=replace(QUICK, deadline=2.0))
     assert exchange.status == "ok"
 
 

@@ -464,7 +464,7 @@ def start(dataset: Path, tmp_path: Path, server: FaultServer, num: int) -> subpr
 
 
 def wait_for(server: FaultServer, requests: int) -> None:
-    patience = time.monotonic() + 60
+    patience = time.monotonic() + 600
     while len(server.requests) < requests and time.monotonic() < patience:
         time.sleep(0.005)
 
@@ -474,7 +474,7 @@ def test_ctrl_c_keeps_what_was_answered(babyai: Path, tmp_path: Path) -> None:
         process = start(babyai, tmp_path, server, 300)
         wait_for(server, 40)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=300)
         assert "KeyboardInterrupt" in errors
         sent = len(server.requests)
         assert sent < 300
