@@ -62,7 +62,9 @@ bench: $(READY)
 	done
 
 samples: $(READY)
-	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl
+	rm -rf build/samples
+	sh src/bkrl/samples/make.sh build/samples $(BIN)/bkrl minigrid crafter
+	for run in build/samples/data-* build/samples/bk-*; do rm -rf src/bkrl/samples/$$(basename $$run) && cp -R $$run src/bkrl/samples/ || exit 1; done
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

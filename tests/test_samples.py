@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bkrl.catalogue import catalogue
 from bkrl.cli import run_command
@@ -30,6 +34,29 @@ def test_there_is_one_of_each_and_all_are_small():
     # half of it is advice on actions
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 2_200_000
     assert [row[0] for row in catalogue("potentials")[1][2]] == NAMES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not torch.__version__.startswith("2.13.0") or torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="the samples are made with the versions in constraints.txt and AVX-512; others round differently",
+)
+def test_making_the_samples_again_changes_nothing(tmp_path):
+    command = ["sh", str(SAMPLES / "make.sh"), str(tmp_path), str(Path(sys.executable).with_name("bkrl")), "minigrid"]
+    made = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    for kind in ("data", "bk-code", "bk-pref", "bk-goal"):
+        shipped, again = ({file.relative_to(run): file.read_bytes() for file in run.rglob("*") if file.is_file()}
+                          for run in (SAMPLES / f"{kind}-minigrid", tmp_path / f"{kind}-minigrid"))  # fmt: skip
+        assert shipped.keys() == again.keys()
+        stale = [str(name) for name, content in shipped.items() if content != again[name]]
+        assert not stale, f"{kind}-minigrid: {', '.join(stale)} would change; run `make samples`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_says_nothing_of_who_made_it_when(name):
+    manifest = json.loads((SAMPLES / name.removeprefix("sample:") / "manifest.json").read_text())
+    assert not {"code", "packages", "python", "platform"} & set(manifest)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,27 +1,32 @@
 #!/bin/sh
-# Makes the runs that ship with bkrl, in FOLDER, with the commands that stand in their manifests; then copies them here.
-# `make samples` calls it; it takes about five minutes on one core.
-#   make.sh FOLDER BKRL
+# Makes the runs that ship with bkrl, in FOLDER, with the commands that stand in their manifests. `make samples` calls it
+# and copies them here; it takes about three minutes on one core.
+#   make.sh FOLDER BKRL WORLD...     worlds: minigrid, crafter
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
-bkrl=$(cd "$(dirname "$2")" && pwd)/bkrl
+bin=$(cd "$(dirname "$2")" && pwd)
 cd "$1"
+shift 2
+settle() { "$bin/python" "$here/settle.py" "$1"; }
 
-# What the potentials are built on: the datasets of `bkrl reproduce`.
-"$bkrl" collect --env BabyAI-Text-GoToLocal-Pretraining-S20 --steps 400000 --checkpoints 6 --episodes-per-checkpoint 40 --out experience-minigrid
-"$bkrl" collect --env Crafter-Text-Reward --steps 200000 --checkpoints 4 --episodes-per-checkpoint 40 --out experience-crafter
-# What ships of it: a few episodes of each world.
-"$bkrl" data subset experience-minigrid --episodes 24 --out data-minigrid
-"$bkrl" data subset experience-crafter --episodes 8 --out data-crafter
-
-for world in minigrid crafter; do
+for world in "$@"; do
+  # What the potentials are built on is the dataset of `bkrl reproduce`; what ships of it is a few episodes.
+  case $world in
+    minigrid)
+      "$bin/bkrl" collect --env BabyAI-Text-GoToLocal-Pretraining-S20 --steps 400000 --checkpoints 6 --episodes-per-checkpoint 40 --out experience-minigrid
+      episodes=24 ;;
+    crafter)
+      "$bin/bkrl" collect --env Crafter-Text-Reward --steps 200000 --checkpoints 4 --episodes-per-checkpoint 40 --out experience-crafter
+      episodes=8 ;;
+  esac
+  settle experience-$world
+  "$bin/bkrl" data subset experience-$world --episodes $episodes --out data-$world
+  settle data-$world
   for variant in code pref goal; do
-    "$bkrl" label experience-$world --variant $variant --llm rules --out labels-$variant-$world
-    "$bkrl" train-rm labels-$variant-$world --out bk-$variant-$world
-  done
-  for sample in data bk-code bk-pref bk-goal; do
-    rm -rf "$here/$sample-$world"
-    cp -R $sample-$world "$here/"
+    "$bin/bkrl" label experience-$world --variant $variant --llm rules --out labels-$variant-$world
+    settle labels-$variant-$world
+    "$bin/bkrl" train-rm labels-$variant-$world --out bk-$variant-$world
+    settle bk-$variant-$world
   done
 done
