@@ -45,7 +45,7 @@ def test_making_the_samples_again_changes_nothing(tmp_path):
     command = ["sh", str(SAMPLES / "make.sh"), str(tmp_path), str(Path(sys.executable).with_name("bkrl")), "minigrid"]
     made = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
-    for kind in ("data", "bk-code", "bk-goal"):
+    for kind in ("data", "bk-code", "bk-pref", "bk-goal"):
         shipped, again = ({file.relative_to(run): file.read_bytes() for file in run.rglob("*") if file.is_file()}
                           for run in (SAMPLES / f"{kind}-minigrid", tmp_path / f"{kind}-minigrid"))  # fmt: skip
         assert shipped.keys() == again.keys()
