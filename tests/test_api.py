@@ -240,3 +240,9 @@ def test_a_notebook_renews_one_line(monkeypatch):
     assert shown[0] == "train: 0/10 steps"
     assert shown[-1].startswith("train: 10/10 steps")
     assert shown[-1].endswith("done")
+
+
+def test_a_run_of_a_notebook_records_no_paths_of_its_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/ipykernel_launcher.py", "-f", "/tmp/kernel.json"])
+    run = bkrl.Run.create(tmp_path / "run", stage="collect", config=bkrl.CollectConfig())
+    assert run.config["argv"] == ["a notebook"]

@@ -96,6 +96,14 @@ def samples() -> list[str]:
     return sorted(SAMPLE + manifest.parent.name for manifest in SAMPLES.glob("*/manifest.json"))
 
 
+def _command() -> list[str]:
+    """The command line of this process; a notebook's holds nothing but paths of its machine."""
+    name = Path(sys.argv[0]).name
+    if name == "ipykernel_launcher.py":
+        return ["a notebook"]
+    return ["bkrl", *sys.argv[1:]] if name == "bkrl" else list(sys.argv)
+
+
 class Run:
     """A stage's own folder. `create` it to work, `open` it to read what another stage finished."""
 
@@ -132,7 +140,7 @@ class Run:
         document = {
             "format": FORMAT,
             "stage": stage,
-            "argv": ["bkrl", *sys.argv[1:]] if Path(sys.argv[0]).name == "bkrl" else list(sys.argv),
+            "argv": _command(),
             "config": plain(config),
             "inputs": {name: _input(Path(source)) for name, source in (inputs or {}).items()},
         }
