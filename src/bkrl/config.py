@@ -177,7 +177,10 @@ class LabelConfig:
     ] = None
     header: Annotated[
         str | None,
-        Flag("openai: headers added to every request, NAME=VARIABLE,…; an environment variable holds the secret value"),
+        Flag(
+            "openai: headers added to every request, NAME=VARIABLE, divided by commas; an environment variable holds "
+            "the secret value"
+        ),
     ] = None
     batch: Annotated[
         Literal["off", "submit", "status", "collect"],

@@ -84,6 +84,9 @@ def test_longer_windows_are_shortened_and_other_observations_refused(tmp_path):
     wrong = Windows(np.zeros((2, 2, 7), np.uint8), np.zeros((2, 1), np.int64), np.ones((2, 2), bool))
     with pytest.raises(InputError, match="built for observations"):
         potential(wrong)
+    unknown = Windows(long.observations, np.full((2, 3), len(potential.artefact.action_names)), long.valid)
+    with pytest.raises(InputError, match="it got number"):
+        potential(unknown)
     potential.close()
 
 

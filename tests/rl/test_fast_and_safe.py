@@ -186,7 +186,7 @@ def test_a_last_step_that_breaks_the_network_ends_the_run(tmp_path: Path, rate: 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     network = make().network
-    policy = Policy(network, "Toy-Grid", "toy", ("a", "b"))
+    policy = Policy(network, "Toy-Grid", "toy", ("up", "down", "left", "right"))
     silent = Advised(network, Advice(make(seed=1).network, float("inf")), weight=1.0, until=10)
     replace(policy, network=silent).save(tmp_path, "silent")
     assert Policy.load(tmp_path, "silent").network.advice.scale == torch.inf  # which is no fault

@@ -164,6 +164,11 @@ class Scaled:
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         self._check_shape(windows.observations.shape[2:])
+        if windows.actions.max(initial=-1) >= len(self.artefact.action_names):
+            raise InputError(
+                f"This potential knows {len(self.artefact.action_names)} actions, numbered from 0; it got number "
+                f"{windows.actions.max()}."
+            )
         if windows.horizon != self.horizon:
             windows = windows.last(self.horizon)
         return self.of_numbered(number(windows))
