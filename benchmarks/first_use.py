@@ -1,6 +1,6 @@
 """What the first use costs, when no kernel is compiled yet, and what the second costs.
 
-    python benchmarks/first_use.py [--json] [--quick]
+    python benchmarks/first_use.py [--json] [--quick] [--only babyai|minigrid|crafter|pictures|train|start]
 
 Each figure is of a process of its own: `_s` seconds of processor time, user and system, from Python's start to its end;
 `_mb` megabytes of memory at most. `first` begins with an empty folder for kernels, `again` has those of the first. Each
@@ -72,9 +72,11 @@ def cost(code: str, kernels: str) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print."""
-    args = parser_of(__doc__).parse_args()
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", choices=list(CASES), help="one case only")
+    args = parser.parse_args()
     figures = {}
-    for case in ["minigrid"] if args.quick else CASES:
+    for case in [args.only] if args.only else ["minigrid"] if args.quick else CASES:
         found: dict[str, list[tuple[float, float]]] = {"first": [], "again": []}
         for _ in range(1 if args.quick else 2):
             with tempfile.TemporaryDirectory() as kernels:

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from bkrl.rl.networks import ActorCritic
 from bkrl.rl.networks.advised import Advice, Advised
 from bkrl.rl.play import play
 from bkrl.rl.policy import Policy, network_for, take_weights
-from bkrl.rl.ppo import PPO, Diverged
+from bkrl.rl.ppo import PPO, Adam, Diverged
 from bkrl.rl.streams import EnvReward
 from bkrl.rl.trainer import _Watch, train
 from bkrl.run import Run
@@ -366,3 +368,31 @@ def test_runs_in_another_order_are_the_same_bytes() -> None:
     forwards, backwards = weights([1, 2, 3]), weights([3, 2, 1])
     assert forwards == backwards
     assert len(set(forwards.values())) == 3
+
+
+def test_training_loads_no_compiler_of_torch() -> None:
+    code = (
+        "import sys\nfrom tests.rl.test_fast_and_safe import make\nmake().iterate()\n"
+        "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_our_adam_is_the_one_of_torch() -> None:
+    start = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    found = []
+    for kind in (Adam, torch.optim.Adam):
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = kind([weight], lr=0.1, eps=1e-5, fused=True)
+        for step in range(6):
+            if step == 3:  # as from a checkpoint
+                state = optimizer.state_dict()
+                optimizer = kind([weight], lr=0.1, eps=1e-5, fused=True)
+                optimizer.load_state_dict(state)
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+        found.append(weight.detach())
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], start)

@@ -10,6 +10,7 @@ Streams that are not episodic (`RewardStream.episodic`) run on into the next epi
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,19 @@ from bkrl.windows import Rollout
 
 class Diverged(RunFailed):
     """A loss, a gradient or the network is no longer finite; nothing after the last checkpoint can be trusted."""
+
+
+class Adam(torch.optim.Adam):
+    """Adam without the decorators that speak to torch's compiler: those load it, which takes a second.
+
+    No optimiser is compiled here; where there is nothing to unwrap, this is `torch.optim.Adam` itself.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
 class PPO:
@@ -111,7 +125,7 @@ class PPO:
         owners: list[ActorCritic | LearningStream] = [self.network, *self.learners]
         self.groups = [[p for p in o.parameters() if p.requires_grad] for o in owners]
         self.parameters = [p for group in self.groups for p in group]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.optimizer = Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
         self.noise = torch.Generator(self.device).manual_seed(derive_seed(seed, "actions"))
         self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
 

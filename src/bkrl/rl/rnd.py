@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.repeats import distinct_rows
+from bkrl.rl.networks import Linear
 from bkrl.windows import Rollout
 
 _CHUNK = 4096
@@ -191,9 +192,9 @@ def _network(
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(obs_shape)
     for _ in range(depth):
-        layers += [nn.utils.skip_init(nn.Linear, width, hidden), nn.ReLU()]
+        layers += [Linear(width, hidden), nn.ReLU()]
         width = hidden
-    network = nn.Sequential(*layers, nn.utils.skip_init(nn.Linear, width, outputs))
+    network = nn.Sequential(*layers, Linear(width, outputs))
     for module in network:
         if isinstance(module, nn.Linear):
             nn.init.orthogonal_(module.weight, math.sqrt(2), generator=generator)

@@ -331,16 +331,32 @@ def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
+class Linear(nn.Linear):
+    """A layer whose weights are not written: torch would draw throw-away ones from its global generator.
+
+    `nn.utils.skip_init` does the same by way of a part of torch that takes half a second to load.
+    """
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
+class _Conv2d(nn.Conv2d):
+    """The same for convolutions."""
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    # Without skip_init, torch would draw throw-away weights from its global generator.
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.empty(0).device)
+    layer = Linear(inputs, outputs)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
-    place = torch.empty(0).device
-    layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding, device=place)
+    layer = _Conv2d(inputs, outputs, kernel, stride=stride, padding=padding)
+    assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -132,11 +132,9 @@ class SymbolLayer(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         # The kernel is compiled already, and torch cannot look into it. A decorated `forward` would cost as much as an
-        # acting step's matrix product, compiled or not.
-        return self._outside_graphs(observations) if torch.compiler.is_compiling() else self._rows_added(observations)
-
-    @torch.compiler.disable
-    def _outside_graphs(self, observations: Tensor) -> Tensor:
+        # acting step's matrix product, compiled or not, and the decorator loads torch's compiler, which takes a second.
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self._rows_added)(observations)
         return self._rows_added(observations)
 
     def _rows_added(self, observations: Tensor) -> Tensor:
