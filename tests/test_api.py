@@ -179,6 +179,9 @@ def test_what_cannot_be_registered_is_refused():
         register(max_steps=0)
     with pytest.raises(UsageError, match="bkrl's own"):
         register(family="crafter")
+    for taken in ("Toy-Chain", "BabyAI-Text-GoToLocal-Pretraining-S20", "MiniGrid-Empty-5x5-v0"):
+        with pytest.raises(UsageError, match="already; choose another id"):
+            bkrl.register_env(taken, lambda: Tiny(good, acts), list, max_steps=5)
     with pytest.raises(UsageError, match="has itself"):
         bkrl.register_potential("goal", lambda artefact: artefact)  # type: ignore[arg-type,return-value]
     bkrl.register_potential("own-zero", lambda artefact: lambda windows: np.zeros(len(windows)))

@@ -36,10 +36,20 @@ _FAMILIES = ("babyai", "crafter", "toy")
 _OWN: dict[str, Any] = {}
 
 
-def register_family(name: str, make: Callable[[], F]) -> F:
-    """The family of this name from outside bkrl, made when it is new; UsageError for one of bkrl's own names."""
+def register_family(name: str, env_id: str, make: Callable[[], F]) -> F:
+    """The family from outside bkrl that `env_id` is to belong to, made when it is new.
+
+    Raises:
+        UsageError: bkrl has a family of this name itself, or the id stands in another family.
+    """
     if name in _FAMILIES:
         raise UsageError(f"'{name}' is a family of bkrl's own; choose another name.")
+    try:
+        taken = world(env_id).family
+    except UsageError:  # nobody has it yet
+        taken = name
+    if taken != name:
+        raise UsageError(f"'{env_id}' is an environment of the family '{taken}' already; choose another id.")
     for remembered in (_worlds, world):
         remembered.cache_clear()
     return cast("F", _OWN.setdefault(name, make()))

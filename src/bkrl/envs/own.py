@@ -62,7 +62,7 @@ def register_env(
     if max_steps < 1:
         raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
     card = World(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
-    envs.register_family(card.family, OwnFamily).add(card, make, caption)
+    envs.register_family(card.family, env_id, OwnFamily).add(card, make, caption)
 
 
 class OwnFamily:
