@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.dataset import Dataset
+from bkrl.files import read_json
 from bkrl.potentials.protocol import Artefact, Potential, Scaled
 from bkrl.potentials.ranks import area_under_curve, rank_correlation, ranks
 from bkrl.reporter import percent, percents
 from bkrl.rng import generator
+from bkrl.run import Run
 from bkrl.spacing import end_to_end
 from bkrl.windows import Windows
 
@@ -59,6 +61,17 @@ def describe(
 
 
 CHANCE = 0.5
+
+
+def doubts_of(run: Run) -> list[str]:
+    """`doubts` of the report in a train-rm run; none of a control, which is meant to know nothing.
+
+    Raises:
+        InputError: the report is missing or damaged.
+    """
+    if run.facts.get("control", "none") != "none" or REPORT not in run.manifest["outputs"]:
+        return []
+    return doubts(read_json(run.file(REPORT)))
 
 
 def doubts(report: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from bkrl.config import ADVISED
-from bkrl.files import read_json
 from bkrl.potentials import EMPTY, advice_source
-from bkrl.potentials.quality import REPORT, doubts
+from bkrl.potentials.quality import doubts_of
 from bkrl.report.curves import series_of
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
@@ -59,21 +58,12 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage == "collect"),
         dataset=_hash(made, "dataset"),
         potential=_hash(node, "potential"),
-        doubts=_doubts(made),
+        doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),
         form=form_of(alg, node.facts),
         guarantee=guarantee_of(alg, node.facts),
         empty=form_of(alg, node.facts) in ADVISED
         and EMPTY in (node.facts.get("advice"), made and advice_source(made.facts.get("training", {}))),
     )
-
-
-def _doubts(made: Node | None) -> tuple[str, ...]:
-    """What a potential's own report says against it; nothing of a control, which is meant to be so."""
-    if made is None or made.run is None or made.facts.get("control", "none") != "none":
-        return ()
-    if not made.sound or REPORT not in made.run.manifest.get("outputs", {}):
-        return ()
-    return tuple(doubts(read_json(made.run.file(REPORT))))
 
 
 def _hash(node: Node | None, name: str) -> str:

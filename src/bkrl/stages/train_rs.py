@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +16,12 @@ from bkrl.config import ADVISED, TrainRsConfig
 from bkrl.envs import World, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.errors import InputError, UsageError
-from bkrl.files import read_json
 from bkrl.jit import announced
 from bkrl.potentials import EMPTY, advice, load_potential
 from bkrl.potentials.bonus import MOST_OWED, Bonus, InvariantBonus
 from bkrl.potentials.oracle_state import StateOracle
 from bkrl.potentials.protocol import Scaled
-from bkrl.potentials.quality import REPORT, doubts
+from bkrl.potentials.quality import doubts_of
 from bkrl.potentials.shaping import FORMS
 from bkrl.potentials.stream import ShapedReward
 from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
@@ -264,7 +262,7 @@ def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
         raise UsageError(f"--shaping {config.shaping} says how a potential is used; --alg {config.alg} has none.")
     if config.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
-    if config.alg == "bk-own" and "advice" in config.shaping:
+    if config.alg == "bk-own" and config.shaping in ADVISED:
         raise UsageError("A potential of your own says nothing about actions: use --shaping pbrs, decay or additive.")
     if config.shaping == "pbim":
         coef, shift, gamma = _coef(config), config.shaping_shift, config.ppo.gamma
@@ -330,7 +328,7 @@ def _warnings(config: TrainRsConfig, network: ActorCritic) -> list[str]:
     if missions_vary(config.env):
         warnings.append(UNSEEN.format(env=config.env, who="the policy"))
     if config.potential is not None:
-        if doubted := _doubts(config.potential):
+        if doubted := doubts_of(Run.open(config.potential, "train-rm", verify=False)):
             warnings.append(
                 f"Φ of {config.potential} may mislead: {'; '.join(doubted)}; see `bkrl potential report "
                 f"{config.potential}`."
@@ -339,14 +337,6 @@ def _warnings(config: TrainRsConfig, network: ActorCritic) -> list[str]:
             plain = "plain PPO" if config.shaping == "advice" else "exact shaping alone"
             warnings.append(f"The advice of {config.potential} is empty (Ψ = 0), so this run is {plain}.")
     return warnings
-
-
-def _doubts(path: Path) -> list[str]:
-    """What a potential's own report says against it; of a control, which is meant to be so, nothing."""
-    run = Run.open(path, "train-rm", verify=False)
-    if run.facts.get("control", "none") != "none" or REPORT not in run.manifest.get("outputs", {}):
-        return []
-    return doubts(read_json(run.file(REPORT)))
 
 
 def _variant(config: TrainRsConfig) -> str | None:
