@@ -41,11 +41,11 @@ EMPTY_ANSWERS = 6
 """A request is given up after so many empty answers, since each is paid for."""
 _BAD = (*_EMPTY, "unreadable", "error")
 UNLIKELY = 1e-5
-"""A request is given up when a row of bad answers as long as its own is less likely than this, at the share of bad ones
-among the latest answers to all: then it is the request and not the server.
+"""A request is given up when its bad answers in a row are less likely than this by chance. The chance of one is the
+share of bad answers among the latest ones to all requests. Then the request is at fault, not the server.
 """
 LATEST = 50
-"""About so many answers that share is of."""
+"""That share is of about so many answers."""
 MOST_ADAPTATIONS = 8
 NOT_ASKED = "not asked yet"
 """The reason of an exchange that nobody was asked for: askers that only read what is kept use it."""

@@ -153,7 +153,7 @@ class OpenAIBackend:
 
     def _adapt(self, words: str, sent: Mapping[str, Any]) -> bool:
         for name in self._body:
-            if f"{name}".lower() in words:
+            if name.lower() in words:
                 raise Fault("stop", "no such field", f"The endpoint does not accept '{name}' of --body; leave it out")
         if "service_tier" in sent and "service_tier" in words:
             raise Fault("stop", "no such tier", "This endpoint or model has no flex tier; leave out --tier flex")

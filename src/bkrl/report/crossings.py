@@ -156,9 +156,9 @@ def steps_ratio(
     the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). With
     ``origins``, where a side rests on several datasets these are resampled, and runs within them; below
     ``FEW_DATASETS`` there is `ratio_over_datasets` instead. Datasets that both sides share are drawn for both at once.
-    No interval
-    with one run on a side, with few runs that do not differ on either side (the spread is not zero, it was not seen),
-    and where so many runs of B were there before their first step that the ratio has no upper end.
+
+    No interval with one run on a side, with few runs that do not differ on either side (the spread is not zero, it was
+    not seen), and where so many runs of B were there before their first step that the ratio has no upper end.
     """
     if not a or not b or horizon <= 0:
         raise ValueError("a ratio of steps needs runs on both sides and a positive horizon")

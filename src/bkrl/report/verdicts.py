@@ -68,15 +68,16 @@ def verdict(ratio: StepsRatio | None, shift: float | None) -> Verdict:
     if tested:
         return _MORE if tested > 0 else _LESS
     if steps:
-        return _only_steps(steps, "not significant" if shift is not None else "not tested")
+        return _only_steps(steps, shift is not None)
     if ratio is not None and ratio.ratio.known:
         return _as_far_as_seen(ratio) or _NONE
     return _NOTHING if shift is None else _NONE
 
 
-def _only_steps(side: int, why: str) -> Verdict:
+def _only_steps(side: int, tested: bool) -> Verdict:
     word = "faster" if side > 0 else "slower"
-    reason = "the test does not confirm it" if why == "not significant" else "there are no shared seeds to test it over"
+    why = "not significant" if tested else "not tested"
+    reason = "the test does not confirm it" if tested else "there are no shared seeds to test it over"
     return Verdict(0, f"{word}, {why}", f"reached {{goal}} {word} than {{other}}, but {reason}")
 
 
