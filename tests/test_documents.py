@@ -22,12 +22,21 @@ from bkrl.documents import Mismatch, parse_json, parse_toml, typed
 from bkrl.errors import BkrlError, InputError
 from bkrl.files import sha256, to_json
 from bkrl.labelers.answers import parse_choice, parse_goals, parse_program
+from bkrl.labelers.audit import read_answers
+from bkrl.llm.batches import out_in
+from bkrl.llm.budget import Budget
+from bkrl.llm.prices import find_price
 from bkrl.potentials import load_potential
+from bkrl.potentials.quality import doubts_of, report_of
+from bkrl.report import material
+from bkrl.report.provenance import follow
 from bkrl.rl.networks import build_network
 from bkrl.rl.networks.advised import Advice, Advised
 from bkrl.rl.policy import Policy
 from bkrl.run import SAMPLES, Run, _seal
 from bkrl.study import load_study
+from bkrl.sweep import State
+from bkrl.tracking import _state
 from bkrl.windows import Windows
 
 DEEP = json.loads("[" * 90 + "]" * 90)
@@ -40,7 +49,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
-FUZZ = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def places(document: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -241,7 +250,7 @@ def test_a_sealed_potential_with_odd_values_is_used_or_refused(sample: Callable[
         finally:
             potential.close()
 
-    @settings(FUZZ, max_examples=60)
+    @settings(FUZZ, max_examples=25)
     @given(document=altered(json.loads(whole)))
     def tried(document: dict[str, Any]) -> None:
         write(path, "potential.json", document)
@@ -292,6 +301,79 @@ def test_a_policy_with_odd_values_is_used_or_refused(policies: dict[str, Path], 
     tried()
     path.write_text(json.dumps(whole))
     use()
+
+
+READERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "prices.toml": (
+        lambda file: find_price({"kind": "openai", "model": "m", "host": "h"}, file),
+        "[[price]]\nmodel = 3\ninput = 1\noutput = 1",
+    ),
+    "state.json": (lambda file: State(file).load(), '{"jobs": {"a": 3}}'),
+    "batches.json": (lambda file: out_in(file.parent), '{"batches": [{"token": 1}], "failures": {}}'),
+    "audit.jsonl": (
+        lambda file: read_answers(file, "x"),
+        '{"pair_id": "1", "choice": "A", "swapped": true, "labels": "x"}',
+    ),
+    "spending.jsonl": (Budget, '{"send": "a", "usd": "much"}'),
+}
+DAMAGE = {
+    "deep": "[" * 5000 + "]" * 5000,
+    "deep table": '{"a":' * 5000 + "1" + "}" * 5000,
+    "huge": '{"send": "a", "usd": ' + "9" * 400 + "}",
+    "list": "[]",
+    "word": "null",
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "wrong type"])
+@pytest.mark.parametrize("name", READERS)
+def test_what_commands_remember_is_refused_when_it_is_damaged(tmp_path: Path, name: str, damage: str) -> None:
+    read, wrong = READERS[name]
+    if (name, damage) == ("state.json", "huge"):
+        pytest.skip("other keys of a table are left alone")
+    file = tmp_path / name
+    file.write_text(DAMAGE.get(damage, wrong) + "\n")
+    with pytest.raises(InputError, match=r"cannot be read|is damaged") as refused:
+        read(file)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", [*DAMAGE.values(), '{"kind": "tensorboard", "lines": "3", "id": "x"}'])
+def test_a_tracker_whose_state_is_damaged_begins_anew(tmp_path: Path, text: str) -> None:
+    run = Run.create(tmp_path / "run", stage="train-rs", config={})
+    run.file("tracking.json").write_text(text)
+    assert _state(run, "tensorboard")["lines"] == 0
+
+
+def test_spending_with_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "spending.jsonl"
+    budget = Budget(file)
+    budget.settle(budget.begin(0.25), 0.125)
+    budget.close()
+    assert Budget(file).paid == 0.125
+    file.write_text(file.read_text().replace("0.125", "0.025"))
+    with pytest.raises(InputError, match="is damaged at line 3"):
+        Budget(file)
+
+
+@pytest.mark.parametrize("name", ["potential_report.json", "certificate.json"])
+def test_a_sealed_report_of_a_potential_with_odd_values_is_read_or_refused(
+    sample: Callable[[str], Path], name: str
+) -> None:
+    path = sample("bk-pref-minigrid")
+    whole = (path / name).read_text()
+
+    @FUZZ
+    @given(document=altered(json.loads(whole)))
+    def tried(document: dict[str, Any]) -> None:
+        write(path, name, document)
+        refused_or(lambda: doubts_of(Run.open(path)))
+        chain = follow([path])
+        material.potential(chain, chain.of("train-rm")[0], drawn=False)
+
+    tried()
+    write(path, name, json.loads(whole))
+    assert report_of(Run.open(path)) is not None
 
 
 STUDY = """

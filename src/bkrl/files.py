@@ -9,6 +9,7 @@ import math
 import os
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -162,6 +163,18 @@ def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
 def to_json(value: object) -> str:
     """JSON as bkrl writes it: indented, stable, strict (no NaN), paths and dataclasses understood."""
     return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document that says of itself whether it is whole; `check_checksum` asks it."""
+    return {**document, "crc": zlib.crc32(to_json(document).encode())}
+
+
+def check_checksum(document: Mapping[str, Any]) -> None:
+    """Mismatch when a document with a checksum was changed; those of earlier versions have none."""
+    rest = {key: value for key, value in document.items() if key != "crc"}
+    if "crc" in document and document != with_checksum(rest):
+        raise Mismatch("its checksum is of other values")
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from bkrl.config import LabelConfig, SweepConfig
 from bkrl.errors import InputError, UsageError
@@ -46,6 +46,11 @@ class Outcome(NamedTuple):
     report: Run | None = None
 
 
+class _Saved(TypedDict):
+    failed: NotRequired[dict[str, str]]
+    jobs: NotRequired[dict[str, str]]
+
+
 @dataclass
 class State:
     """What a sweep remembers from one start to the next, by names of cells."""
@@ -57,13 +62,13 @@ class State:
     def load(self) -> State:
         """Recall what an earlier start saved, if there was one; InputError when that is damaged."""
         try:
-            found = read_json(self.path) if self.path.exists() else {}
-            self.failed.update(found.get("failed", {}))
-            self.jobs.update(found.get("jobs", {}))
-        except (InputError, TypeError, ValueError):
+            found: _Saved = read_json(self.path, _Saved) if self.path.exists() else {}
+        except InputError:
             raise InputError(
                 f"{self.path} is damaged; restore it, or remove it when no job of this study is queued on a cluster."
             ) from None
+        self.failed.update(found.get("failed", {}))
+        self.jobs.update(found.get("jobs", {}))
         return self
 
     def save(self) -> None:

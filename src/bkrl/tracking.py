@@ -14,15 +14,21 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib import util
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
-from bkrl.errors import UsageError
-from bkrl.files import atomic_write
+from bkrl.errors import InputError, UsageError
+from bkrl.files import atomic_write, read_json
 from bkrl.reporter import Reporter
 from bkrl.run import Run
 
 PROJECT = "bkrl"
 _STATE = "tracking.json"
+
+
+class _State(TypedDict):
+    kind: str
+    lines: int
+    id: str
 
 
 class Tracker(Protocol):
@@ -107,14 +113,14 @@ class _Follower:
         self.reporter.warn(f"tracking with {self.state['kind']} has stopped ({reason}); metrics.jsonl has everything.")
 
 
-def _state(run: Run, kind: str) -> dict[str, Any]:
+def _state(run: Run, kind: str) -> _State:
     """How much this tracker has had of this run, and the name that it knows it by."""
     try:
-        state = json.loads(run.file(_STATE).read_text())
-        if state["kind"] == kind and isinstance(state["lines"], int):
-            return {"kind": kind, "lines": state["lines"], "id": str(state["id"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # none yet, or torn by a crash: everything is sent from the beginning, under a new name
+        state: _State = read_json(run.file(_STATE), _State)
+        if state["kind"] == kind:
+            return state
+    except InputError:
+        pass  # none yet, or damaged: everything is sent from the beginning, under a new name
     return {"kind": kind, "lines": 0, "id": uuid.uuid4().hex[:12]}
 
 

@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bkrl.errors import RunFailed, UsageError
 from bkrl.executors.work import work
@@ -218,7 +218,11 @@ class Slurm:
         if (cell.run_dir / "manifest.json").exists():
             return ""
         outcome = _outcome(self._log(cell))
-        return str(read_json(outcome)["reason"]) if outcome.exists() else None
+        return str(read_json(outcome, _Outcome)["reason"]) if outcome.exists() else None
+
+
+class _Outcome(TypedDict):
+    reason: str
 
 
 class Task:

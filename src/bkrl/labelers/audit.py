@@ -16,8 +16,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from bkrl.documents import Mismatch, parse_json, typed
 from bkrl.errors import InputError, RunFailed, UsageError
 from bkrl.files import sha256
 from bkrl.labelers.agreement import cohen_kappa, share
@@ -42,6 +43,13 @@ class Answer:
     pair_id: int
     choice: Choice | None
     swapped: bool
+
+
+class _Line(TypedDict):
+    pair_id: int
+    choice: Choice | None
+    swapped: bool
+    labels: str
 
 
 Row = Mapping[str, Any]
@@ -76,16 +84,14 @@ def read_answers(path: Path, manifest: str) -> dict[int, Answer]:
         if not line:
             continue
         try:
-            entry = json.loads(line)
-            answer = Answer(int(entry["pair_id"]), _choice(entry["choice"]), bool(entry["swapped"]))
-            labels = str(entry["labels"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            entry: _Line = typed(_Line, parse_json(line))
+        except Mismatch:
             if number == len(lines) - 1:
                 continue  # torn by a crash in the middle of its writing
             raise InputError(f"{path} is damaged at line {number + 1}; mend or remove that line.") from None
-        if labels != manifest:
+        if entry["labels"] != manifest:
             raise InputError(f"{path} was given for other labels than these; move it away to audit anew.")
-        found[answer.pair_id] = answer
+        found[entry["pair_id"]] = Answer(entry["pair_id"], entry["choice"], entry["swapped"])
     return found
 
 
@@ -255,15 +261,9 @@ def _last_whole(path: Path) -> int:
 
 def _is_json(text: bytes) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
+        return isinstance(parse_json(text), dict)
+    except Mismatch:
         return False
-
-
-def _choice(value: Any) -> Choice | None:
-    if value not in ("A", "B", "tie", None):
-        raise ValueError(f"no choice: {value!r}")
-    return value
 
 
 def _one_line(text: str) -> str:

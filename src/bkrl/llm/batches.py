@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
+from bkrl.documents import Mismatch, typed
 from bkrl.errors import InputError, RunFailed
-from bkrl.files import atomic_write, read_json, to_json
+from bkrl.files import atomic_write, check_checksum, plain, read_json, to_json, with_checksum
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
@@ -48,6 +49,11 @@ class Batch:
     batch_id: str = ""
     status: str = "uploading"
     collected: bool = False
+
+
+class _State(TypedDict):
+    batches: list[Batch]
+    failures: dict[str, tuple[str, str]]
 
 
 @dataclass
@@ -298,7 +304,7 @@ class Batches:
 
     def _save(self) -> None:
         state = {"version": 1, "batches": [asdict(batch) for batch in self.batches], "failures": self.failures}
-        atomic_write(self._folder / FILE, to_json(state))
+        atomic_write(self._folder / FILE, to_json(with_checksum(plain(state))))
 
     def _run(self, work: Awaitable[T]) -> T:
         async def whole() -> T:
@@ -320,9 +326,10 @@ def _name(batch: Batch) -> str:
 def _read(file: Path) -> tuple[list[Batch], dict[str, tuple[str, str]]]:
     if not file.exists():
         return [], {}
-    state = read_json(file)
     try:
-        batches = [Batch(**{**entry, "known": Capabilities(**entry["known"])}) for entry in state["batches"]]
-        return batches, {key: (reason, told) for key, (reason, told) in state["failures"].items()}
-    except (KeyError, TypeError, ValueError):
+        document = read_json(file)
+        check_checksum(document)
+        state: _State = typed(_State, document)
+    except (InputError, Mismatch):
         raise InputError(f"{file} is damaged; restore it, or remove it if no batch is out.") from None
+    return state["batches"], state["failures"]

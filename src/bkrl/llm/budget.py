@@ -11,10 +11,29 @@ import json
 import os
 import secrets
 from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
 
+from bkrl.config import Flag
+from bkrl.documents import Mismatch, parse_json, typed
 from bkrl.errors import InputError, RunFailed
+from bkrl.files import check_checksum, with_checksum
 
 FILE = "spending.jsonl"
+_Dollars = Annotated[float, Flag("", least=0)]
+_Count = Annotated[int, Flag("", least=0)]
+
+
+class _Send(TypedDict):
+    send: str
+    usd: _Dollars
+    requests: NotRequired[_Count]
+
+
+class _End(TypedDict):
+    end: str
+    paid: _Dollars
+    doubtful: NotRequired[_Dollars]
+    unsent: NotRequired[_Count]
 
 
 class Exhausted(Exception):
@@ -130,7 +149,7 @@ class Budget:
         if self._file is None:
             return
         try:
-            os.write(self._file, json.dumps(line).encode() + b"\n")
+            os.write(self._file, json.dumps(with_checksum(line)).encode() + b"\n")
         except OSError as error:
             raise RunFailed(
                 f"What is spent cannot be noted ({error.strerror}); free some space and run again."
@@ -146,17 +165,30 @@ class Budget:
             return
         except OSError as error:
             raise InputError(f"{file} cannot be read ({error.strerror}).") from None
-        for text in lines:
+        for number, text in enumerate(lines, 1):
+            if not text or (text.startswith("{") and not text.endswith("}")):
+                continue  # torn by a kill: nothing was sent yet, or what was sent counts in full
             try:
-                line = json.loads(text)
-                if "send" in line:
-                    self._open[line["send"]] = float(line["usd"])
-                    self.requests += int(line.get("requests", 1))
-                elif self._open.pop(line["end"], None) is not None:
-                    self.paid += float(line["paid"])
-                    self.doubtful += float(line.get("doubtful", 0.0))
-                    self.requests -= int(line.get("unsent", 0))
-            except (ValueError, KeyError, TypeError):
-                continue  # an empty or torn line
+                self._take_up(text)
+            except Mismatch as problem:
+                raise InputError(
+                    f"{file} is damaged at line {number} ({problem}); restore it, or remove that line and lower "
+                    "--max-cost by what it may have cost."
+                ) from None
         for name in [name for name in self._open if not name.startswith("batch")]:
             self.doubtful += self._open.pop(name)
+
+    def _take_up(self, text: str) -> None:
+        """One line that an earlier process noted; Mismatch when it is none."""
+        line = typed(dict[str, Any], parse_json(text))
+        check_checksum(line)
+        if "send" in line:
+            send: _Send = typed(_Send, line)
+            self._open[send["send"]] = send["usd"]
+            self.requests += send.get("requests", 1)
+            return
+        end: _End = typed(_End, line)
+        if self._open.pop(end["end"], None) is not None:
+            self.paid += end["paid"]
+            self.doubtful += end.get("doubtful", 0.0)
+            self.requests -= end.get("unsent", 0)

@@ -6,19 +6,19 @@ A price that is not known is None, and every sum it would enter is None too.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from importlib import resources
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
+from bkrl.config import Flag
+from bkrl.documents import Mismatch, parse_toml, typed
 from bkrl.errors import InputError, UsageError
 from bkrl.llm.protocol import Reply, Request, Tier
 
-_FIELDS = {"model", "host", "input", "cached_input", "cache_write", "output", "batch", "flex", "as_of", "ends"}
 _OLD = timedelta(days=183)
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _MILLION = 1e6
@@ -69,6 +69,31 @@ class Price:
 
     def _share(self, tier: Tier) -> float:
         return {"default": 1.0, "batch": self.batch, "flex": self.flex}[tier]
+
+
+_Dollars = Annotated[float, Flag("", least=0, most=1e9)]
+_Share = Annotated[float, Flag("", least=0, most=1)]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A [[price]] of a list."""
+
+    model: str
+    input: _Dollars
+    output: _Dollars
+    host: str = "*"
+    cached_input: _Dollars | None = None
+    cache_write: _Dollars = 0.0
+    batch: _Share = 1.0
+    flex: _Share = 1.0
+    as_of: Any = None
+    ends: Any = None
+
+
+class _List(TypedDict):
+    price: list[_Entry]
+    as_of: NotRequired[Any]
 
 
 FREE = Price(0.0, 0.0, 0.0, source="this machine")
@@ -159,38 +184,24 @@ def _first(entries: list[tuple[str, str, Price]], model: str, host: str) -> Pric
 def _entries(text: str, source: str) -> list[tuple[str, str, Price]]:
     """(model, host, price) of every entry of a price list."""
     try:
-        document = tomllib.loads(text)
-        return [_entry({"as_of": document.get("as_of"), **entry}, source) for entry in document["price"]]
-    except KeyError as error:
+        found: _List = typed(_List, parse_toml(text))
+        return [(one.model, one.host, _price(one, found.get("as_of"), source)) for one in found["price"]]
+    except Mismatch as problem:
         raise InputError(
-            f"The price list ({source}) has no {error}; each [[price]] needs model, input, output."
+            f"The price list ({source}) cannot be read: {problem}; each [[price]] needs model, input, output."
         ) from None
-    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
-        raise InputError(f"The price list ({source}) cannot be read: {error}.") from None
 
 
-def _entry(entry: Mapping[str, Any], source: str) -> tuple[str, str, Price]:
-    unknown = set(entry) - _FIELDS
-    if unknown:
-        raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
-    numbers = {name: entry[name] for name in ("input", "output")}
-    numbers["cached_input"] = entry.get("cached_input", entry["input"])
-    numbers |= {name: entry.get(name, 1.0) for name in ("batch", "flex")}
-    numbers["cache_write"] = entry.get("cache_write", 0.0)
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-            raise ValueError(f"{name} must be a number of dollars, not {value!r}")
-    # Otherwise a reply could cost more than `bound` says.
-    for name, most in (("cached_input", entry["input"]), ("batch", 1), ("flex", 1)):
-        if numbers[name] > most:
-            raise ValueError(f"{name} must be at most {most}, not {numbers[name]!r}")
-    prices: dict[str, Any] = {name: float(value) for name, value in numbers.items()}
-    as_of, ends = entry.get("as_of"), _date(entry.get("ends"))
-    if "ends" in entry and ends is None:
-        raise ValueError(f"ends must be a date such as 2026-11-21, not {entry['ends']!r}")
+def _price(one: _Entry, as_of: object, source: str) -> Price:
+    as_of = one.as_of or as_of
+    cached = one.input if one.cached_input is None else one.cached_input
+    if cached > one.input:  # otherwise a reply could cost more than `bound` says
+        raise Mismatch(f"cached_input must be at most {one.input}, not {cached}")
+    if one.ends is not None and _date(one.ends) is None:
+        raise Mismatch(f"ends must be a date such as 2026-11-21, not {str(one.ends)[:60]!r}")
     source = f"{source}, {as_of}" if as_of else source
-    prices |= {"source": source, "as_of": _date(as_of), "ends": ends}
-    return str(entry["model"]), str(entry.get("host", "*")), Price(**prices)
+    known = one.input, cached, one.output, one.batch, one.flex
+    return Price(*known, source, _date(as_of), _date(one.ends), one.cache_write)
 
 
 def _date(value: object) -> date | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,19 @@ class Check:
     name: str
     passed: bool
     detail: str
+
+
+class _Found(TypedDict):
+    name: str
+    passed: bool
+    detail: NotRequired[str]
+
+
+class Document(TypedDict):
+    """certificate.json."""
+
+    checks: list[_Found]
+    not_applicable: NotRequired[dict[str, str]]
 
 
 @dataclass(frozen=True)

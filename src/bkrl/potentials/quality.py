@@ -6,7 +6,7 @@ Everything is measured on the dataset the potential was built from; nothing here
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,54 @@ _EXAMPLES = 4
 _EXAMPLE_STEPS = 60
 _ENDS = 400
 _COURSES = 40
+
+
+class _Segments(TypedDict):
+    above: float | None
+    low: float | None
+    high: float | None
+
+
+class _Training(TypedDict):
+    accuracy: NotRequired[float | None]
+    accuracy_low: NotRequired[float | None]
+    accuracy_high: NotRequired[float | None]
+    similarity_retrieved: NotRequired[dict[str, float]]
+    similarity_unrelated: NotRequired[dict[str, float]]
+
+
+class _Phi(TypedDict):
+    mean: float
+    std: float
+    quantiles: dict[str, float]
+
+
+class Example(TypedDict):
+    """The course of Φ over the last steps of an episode."""
+
+    episode: int
+    success: bool
+    phi: list[float]
+    first_step: NotRequired[int]
+    captions: NotRequired[list[str]]
+    actions: NotRequired[list[str]]
+
+
+class Report(TypedDict):
+    """What is read of potential_report.json: `describe` says what it means; earlier versions wrote less."""
+
+    horizon: NotRequired[int]
+    windows: NotRequired[int]
+    levels: NotRequired[int]
+    coverage: NotRequired[float]
+    scale: NotRequired[dict[str, float | None]]
+    phi: NotRequired[_Phi]
+    step_change: NotRequired[float | None]
+    ordering: NotRequired[float | None]
+    progress: NotRequired[float | None]
+    segments: NotRequired[_Segments]
+    training: NotRequired[_Training]
+    examples: NotRequired[list[Example]]
 
 
 def describe(
@@ -63,15 +111,16 @@ def describe(
 CHANCE = 0.5
 
 
-def doubts_of(run: Run) -> list[str]:
-    """`doubts` of the report in a train-rm run; none of a control, which is meant to know nothing.
+def report_of(run: Run) -> Report | None:
+    """The report of a train-rm run on its potential, where it has one; InputError when that is damaged."""
+    report: Report | None = read_json(run.file(REPORT), Report) if REPORT in run.manifest["outputs"] else None
+    return report
 
-    Raises:
-        InputError: the report is missing or damaged.
-    """
-    if run.facts.get("control", "none") != "none" or REPORT not in run.manifest["outputs"]:
-        return []
-    return doubts(read_json(run.file(REPORT)))
+
+def doubts_of(run: Run) -> list[str]:
+    """What a train-rm run's own report says against its Φ; nothing of a control, which is meant to be so."""
+    report = report_of(run) if run.facts.get("control", "none") == "none" else None
+    return [] if report is None else doubts(report)
 
 
 def doubts(report: Mapping[str, Any]) -> list[str]:
@@ -83,19 +132,19 @@ def doubts(report: Mapping[str, Any]) -> list[str]:
     found = []
     if report.get("ordering") is not None and report["ordering"] <= CHANCE:
         found.append(f"it puts ends in success above other windows in {percent(report['ordering'])} of cases")
-    segments = report.get("segments") or {}
-    if segments.get("high") is not None and segments["high"] <= CHANCE:
-        interval = percents(segments["low"], segments["high"])
+    above, low, high = (report.get("segments", {}).get(name) for name in ("above", "low", "high"))
+    if above is not None and low is not None and high is not None and high <= CHANCE:
+        interval = percents(low, high)
         found.append(
-            f"it puts the last moments before success above moments of failed episodes in {percent(segments['above'])} "
+            f"it puts the last moments before success above moments of failed episodes in {percent(above)} "
             f"of cases (95 % interval {interval})"
         )
-    training = report.get("training") or {}
-    if training.get("accuracy_low") is not None and training["accuracy_low"] <= CHANCE:
-        interval = percents(training["accuracy_low"], training["accuracy_high"])
+    training = report.get("training", {})
+    accuracy, low, high = (training.get(f"accuracy{end}") for end in ("", "_low", "_high"))
+    if accuracy is not None and low is not None and high is not None and low <= CHANCE:
+        interval = percents(low, high)
         found.append(
-            f"its network orders {percent(training['accuracy'])} of unseen pairs as they are labelled (95 % interval "
-            f"{interval})"
+            f"its network orders {percent(accuracy)} of unseen pairs as they are labelled (95 % interval {interval})"
         )
     found = [f"{one}, where chance is {percent(CHANCE)}" for one in found]
     retrieved, unrelated = (training.get(f"similarity_{kind}", {}).get("50") for kind in ("retrieved", "unrelated"))

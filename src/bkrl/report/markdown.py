@@ -58,7 +58,12 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
     for run, slug in zip(runs, slugs, strict=True):
         chain = follow([run.path])
         problems += chain.problems
-        text, copied = _section(run, chain, slug, images, out.parent)
+        try:
+            text, copied = _section(run, chain, slug, images, out.parent)
+        except (LookupError, TypeError, ValueError, AttributeError) as odd:
+            raise InputError(
+                f"{run.path} holds results of another form ({type(odd).__name__}); make the report again."
+            ) from None
         sections[text.partition("\n")[0]] = text
         pictures += copied
     make_folder(out.parent)

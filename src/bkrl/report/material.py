@@ -6,7 +6,7 @@ Everything here is text that others wrote (captions, replies, programs): the tem
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -14,7 +14,8 @@ from markupsafe import Markup
 from bkrl.dataset import Dataset, Segment
 from bkrl.errors import BkrlError, InputError
 from bkrl.files import read_json, read_table
-from bkrl.potentials.quality import REPORT
+from bkrl.potentials.certificate import Document
+from bkrl.potentials.quality import Example, Report, report_of
 from bkrl.report.provenance import Chain, Node
 from bkrl.reporter import percent, percents
 from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
@@ -79,21 +80,16 @@ def potential(chain: Chain, node: Node, drawn: bool) -> dict[str, Any]:
         return shown
     if drawn:
         shown["strips"] = _strips(chain, node)
-    outputs = node.run.manifest.get("outputs", {})
     try:
-        if REPORT in outputs:
-            report = read_json(node.run.file(REPORT))
-            shown["examples"] = [_course(example) for example in report.get("examples", [])][:4]
+        if (report := report_of(node.run)) is not None:
+            shown["examples"] = [_course(example) for example in report.get("examples", []) if example["phi"]][:4]
             shown["figures"] = _figures(report)
-        if "certificate.json" in outputs:
-            found = read_json(node.run.file("certificate.json"))
-            shown["checks"] = [
-                {"name": str(c["name"]), "passed": bool(c["passed"]), "detail": str(c.get("detail", ""))}
-                for c in found.get("checks", [])
-            ]
-            shown["not_applicable"] = {str(name): str(why) for name, why in found.get("not_applicable", {}).items()}
-    except (BkrlError, KeyError, TypeError, ValueError) as problem:
-        shown["problem"] = f"{node.key}: its report cannot be read ({problem})."
+        if "certificate.json" in node.run.manifest["outputs"]:
+            found: Document = read_json(node.run.file("certificate.json"), Document)
+            shown["checks"] = [{"detail": "", **check} for check in found["checks"]]
+            shown["not_applicable"] = found.get("not_applicable", {})
+    except BkrlError as problem:
+        shown["problem"] = str(problem)
     return shown
 
 
@@ -164,9 +160,9 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _figures(report: dict[str, Any]) -> dict[str, Any]:
+def _figures(report: Report) -> dict[str, Any]:
     """The figures of a potential report under names that say what they are."""
-    phi = report.get("phi", {})
+    phi: Mapping[str, Any] = report.get("phi", {})
     figures = {
         "past actions it sees": report.get("horizon"),
         "windows measured": report.get("windows"),
@@ -295,22 +291,22 @@ def _rows(node: Node, name: str, schema: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _course(example: dict[str, Any]) -> dict[str, Any]:
-    phi = [float(x) for x in example["phi"]]
+def _course(example: Example) -> dict[str, Any]:
+    phi, first = example["phi"], example.get("first_step", 0)
     last = len(phi) - 1
     marks = sorted({0, last // 3, 2 * last // 3, last, phi.index(max(phi)), phi.index(min(phi))})
     captions, actions = example.get("captions", []), example.get("actions", [])
     return {
         "episode": example["episode"],
-        "success": bool(example["success"]),
-        "first_step": int(example.get("first_step", 0)),
+        "success": example["success"],
+        "first_step": first,
         "phi": phi,
         "moments": [
             {
-                "step": int(example.get("first_step", 0)) + i,
+                "step": first + i,
                 "phi": phi[i],
-                "caption": _cut(str(captions[i]), CAPTION_CHARS) if i < len(captions) else "",
-                "action": str(actions[i]) if i < len(actions) else "",
+                "caption": _cut(captions[i], CAPTION_CHARS) if i < len(captions) else "",
+                "action": actions[i] if i < len(actions) else "",
             }
             for i in marks
         ],
