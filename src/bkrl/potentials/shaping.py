@@ -32,32 +32,32 @@ FORMS = {
         "γΦ(h') - Φ(h) is added to the reward",
         "optimal policies are kept, exactly (potential-based shaping on the process whose states are histories)",
         1.0,
-        "what is optimal is kept, not what is learnt: what Φ says and the critic cannot see is noise to it, and a Φ "
-        "that knows little of this task can stop learning altogether",
+        "what is optimal is kept, but learning may not find it: what Φ says and the critic cannot see is noise to the "
+        "critic, and a Φ that knows little of this task can stop learning altogether",
     ),
     "advice": Form(
         "βΨ(s, a) is added to the policy's logits, β falling to 0",
         "no reward is changed, and the optimal policy stays within reach for every β",
         6.0,
-        "advice against the one action that pays hides it for as long as β is large",
+        "advice against the one action that pays can keep the policy from trying it while β is large",
     ),
     "pbrs+advice": Form(
         "γΦ(h') - Φ(h) is added to the reward, and βΨ(s, a) to the policy's logits, β falling to 0",
         "optimal policies are kept, exactly, and stay within reach for every β",
         1.0,
-        "those of pbrs and of advice",
+        "that of pbrs and that of advice",
     ),
     "decay": Form(
         "cΦ(h') is added to the reward, c falling to 0",
         "the world's own objective alone at the end of the decay; before, another one",
         0.02,
-        "what is learnt before c is 0 may be the wrong thing",
+        "what is learnt before c is 0 may be wrong for the world's own reward",
     ),
     "pbim": Form(
         "cΦ(h') is added to the reward and taken back where the episode terminates",
         "every terminated episode's discounted bonuses sum to 0, so optimal policies are kept on histories",
         0.02,
-        "at a time limit the debt is left to the critic's value, which knows little of it",
+        "at a time limit the bonuses are left to the critic's value, which knows little of them",
     ),
     "additive": Form(
         "cΦ(h') is added to the reward, for ever", "none: another task is learnt", 0.02, "another task is learnt"
