@@ -28,7 +28,7 @@ from bkrl.report.statistics import (
 )
 
 FEW_DATASETS = 6
-"""Below so many datasets Student's t over their means: a bootstrap of 5 holds the truth 88 times in 100, not 95."""
+"""Below so many datasets Student's t over their means: a bootstrap of 5 holds the truth 89 times in 100, not 95."""
 Origin = tuple[str, str]
 """What a run rests on: its dataset and its potential; empty where it has none."""
 
