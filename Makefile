@@ -70,7 +70,7 @@ docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 # The sections of these report runs in docs/results.md, and their pictures; other sections stay as they are.
-REPORTS ?= $(wildcard logs/reproduce/report logs/wide/report logs/defects/report)
+REPORTS ?= $(wildcard logs/reproduce/report logs/wide/report logs/defects/report logs/repeats/report logs/forms/report)
 results: $(READY)
 	@test -n "$(REPORTS)" || { echo "There is no report run in logs/: bkrl reproduce, bkrl sweep wide --report and bkrl sweep defects --report make them; or name one: make results REPORTS=logs/x/report" >&2; exit 2; }
 	$(BIN)/bkrl export results $(REPORTS)
