@@ -136,6 +136,9 @@ def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, t
     assert "There is no world 'Line-8'" in refused
     misspelt = bkrl_in({**plugged, "BKRL_PLUGINS": "linse"}, "list", "envs", cwd=tmp_path, code=2).stderr
     assert "The plugin 'linse' cannot be imported" in misspelt
+    (tmp_path / "torn.py").write_text("def")
+    torn = bkrl_in({**plugged, "BKRL_PLUGINS": "torn"}, "list", "envs", cwd=tmp_path, code=2).stderr
+    assert "The plugin 'torn' cannot be imported" in torn
 
 
 def test_the_potential_of_the_documentation_works(tmp_path):

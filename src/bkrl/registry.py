@@ -27,10 +27,10 @@ def load_plugins() -> None:
         UsageError: one of them cannot be imported.
     """
     named = [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
-    for name in dict.fromkeys([*named, *(entry.value for entry in entry_points(group=GROUP))]):
+    for name in dict.fromkeys([*named, *(entry.module for entry in entry_points(group=GROUP))]):
         try:
             import_module(name)
-        except ImportError as error:
+        except (ImportError, SyntaxError) as error:
             raise UsageError(
                 f"The plugin '{name}' cannot be imported ({error}); correct {PLUGINS}, or put its folder on PYTHONPATH."
             ) from None

@@ -499,8 +499,9 @@ def input_at(run: Run, name: str) -> Path | None:
     """
     recorded = run.config["inputs"][name]
     path = Path(recorded["path"])
+    places = (path, *(folder / path for folder in run.path.absolute().parents), run.path.parent / path.name)
     there = {}
-    for place in (path, *(folder / path for folder in run.path.absolute().parents), run.path.parent / path.name):
+    for place in dict.fromkeys(places):  # an absolute path is the same from every folder
         there[place] = hash_at(place, recorded)
         if there[place] == input_hash(recorded):
             return place
