@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkrl.potentials.shaping import shaping_rewards
-from bkrl.potentials.stream import ShapedReward
+from bkrl.potentials.stream import PotentialOfRollout, ShapedReward
 from bkrl.windows import Rollout, Windows
 from tests.potentials.rollouts import HashPotential, random_rollouts
 
@@ -95,7 +95,8 @@ def test_the_kept_bootstrap_row_changes_nothing_and_saves_its_evaluation(seed, h
     running.rewards(rollouts[0])
     potential.evaluated = 0
     second = running.rewards(rollouts[1])
-    assert potential.evaluated == steps * worlds + len(rollouts[1].final_index)
+    cut_off = ~rollouts[1].terminated.ravel()[rollouts[1].final_index]  # Φ of terminal states counts as 0: not asked
+    assert potential.evaluated == steps * worlds + cut_off.sum()
     np.testing.assert_array_equal(second, ShapedReward(HashPotential(horizon), gamma).rewards(rollouts[1]))
 
 
@@ -162,3 +163,12 @@ def test_exact_shaping_under_gae_is_a_critic_started_at_phi():
 def _known_history(rollouts: list[Rollout]) -> list[Rollout]:
     """Only rollouts whose history rows reach back to every running episode's window."""
     return [rollout for rollout in rollouts if (rollout.ages[0] <= rollout.horizon).all()] or rollouts[:1]
+
+
+def test_streams_pay_the_same_as_with_every_final_window_evaluated():
+    for rollout in random_rollouts(3, 1, 12, 3, 0.5, count=3):
+        assert 0 < rollout.terminated.sum() < len(rollout.final_index)
+        phi, phi_final = PotentialOfRollout(HashPotential(1))(rollout)
+        assert phi_final.any()
+        paid = ShapedReward(HashPotential(1), 0.99).rewards(rollout)
+        np.testing.assert_array_equal(paid, rollout.rewards + shaping_rewards(rollout, phi, phi_final, 0.99))

@@ -45,7 +45,7 @@ class Bonus:
         shift: float = 0.0,
         until: int = 0,
     ) -> None:
-        self.values = PotentialOfRollout(potential, shift)
+        self.values = PotentialOfRollout(potential, shift, terminal=False)
         self.gamma, self.reward_scale, self.bonus_coef, self.until = gamma, reward_scale, bonus_coef, until
         self.horizon = potential.horizon
         self.steps = 0

@@ -112,9 +112,8 @@ class CellEncoder(nn.Module):
     def _pool_frozen(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """As in training, from a table that grows: each kind in a computation of its own, so no other can change it."""
         codes = np.empty((len(values), self.places), np.int64)
-        _encode(values.numpy(), codes)
-        new = np.unique(codes[self._row_of[codes] < 0])
-        if len(new):
+        if _encode(values.numpy(), self._row_of, codes):
+            new = np.unique(codes[self._row_of[codes] < 0])
             first = len(self._frozen)
             self._frozen = torch.cat([self._frozen, *(self._vectors(torch.tensor([code])) for code in new)])
             self._row_of[new] = np.arange(first, len(self._frozen))
@@ -141,14 +140,17 @@ class CellEncoder(nn.Module):
 
 
 @kernel
-def _encode(values, codes):  # type: ignore[no-untyped-def]
-    """codes[m, p]: the kind of cell that values[m, p] are, as one number."""
+def _encode(values, row_of, codes):  # type: ignore[no-untyped-def]
+    """codes[m, p]: the kind of cell that values[m, p] are, as one number. Whether any has no row yet."""
+    new = False
     for m in range(values.shape[0]):
         for p in range(values.shape[1]):
             code = 0
             for channel in range(values.shape[2]):
                 code = code * _LEVELS + min(int(values[m, p, channel]), _LEVELS - 1)
             codes[m, p] = code
+            new |= row_of[code] < 0
+    return new
 
 
 @kernel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,11 +13,19 @@ from bkrl.windows import Rollout, Windows
 
 
 class PotentialOfRollout:
-    """Φ + shift of every window of one rollout after another (what follows a termination stays 0)."""
+    """Φ + shift of every window of one rollout after another.
 
-    def __init__(self, potential: Potential, shift: float = 0.0) -> None:
+    Args:
+        potential: Φ, of any horizon.
+        shift: added to Φ.
+        terminal: whether final windows of terminated episodes are evaluated too. Shaping takes 0 for them, whatever Φ
+            says, so reward streams leave them out, and their values are 0 here.
+    """
+
+    def __init__(self, potential: Potential, shift: float = 0.0, *, terminal: bool = True) -> None:
         self.potential = potential
         self.shift = np.float32(shift)
+        self.terminal = terminal
         self.horizon = potential.horizon
         self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
 
@@ -27,14 +37,19 @@ class PotentialOfRollout:
         steps, envs = rollout.rewards.shape
         kept = self._kept(rollout)
         first = 0 if kept is None else 1
-        values = self._evaluate(rollout, first) + self.shift
+        wanted = np.ones(len(rollout.final_index), bool)
+        if not self.terminal:
+            wanted = ~rollout.terminated.ravel()[rollout.final_index]
+        values = self._evaluate(rollout if wanted.all() else _with_finals(rollout, wanted), first) + self.shift
         rows = (steps + 1 - first) * envs
         phi = np.empty((steps + 1, envs), np.float32)
         if kept is not None:
             phi[0] = kept
         phi[first:] = values[:rows].reshape(-1, envs)
         self._bootstrap = (rollout.windows(self.horizon, steps, steps), phi[-1].copy())
-        return phi, values[rows:]
+        final = np.zeros(len(wanted), np.float32)
+        final[wanted] = values[rows:]
+        return phi, final
 
     def _evaluate(self, rollout: Rollout, first: int) -> NDArray[np.float32]:
         """Φ at rows `first`..T and of the final windows, in one batch."""
@@ -55,6 +70,17 @@ class PotentialOfRollout:
             and np.array_equal(then.valid, now.valid)
         )
         return values if same else None
+
+
+def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
+    """The rollout with some of its final observations, (K,) which."""
+    distances = rollout.final_distances
+    return replace(
+        rollout,
+        final_index=rollout.final_index[wanted],
+        final_observations=rollout.final_observations[wanted],
+        final_distances=None if distances is None else distances[wanted],
+    )
 
 
 def _of(potential: Potential, windows: Windows) -> NDArray[np.float32]:
@@ -107,7 +133,7 @@ class ShapedReward:
         coef: float = 1.0,
     ) -> None:
         self.potential = potential
-        self.values = PotentialOfRollout(potential, shift)
+        self.values = PotentialOfRollout(potential, shift, terminal=False)
         self.gamma = gamma
         self.reward_scale = reward_scale
         self.shaping_coef = shaping_coef
