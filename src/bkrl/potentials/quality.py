@@ -46,7 +46,7 @@ class _Training(TypedDict):
 
 class _Phi(TypedDict):
     mean: float
-    std: float
+    std: NotRequired[float]
     quantiles: dict[str, float]
 
 
