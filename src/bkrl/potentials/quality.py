@@ -31,9 +31,9 @@ _COURSES = 40
 
 
 class _Segments(TypedDict):
-    above: float | None
-    low: float | None
-    high: float | None
+    above: NotRequired[float | None]
+    low: NotRequired[float | None]
+    high: NotRequired[float | None]
 
 
 class _Training(TypedDict):
