@@ -1,6 +1,7 @@
 """Scripts beside the package run for whoever starts them, from wherever."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,9 @@ def run(script, *arguments, folder, code=0):
 
 
 def make(*arguments, folder=ROOT):
-    done = subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True)
+    # The tests may have been started by `make test` itself: its flags and its level are not for this one.
+    env = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
+    done = subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
