@@ -15,7 +15,7 @@ import time
 import numpy as np
 import torch
 
-from bkrl.config import ExplorerConfig
+from bkrl.core.config import ExplorerConfig
 from command_line import parser_of
 from training import our_run
 

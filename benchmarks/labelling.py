@@ -125,11 +125,11 @@ def questions(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
 
 def label(folder: Path, count: int) -> tuple[float, float]:
     """Ask `count` questions through `Asker` and a store: seconds, processor seconds."""
+    from bkrl.core.reporter import Reporter
     from bkrl.llm import open_backend
     from bkrl.llm.ask import Asker, AskPolicy
     from bkrl.llm.protocol import Message, Request
     from bkrl.llm.store import Store
-    from bkrl.reporter import Reporter
 
     def requests(count: int, sample: int) -> list[Request]:
         turns = [tuple(Message(turn["role"], turn["content"]) for turn in turns) for turns in questions(count)]

@@ -24,7 +24,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
-from bkrl.rl.networks import build_network
+from bkrl.agents.networks import build_network
 
 
 @cache

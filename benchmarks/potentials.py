@@ -24,15 +24,15 @@ from pathlib import Path
 
 import torch
 
-from bkrl.config import HardwareConfig, PPOConfig
+from bkrl.agents.policy import network_for, observation_options
+from bkrl.core.config import HardwareConfig, PPOConfig
 from bkrl.envs import make_vec, world
+from bkrl.learn.hardware import choose
+from bkrl.learn.ppo import PPO
 from bkrl.potentials import load_potential
 from bkrl.potentials.protocol import Scaled
-from bkrl.potentials.stream import ShapedReward
-from bkrl.rl.hardware import choose
-from bkrl.rl.policy import network_for, observation_options
-from bkrl.rl.ppo import PPO
-from bkrl.rl.streams import EnvReward, RewardStream
+from bkrl.rewards.shaped import ShapedReward
+from bkrl.rewards.streams import EnvReward, RewardStream
 from command_line import parser_of, show
 
 RED_BALL, PLACE_TABLE = "BabyAI-Text-GoToLocal-RedBall-S20", "Crafter-Text-PlaceCraftingTable"

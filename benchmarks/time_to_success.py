@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bkrl.errors import BkrlError
-from bkrl.report.crossings import steps_to_threshold
-from bkrl.report.curves import Series, series_of, step_label
+from bkrl.core.errors import BkrlError
+from bkrl.core.reporter import percent
 from bkrl.report.groups import SUCCESS
-from bkrl.reporter import percent
-from bkrl.run import Run
+from bkrl.runs.record import Run
+from bkrl.stats.crossings import steps_to_threshold
+from bkrl.stats.curves import Series, series_of, step_label
 
 PHASES = ("time/env", "time/policy", "time/potential", "time/update")
 SEED = re.compile(r"-s\d+$")

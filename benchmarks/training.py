@@ -39,11 +39,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from bkrl.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig, TrainRsConfig
+from bkrl.agents.networks import build_network
+from bkrl.agents.policy import observation_options
+from bkrl.core.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.envs import make, make_vec, world
-from bkrl.rl.networks import build_network
-from bkrl.rl.policy import observation_options
-from bkrl.rl.ppo import PPO
+from bkrl.learn.ppo import PPO
 from bkrl.stages.collect import explorer
 from bkrl.stages.train_rs import learner
 from command_line import parser_of, show

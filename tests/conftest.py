@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkrl.cli import run_command
+from bkrl.cli.main import run_command
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from bkrl import envs
-from bkrl.dataset import DatasetWriter
-from bkrl.run import Run
+from bkrl.data.dataset import DatasetWriter
+from bkrl.runs.record import Run
 
 
 @dataclass(frozen=True)

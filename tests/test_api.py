@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bkrl
-from bkrl.errors import InputError, UsageError
+from bkrl.core.errors import InputError, UsageError
 
 PLUGIN = '''
 import gymnasium
@@ -207,8 +207,8 @@ def test_a_potential_that_nobody_registers_is_refused(tmp_path):
 
 @pytest.mark.parametrize("gives", [lambda windows: np.zeros(1), lambda windows: np.full(len(windows.valid), np.nan)])
 def test_a_potential_of_ones_own_that_gives_something_else_is_named(tmp_path, gives):
-    from bkrl.errors import RunFailed
-    from bkrl.windows import Windows
+    from bkrl.core.errors import RunFailed
+    from bkrl.data.windows import Windows
 
     bkrl.register_potential("own-odd", lambda artefact: gives)
     potential = bkrl.load_potential(bkrl.write_potential(tmp_path / "mine", "own-odd", "Toy-Chain").path)
@@ -221,7 +221,7 @@ def test_a_notebook_renews_one_line(monkeypatch):
     """A kernel is told apart by its shell; each progress is one display that is updated."""
     import types
 
-    from bkrl import console
+    from bkrl.cli import console
 
     shown: list[str] = []
 

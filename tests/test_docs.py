@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 from typer.main import get_command
 
-from bkrl.cli import app, run_command
-from bkrl.config import VERBS
+from bkrl.cli.main import app, run_command
+from bkrl.core.config import VERBS
 from bkrl.llm.prices import find_price
-from bkrl.study import plan
+from bkrl.studies.study import plan
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-SAMPLES = ROOT / "src" / "bkrl" / "samples" / "README.md"
+SAMPLES = ROOT / "src" / "bkrl" / "runs" / "samples" / "README.md"
 # Files that a reader is told to write, and flags of other programs.
 OWN_FILES = {"my.toml", "prices.toml"}
 OF_OTHERS = {"--logdir", "--project", "--install-completion", "--version", "--help"}
@@ -81,7 +81,7 @@ def test_generated_pages_are_up_to_date():
 @named([*PAGES, SAMPLES])
 def test_every_command_line_parses(page, monkeypatch, capsys):
     """The pipeline's verbs also refuse flags without effect, so they are run, with stages that do nothing."""
-    monkeypatch.setattr("bkrl.cli.import_module", lambda name: SimpleNamespace(run=lambda config, reporter: None))
+    monkeypatch.setattr("bkrl.cli.main.import_module", lambda name: SimpleNamespace(run=lambda config, reporter: None))
     for words in command_lines(page):
         command, name, left = resolve(words)
         assert command is not None, words

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bkrl.api import collect, evaluate, label, make_report, train_rm, train_rs
-    from bkrl.config import (
+    from bkrl.core.config import (
         CollectConfig,
         EvaluateConfig,
         LabelConfig,
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
         TrainRmConfig,
         TrainRsConfig,
     )
-    from bkrl.dataset import Dataset
+    from bkrl.core.errors import BkrlError
+    from bkrl.data.dataset import Dataset
     from bkrl.envs import make, make_vec
     from bkrl.envs.own import register_env
-    from bkrl.errors import BkrlError
     from bkrl.potentials import load_potential, register_potential
     from bkrl.potentials.own import write_potential
-    from bkrl.run import Run
+    from bkrl.runs.record import Run
 
 __version__ = "0.1.0"
 
@@ -61,9 +61,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BkrlError": "errors",
-    "Dataset": "dataset",
-    "Run": "run",
+    "BkrlError": "core.errors",
+    "Dataset": "data.dataset",
+    "Run": "runs.record",
     "load_potential": "potentials",
     "make": "envs",
     "make_vec": "envs",
@@ -76,7 +76,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'bkrl' has no attribute '{name}'")
-    home = _HOMES.get(name, "config" if name.endswith("Config") else "api")
+    home = _HOMES.get(name, "core.config" if name.endswith("Config") else "api")
     return getattr(import_module(f"bkrl.{home}"), name)
 
 

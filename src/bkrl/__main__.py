@@ -10,7 +10,7 @@ def main() -> None:
     if not os.environ.get("TERMINAL_WIDTH", "").isdecimal():  # Typer would end in a traceback
         os.environ.pop("TERMINAL_WIDTH", None)
     try:
-        from bkrl.cli import main as run
+        from bkrl.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
     run()

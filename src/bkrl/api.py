@@ -1,9 +1,9 @@
 """The verbs as functions, for scripts and notebooks. The command line calls the same stages with the same settings.
 
-Each function takes the frozen settings of its verb (`bkrl.config`) and shows progress on stderr, or in the output of a
-notebook's cell; `progress=False` makes it silent. The same call again continues what was interrupted, or returns the
-complete run. All of them raise `UsageError` for settings that cannot mean anything, `InputError` for inputs that are
-missing or damaged, `RunFailed` when the work itself fails: each with one sentence that says what to do next.
+Each function takes the frozen settings of its verb (`bkrl.core.config`) and shows progress on stderr, or in the
+output of a notebook's cell; `progress=False` makes it silent. The same call again continues what was interrupted, or
+returns the complete run. All of them raise `UsageError` for settings that cannot mean anything, `InputError` for inputs
+that are missing or damaged, `RunFailed` when the work itself fails: each with one sentence that says what to do next.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from bkrl import console
-from bkrl.config import CollectConfig, EvaluateConfig, LabelConfig, ReportConfig, TrainRmConfig, TrainRsConfig
-from bkrl.effects import changed, in_vain
-from bkrl.errors import UsageError
-from bkrl.reporter import Reporter
-from bkrl.tables import checked
+from bkrl.cli import console
+from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, ReportConfig, TrainRmConfig, TrainRsConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.stages.effects import changed, in_vain
+from bkrl.studies.tables import checked
 
 if TYPE_CHECKING:
-    from bkrl.run import Run
+    from bkrl.runs.record import Run
     from bkrl.stages.label import Outlook
 
 

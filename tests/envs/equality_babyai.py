@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from minigrid.utils.baby_ai_bot import BabyAIBot
 
+from bkrl.core.errors import UsageError
 from bkrl.envs.babyai import caption, make_native_vec, make_reference, other_ids, runs_natively
 from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.reference import ReferenceBabyAI
-from bkrl.errors import UsageError
 
 Cell = tuple[int, int]
 

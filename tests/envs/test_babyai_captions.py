@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.core.errors import InputError, UsageError
 from bkrl.envs.babyai import caption
 from bkrl.envs.babyai.captions import REMEMBERED_VIEWS, Captioner
 from bkrl.envs.babyai.constants import (
@@ -27,7 +28,6 @@ from bkrl.envs.babyai.constants import (
     WALL,
     YELLOW,
 )
-from bkrl.errors import InputError, UsageError
 
 
 def view(*cells: tuple[int, int, tuple[int, int, int]]) -> np.ndarray:

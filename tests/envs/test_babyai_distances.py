@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec
 from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, PICKUP, RIGHT
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.levels import LEVELS
-from bkrl.errors import UsageError
-from bkrl.potentials.optimal import Explorer, Moment, distances
+from bkrl.inspect.optimal import Explorer, Moment, distances
 
 GO_TO, PICK_UP, SEQUENCE = (
     "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-PickUp-PurpleKey-S20", "BabyAI-Text-GoTo-RedBallBlueBox-S20",

@@ -17,6 +17,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import bkrl.envs
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.jit import kernel
 from bkrl.envs.babyai import make_native, make_native_vec, make_reference
 from bkrl.envs.babyai.layouts import PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level
@@ -26,8 +28,6 @@ from bkrl.envs.babyai.reference import TextLevel
 from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.babyai.view import observe
 from bkrl.envs.vector import ReferenceVectorEnv
-from bkrl.errors import InputError, UsageError
-from bkrl.jit import kernel
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 

@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from minigrid.core import constants as minigrid_constants
 from minigrid.core.actions import Actions
 
+from bkrl.core.errors import UsageError
 from bkrl.envs.babyai import constants, find, make_reference, worlds
 from bkrl.envs.babyai.levels import LEVELS
-from bkrl.errors import UsageError
 
 PYPI_SAMPLE = [
     "BabyAI-BossLevel-v0",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.core.errors import InputError
 from bkrl.envs import clause_reader, make_vec
 from bkrl.envs.crafter import caption, layout
 from bkrl.envs.crafter import captions as module
 from bkrl.envs.crafter.rules import ITEMS
-from bkrl.errors import InputError
 from bkrl.potentials.goal import clauses
 
 

@@ -10,6 +10,8 @@ from gymnasium.utils.env_checker import check_env
 from PIL import Image, ImageEnhance
 
 import bkrl.envs
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.jit import kernel
 from bkrl.envs.crafter import engine as engine_module
 from bkrl.envs.crafter import layout, verify
 from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_words, uniform, uniforms
@@ -17,8 +19,6 @@ from bkrl.envs.crafter.noise import noise3, seed_noise
 from bkrl.envs.crafter.render import _grey, _pale
 from bkrl.envs.crafter.rules import GAMES
 from bkrl.envs.crafter.state import OBJECT, WORLD
-from bkrl.errors import InputError, UsageError
-from bkrl.jit import kernel
 
 STAGED = [(env_id, stage) for env_id, stage in zip(list(GAMES) * 2, list(verify.STAGES)[1:], strict=False)]
 

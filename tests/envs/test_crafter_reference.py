@@ -14,9 +14,9 @@ from crafter import objects
 from gymnasium.utils.env_checker import check_env
 
 import bkrl.envs
+from bkrl.core.errors import UsageError
 from bkrl.envs import crafter as family
 from bkrl.envs.crafter import layout, rules
-from bkrl.errors import UsageError
 
 ROLLOUT = """
 import hashlib, numpy as np, bkrl.envs

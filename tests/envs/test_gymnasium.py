@@ -16,8 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorObse
 from gymnasium.wrappers import TimeAwareObservation, TransformReward
 
 import bkrl.envs
+from bkrl.core.errors import InputError, UsageError
 from bkrl.envs.vector import ReferenceVectorEnv
-from bkrl.errors import InputError, UsageError
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 SHORT = 7  # steps of an episode, so that many end

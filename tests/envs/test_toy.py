@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from bkrl.core.errors import UsageError
 from bkrl.envs import make, make_vec, toy, world
-from bkrl.errors import UsageError
 
 IDS = [facts.env_id for facts in toy.worlds()]
 GAMMA = 0.99

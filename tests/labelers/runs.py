@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from bkrl import envs
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset, DatasetWriter
-from bkrl.files import write_table
+from bkrl.core.config import LabelConfig
+from bkrl.core.files import write_table
+from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import world_card
-from bkrl.run import Run
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.runs.record import Run
 from tests.experience import Config
 from tests.labelers.scripted import Script, asker
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bkrl.core.reporter import Reporter
 from bkrl.labelers.material import WorldCard
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.protocol import Reply, Request
-from bkrl.reporter import Reporter
 
 WORLD = WorldCard("Toy", "other", ("a", "b"))
 Script = Callable[[Request], "str | Reply"]

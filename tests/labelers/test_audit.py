@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError, RunFailed, UsageError
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.data.dataset import Dataset
 from bkrl.labelers import audit
 from bkrl.labelers.agreement import share
 from bkrl.labelers.tables import labels_of
 from bkrl.llm.protocol import Request
-from bkrl.run import Run
+from bkrl.runs.record import Run
 from tests.labelers import runs
 
 PAIRS = 30
@@ -174,7 +174,19 @@ def test_only_pairs_that_were_answered_can_be_audited(dataset: Dataset, tmp_path
 
 def test_the_command_reads_a_pipe(run: Path) -> None:
     def command(given: Iterable[str]) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "bkrl.cli", "label", "audit", str(run), "--n", "4", "--auditor", "ann", "--json"]
+        words = [
+            sys.executable,
+            "-m",
+            "bkrl",
+            "label",
+            "audit",
+            str(run),
+            "--n",
+            "4",
+            "--auditor",
+            "ann",
+            "--json",
+        ]
         return subprocess.run(words, input="\n".join(given), capture_output=True, text=True)
 
     first = command(["1", "2", "q"])
@@ -185,7 +197,7 @@ def test_the_command_reads_a_pipe(run: Path) -> None:
 
 
 def test_bytes_that_are_no_text_are_no_answer(run: Path) -> None:
-    words = [sys.executable, "-m", "bkrl.cli", "label", "audit", str(run), "--n", "4", "--json"]
+    words = [sys.executable, "-m", "bkrl", "label", "audit", str(run), "--n", "4", "--json"]
     strict = dict(os.environ, PYTHONIOENCODING="utf-8:strict")
     done = subprocess.run(words, input=b"1\n\xff\n2\n", capture_output=True, env=strict)
     assert done.returncode == 0, done.stderr

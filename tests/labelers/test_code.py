@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkrl.dataset import Dataset
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.data.windows import Windows
 from bkrl.labelers import code, quality, work
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.protocol import Reply, Request
 from bkrl.llm.store import Store
-from bkrl.prompts import quote
-from bkrl.reporter import Reporter
-from bkrl.windows import Windows
+from bkrl.text.prompts import quote
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, Scripted, asker
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bkrl.dataset import Dataset
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import LIBRARY
 from bkrl.labelers import goals
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.llm.protocol import Request
-from bkrl.schema import LIBRARY
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, asker
 

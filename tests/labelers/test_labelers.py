@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkrl.dataset import Dataset, Segment
-from bkrl.errors import InputError
+from bkrl.core.errors import InputError
+from bkrl.core.seeds import generator
+from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers import baseline, goals, preferences, quality
 from bkrl.labelers.answers import Unparsed
 from bkrl.labelers.asking import Asked, Responses, Sampling
@@ -16,7 +17,6 @@ from bkrl.labelers.material import draw_segments, return_to_go, segment_text
 from bkrl.labelers.preferences import Pair, Question
 from bkrl.llm.ask import Exchange
 from bkrl.llm.protocol import Fault, Message, Reply, Request
-from bkrl.rng import generator
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, asker
 

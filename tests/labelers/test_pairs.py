@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkrl.dataset import Dataset
+from bkrl.data.dataset import Dataset
+from bkrl.data.partition import partition
 from bkrl.labelers import preferences
-from bkrl.partition import partition
 from tests.experience import write_dataset
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.dataset import Dataset
+from bkrl.data.dataset import Dataset
 from bkrl.labelers import goals, preferences, quality
 from bkrl.labelers.agreement import share
 from bkrl.labelers.asking import Responses, Sampling

@@ -25,9 +25,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bkrl.files import read_table
-from bkrl.run import Run
-from bkrl.schema import PREFERENCES, RESPONSES
+from bkrl.core.files import read_table
+from bkrl.data.schema import PREFERENCES, RESPONSES
+from bkrl.runs.record import Run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer, Plan, truth
 
@@ -127,7 +127,7 @@ def trial(folder: Path, labels: int, kills: int, rate: float, seed: int) -> Outc
 
 
 def _start(dataset: Path, folder: Path, server: FaultServer, labels: int, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "bkrl.cli", "label", str(dataset), "--num", str(labels), "--llm", "openai:m"]
+    words = [sys.executable, "-m", "bkrl", "label", str(dataset), "--num", str(labels), "--llm", "openai:m"]
     words += ["--out", str(folder / "out"), "--cache", str(folder / "cache"), *more]
     environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-none"}
     return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

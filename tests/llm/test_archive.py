@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.errors import InputError, UsageError
+from bkrl.cli.main import run_command
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.reporter import Reporter
 from bkrl.llm import archive, open_backend
 from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.protocol import Message, Reply, Request, canonical, request_content, request_key
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 from tests.llm.fault_server import FaultServer
 
 WHO = {"kind": "openai", "host": "h.example", "model": "m"}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from bkrl.config import LabelConfig
-from bkrl.errors import RunFailed, UsageError
-from bkrl.files import atomic_write, read_json, read_table
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.files import atomic_write, read_json, read_table
+from bkrl.core.reporter import Reporter
 from bkrl.llm import batches
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.runs.record import Run
 from bkrl.stages.label import run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer

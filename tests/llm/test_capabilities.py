@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.errors import RunFailed
+from bkrl.core.errors import RunFailed
+from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import CHOICE_SCHEMA, GOALS_SCHEMA
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.capabilities import FILE, Capabilities, Memory, follows
 from bkrl.llm.protocol import Connection, Message, Request
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 from tests.llm.fault_server import QUICK, FaultServer
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import Unparsed, parse_choice, parse_goals, parse_program
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.protocol import Message, Request
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 from tests.llm.fault_server import QUICK, FaultServer
 
 FEW = replace(QUICK, attempts=3)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.errors import InputError, RunFailed
+from bkrl.core.errors import InputError, RunFailed
+from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy, Exchange
 from bkrl.llm.local import LocalBackend
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 from tests.llm.tiny_model import build
 
 

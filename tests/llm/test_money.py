@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.errors import InputError, RunFailed
+from bkrl.core.errors import InputError, RunFailed
+from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 from tests.llm.fault_server import QUICK, FaultServer
 
 DEAR = Price(1000.0, 100.0, 10_000.0, batch=0.5, flex=0.5)

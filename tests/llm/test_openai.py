@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from bkrl.errors import InputError, RunFailed
+from bkrl.core.errors import InputError, RunFailed
+from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
 from bkrl.llm.ask import Asker, AskPolicy, Exchange
 from bkrl.llm.budget import Budget
 from bkrl.llm.prices import FREE, Price
 from bkrl.llm.protocol import Connection, Message, Request, request_key
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 from tests.llm.fault_server import QUICK, FaultServer, truth
 
 SCHEMA = {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from bkrl.data.windows import Windows
 from bkrl.envs.crafter import layout
 from bkrl.labelers.answers import parse_program
 from bkrl.labelers.code import code_prompt
 from bkrl.labelers.material import WorldCard
 from bkrl.llm.rules import babyai, crafter
-from bkrl.potentials.sandbox import Sandbox, probation
-from bkrl.prompts import SHIPPED
-from bkrl.windows import Windows
+from bkrl.sandbox.pool import Sandbox, probation
+from bkrl.text.prompts import SHIPPED
 
 BABYAI = WorldCard("B", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
 CRAFTER = WorldCard("C", "crafter", ("noop", "move_left", "do"))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bkrl import cli
-from bkrl.files import read_table
+from bkrl.cli import main as cli
+from bkrl.core.files import read_table
 from bkrl.llm.store import Store
 from tests.experience import write_world
 from tests.llm.conftest import CANARY

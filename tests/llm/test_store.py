@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.errors import InputError
+from bkrl.core.errors import InputError
 from bkrl.llm.alive import SignsOfLife
 from bkrl.llm.protocol import Message, Reply, Request, request_key
 from bkrl.llm.store import Store

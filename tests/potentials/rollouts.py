@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bkrl.windows import Rollout, Windows
+from bkrl.data.windows import Rollout, Windows
 
 
 def random_rollouts(

@@ -10,18 +10,18 @@ import pytest
 import safetensors.torch
 import torch
 
-from bkrl.config import PPOConfig
+from bkrl.agents.networks import build_network
+from bkrl.agents.networks.advised import Advice, Advised
+from bkrl.agents.policy import Policy, network_for
+from bkrl.core.config import PPOConfig
+from bkrl.core.errors import InputError
+from bkrl.data.distinct import number
+from bkrl.data.windows import gather
 from bkrl.envs import make_vec, world
-from bkrl.errors import InputError
+from bkrl.learn.ppo import PPO
 from bkrl.potentials import advice
 from bkrl.potentials.code import CodeRaw
-from bkrl.potentials.distinct import number
-from bkrl.rl.networks import build_network
-from bkrl.rl.networks.advised import Advice, Advised
-from bkrl.rl.policy import Policy, network_for
-from bkrl.rl.ppo import PPO
-from bkrl.rl.streams import EnvReward
-from bkrl.windows import gather
+from bkrl.rewards.streams import EnvReward
 
 STATES, ACTIONS, HORIZON = 5, 3, 2
 Q = np.random.default_rng(0).normal(size=(STATES, ACTIONS))
@@ -29,7 +29,7 @@ V = np.random.default_rng(1).normal(size=STATES)
 
 
 def network(seed: int = 0):
-    from bkrl.rl.networks.symbols import Symbols
+    from bkrl.agents.networks.symbols import Symbols
 
     symbols = Symbols.of_sizes([STATES])
     return build_network("compact", obs_shape=(1,), num_actions=ACTIONS, num_values=1, symbols=symbols, seed=seed)

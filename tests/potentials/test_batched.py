@@ -11,15 +11,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bkrl.data.windows import Rollout, Windows
 from bkrl.potentials.code import CodeRaw
-from bkrl.potentials.encoders import HashEncoder
 from bkrl.potentials.goal import GoalIndex, GoalRaw, on_grid
 from bkrl.potentials.preference import PreferenceRaw
-from bkrl.potentials.preference_net import NetConfig, PreferenceNet
+from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
-from bkrl.potentials.shaping import shaping_rewards
-from bkrl.potentials.stream import PotentialOfRollout
-from bkrl.windows import Rollout, Windows
+from bkrl.rewards.shaped import PotentialOfRollout
+from bkrl.rewards.shaping import shaping_rewards
+from bkrl.text.encoders import HashEncoder
 from tests.potentials.rollouts import random_rollouts
 
 H, SHAPE, ACTIONS = 2, (3, 3, 2), ("left", "right", "up", "down")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.core.errors import InputError, UsageError
+from bkrl.data.distinct import NumberedWindows, number
+from bkrl.data.windows import Windows
 from bkrl.envs import captioner
-from bkrl.errors import InputError, UsageError
 from bkrl.potentials import load_potential
-from bkrl.potentials.distinct import NumberedWindows, number
-from bkrl.potentials.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from bkrl.potentials.goal import (
     GoalIndex,
     GoalRaw,
@@ -21,8 +21,8 @@ from bkrl.potentials.goal import (
     load,
     on_grid,
 )
-from bkrl.run import SAMPLES
-from bkrl.windows import Windows
+from bkrl.runs.record import SAMPLES
+from bkrl.text.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from tests.envs.test_crafter_captions import drawn, played
 
 COLOURS = ("red", "green", "blue", "purple")

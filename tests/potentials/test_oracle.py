@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.core.errors import UsageError
+from bkrl.data.distinct import number
+from bkrl.data.windows import Windows
 from bkrl.envs import world
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.crafter import layout
-from bkrl.errors import UsageError
 from bkrl.potentials.code import CodeRaw
-from bkrl.potentials.distinct import number
 from bkrl.potentials.oracle import oracle_program
-from bkrl.potentials.sandbox_check import check_program
-from bkrl.windows import Windows
+from bkrl.sandbox.check import check_program
 
 RED, BALL, KEY = 0, 6, 5
 

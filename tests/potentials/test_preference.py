@@ -8,22 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.errors import InputError
-from bkrl.partition import TEST, TRAIN, VALIDATION, partition
-from bkrl.potentials.distinct import NumberedWindows, number
+from bkrl.core.errors import InputError
+from bkrl.data.distinct import NumberedWindows, number
+from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
+from bkrl.data.windows import Windows
 from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load, save_net
-from bkrl.potentials.preference_fit import (
-    Pairs,
-    bradley_terry,
-    calibration_error,
-    fit,
-    fit_temperature,
-    split_pairs,
-)
-from bkrl.potentials.preference_net import CellEncoder, NetConfig, PreferenceNet
+from bkrl.potentials.preference.fit import Pairs, bradley_terry, calibration_error, fit, fit_temperature, split_pairs
+from bkrl.potentials.preference.net import CellEncoder, NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Scale
-from bkrl.report.statistics import wilson_interval
-from bkrl.windows import Windows
+from bkrl.stats.intervals import wilson_interval
 
 H = 5
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkrl.errors import InputError
+from bkrl.core.errors import InputError
+from bkrl.data.windows import Windows
 from bkrl.potentials import dataset_of, load_potential, read_potential
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.protocol import FILE, Artefact, Potential, Scale, Scaled
-from bkrl.potentials.stream import PotentialOfRollout
-from bkrl.run import SAMPLES, Run
-from bkrl.windows import Windows
+from bkrl.rewards.shaped import PotentialOfRollout
+from bkrl.runs.record import SAMPLES, Run
 from tests.potentials.rollouts import random_rollouts
 
 PROGRAM_TEXT = "def potential(observations, actions, valid):\n    return observations[:, -1, 0] * 2.0\n"

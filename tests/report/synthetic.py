@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from bkrl.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig, TrainRsConfig
-from bkrl.dataset import DatasetWriter
-from bkrl.files import atomic_write, to_json, write_table
-from bkrl.reporter import Reporter
-from bkrl.run import Run
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig, TrainRsConfig
+from bkrl.core.files import atomic_write, to_json, write_table
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import DatasetWriter
+from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.runs.record import Run
 
 RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"
 CRAFTER = "Crafter-Text-PlaceCraftingTable"

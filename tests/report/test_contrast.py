@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.config import TrainRsConfig
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, sha256
+from bkrl.cli.main import run_command
+from bkrl.core.config import TrainRsConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, sha256
 from bkrl.report.contrast import contrast, table, values
 from bkrl.report.export import export_curves
 from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
-from bkrl.run import Run
+from bkrl.runs.record import Run
 from tests.report.synthetic import KEY, RED, collect, label, train_rm, train_rs
 
 

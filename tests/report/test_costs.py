@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bkrl.report.costs import costs
 from bkrl.report.provenance import Chain, Link, Node
-from bkrl.run import Run
+from bkrl.runs.record import Run
 
 
 def label(key: str, cost: float, inputs: list[str | None] = (), **facts: Any) -> Node:  # type: ignore[assignment]

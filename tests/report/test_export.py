@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from bkrl.cli import run_command
-from bkrl.config import ReportConfig
-from bkrl.errors import InputError, UsageError
+from bkrl.cli.main import run_command
+from bkrl.core.config import ReportConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.reporter import Reporter
 from bkrl.report import markdown
 from bkrl.report.export import _safe, export_curves
 from bkrl.report.markdown import write_results
 from bkrl.report.provenance import follow
-from bkrl.reporter import Reporter
 from bkrl.stages import report
 from tests.report.synthetic import KEY, RED, STEPS, evaluate, study, train_rs
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bkrl.errors import InputError
+from bkrl.core.errors import InputError
 from bkrl.report import svg
 from bkrl.report.comparison import Comparison, compare
-from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, Curve, band
 from bkrl.report.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
 from bkrl.report.groups import SUCCESS, Group, Trained
 from bkrl.report.png import Panel, identity_of, write_png
 from bkrl.report.svg import Style
+from bkrl.stats.curves import COLOURS, DARK_COLOURS, Band, Curve, band
 
 STEPS = np.arange(0.0, 1001.0, 100.0)
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bkrl.report import statistics as st
 from bkrl.report.comparison import Comparison, Difference, compare
-from bkrl.report.crossings import StepsRatio
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs
 from bkrl.report.runs import _flat
 from bkrl.report.tables import rests_on
+from bkrl.stats import intervals as st
+from bkrl.stats.crossings import StepsRatio
 
 STEPS = np.arange(0.0, 1001.0, 50.0)
 

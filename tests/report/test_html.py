@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import bkrl
+from bkrl.core.reporter import percent, percents
 from bkrl.report import html
-from bkrl.reporter import percent, percents
 
 PIECES = some.sampled_from(
     [

@@ -16,13 +16,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError, UsageError
+from bkrl.cli.main import run_command
+from bkrl.core.errors import InputError, UsageError
+from bkrl.data.dataset import Dataset
 from bkrl.labelers import code
 from bkrl.labelers.audit import hold
 from bkrl.report import labels_page, pictures
-from bkrl.run import Run
+from bkrl.runs.record import Run
 from tests import browser
 from tests.labelers import runs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.envs import world
-from bkrl.study import Study, load_study
+from bkrl.studies.study import Study, load_study
 
 SEEDS, METHODS = 10, 15
 SIZES = [f"BabyAI-Text-GoToLocal-{target}-S{size}" for target in ("RedBall", "PurpleKey") for size in (23, 25, 28, 30)]

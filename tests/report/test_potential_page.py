@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.errors import InputError
-from bkrl.potentials import worth
+from bkrl.core.errors import InputError
+from bkrl.core.reporter import Reporter, Update
+from bkrl.inspect import worth
 from bkrl.report import potentials
-from bkrl.reporter import Reporter, Update
 from tests import browser
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)

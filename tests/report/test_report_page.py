@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.config import ReportConfig
-from bkrl.reporter import Reporter
+from bkrl.core.config import ReportConfig
+from bkrl.core.reporter import Reporter
 from bkrl.stages import report
 from tests import browser
 from tests.report.synthetic import KEY, study, train_rs

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.config import ReportConfig
-from bkrl.errors import InputError
-from bkrl.files import sha256
+from bkrl.cli.main import run_command
+from bkrl.core.config import ReportConfig
+from bkrl.core.errors import InputError
+from bkrl.core.files import sha256
+from bkrl.core.reporter import Reporter
 from bkrl.labelers.tables import dataset_of
 from bkrl.report import tracing
 from bkrl.report.lineage import anchor
-from bkrl.reporter import Reporter
-from bkrl.run import Run, check_inputs, dataset_at
+from bkrl.runs.record import Run, check_inputs, dataset_at
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bkrl import sweep
-from bkrl.config import SlurmConfig, SweepConfig
-from bkrl.errors import UsageError
-from bkrl.reporter import Reporter
-from tests.toy_study import TOY, contents, toy
+from bkrl.core.config import SlurmConfig, SweepConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.studies import sweep
+from tests.studies.toy_study import TOY, contents, toy
 
 
 def answers():
@@ -34,7 +34,7 @@ def eager(monkeypatch, tmp_path):
     """Ask the queue more often than a shared cluster would like, and stand where results are compared."""
     submitit = pytest.importorskip("submitit")
     assert submitit
-    from bkrl.executors import slurm
+    from bkrl.studies.executors import slurm
 
     monkeypatch.setattr(slurm, "POLL_SECONDS", 1.0)
     monkeypatch.chdir(tmp_path)
@@ -133,7 +133,7 @@ def test_a_cancelled_job_is_a_failure_and_continues_when_tried_again(tmp_path, u
 
 
 def test_a_sweep_that_was_stopped_finds_its_jobs_again(tmp_path, monkeypatch, undisturbed):
-    from bkrl.executors.slurm import Slurm
+    from bkrl.studies.executors.slurm import Slurm
 
     ended = Slurm.ended
 

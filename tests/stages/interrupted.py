@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bkrl.config import TrainRsConfig
-from bkrl.reporter import Reporter
+from bkrl.core.config import TrainRsConfig
+from bkrl.core.reporter import Reporter
 from bkrl.stages import train_rs
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.config import CollectConfig, HardwareConfig, PPOConfig
-from bkrl.dataset import Dataset
-from bkrl.errors import UsageError
-from bkrl.export import validate
-from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.core.config import CollectConfig, HardwareConfig, PPOConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.data.check import validate
+from bkrl.data.dataset import Dataset
+from bkrl.runs.record import Run
 from bkrl.stages import collect
 from bkrl.stages.collect import recording_points, run
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bkrl.config import EvaluateConfig, PPOConfig, TrainRsConfig
+from bkrl.agents.play import Start, play
+from bkrl.agents.policy import Policy, network_for
+from bkrl.core.config import EvaluateConfig, PPOConfig, TrainRsConfig
+from bkrl.core.errors import InputError
+from bkrl.core.reporter import Reporter
 from bkrl.envs import make_vec
-from bkrl.errors import InputError
-from bkrl.report.statistics import wilson_interval
-from bkrl.reporter import Reporter
-from bkrl.rl.play import Start, play
-from bkrl.rl.policy import Policy, network_for
 from bkrl.stages import train_rs
 from bkrl.stages.evaluate import run
+from bkrl.stats.intervals import wilson_interval
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,9 @@ def test_views_seen_before_are_not_looked_at_again(policy: Path, greedy: bool, m
         return [(e.seed, e.length, e.success, e.episode_return) for e in episodes]
 
     once, looked = played(), sum(asked)
-    monkeypatch.setattr("bkrl.rl.play._KEPT_BYTES", 0)  # room for what a few steps show: forgotten again and again
+    monkeypatch.setattr("bkrl.agents.play._KEPT_BYTES", 0)  # room for what a few steps show: forgotten again and again
     assert played() == once
-    monkeypatch.setattr("bkrl.rl.play._FEW", 1000)  # every view of every step
+    monkeypatch.setattr("bkrl.agents.play._FEW", 1000)  # every view of every step
     assert played() == once
     assert looked < sum(asked) / 2
 

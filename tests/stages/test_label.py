@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.files import read_table
-from bkrl.reporter import Reporter
-from bkrl.run import Run
-from bkrl.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.cli.main import run_command
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.files import read_table
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.runs.record import Run
 from bkrl.stages.label import Outlook, example_prompt, run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer

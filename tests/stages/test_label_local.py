@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.files import read_table
+from bkrl.cli.main import run_command
+from bkrl.core.files import read_table
+from bkrl.data.schema import PREFERENCES, RESPONSES
 from bkrl.labelers.quality import votes_of
-from bkrl.run import Run
-from bkrl.schema import PREFERENCES, RESPONSES
+from bkrl.runs.record import Run
 from tests.experience import write_world
 from tests.llm.tiny_model import build
 

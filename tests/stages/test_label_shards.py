@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.files import read_table
+from bkrl.cli.main import run_command
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.files import read_table
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import GOALS, PREFERENCES, RESPONSES
 from bkrl.labelers import answers, preferences, work
 from bkrl.labelers.shards import Shard, summed
-from bkrl.reporter import Reporter
-from bkrl.run import Run
-from bkrl.schema import GOALS, PREFERENCES, RESPONSES
+from bkrl.runs.record import Run
 from bkrl.stages.label import merge, run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
@@ -140,7 +140,7 @@ def test_shards_that_do_not_belong_together_are_refused(
     elsewhere = label(other, tmp_path / "elsewhere", num=30, shard="2/2").path
     whole = label(data, tmp_path / "whole", num=30).path
     with monkeypatch.context() as patched:
-        patched.setattr("bkrl.prompts.Prompts.fingerprint", lambda self, names: dict.fromkeys(names, "0" * 64))
+        patched.setattr("bkrl.text.prompts.Prompts.fingerprint", lambda self, names: dict.fromkeys(names, "0" * 64))
         changed = label(data, tmp_path / "changed", num=30, shard="2/2").path
     unfinished = tmp_path / "unfinished"
     shutil.copytree(two, unfinished)

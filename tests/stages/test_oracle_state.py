@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bkrl.cli import run_command
-from bkrl.config import LabelConfig, PPOConfig, TrainRmConfig, TrainRsConfig
-from bkrl.errors import UsageError
-from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.cli.main import run_command
+from bkrl.core.config import LabelConfig, PPOConfig, TrainRmConfig, TrainRsConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.runs.record import Run
 from bkrl.stages import label, train_rm, train_rs
 from tests.stages.interrupted import the_same_when_killed
 

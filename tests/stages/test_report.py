@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.config import ReportConfig
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, to_json
-from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.core.config import ReportConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, to_json
+from bkrl.core.reporter import Reporter
+from bkrl.runs.record import Run
 from bkrl.stages import report
 from tests.experience import write_dataset
 from tests.report.synthetic import (

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 import torch
 
-from bkrl.cli import run_command
-from bkrl.commands.shown import _flat
-from bkrl.config import CollectConfig, LabelConfig, TrainRmConfig
-from bkrl.dataset import Dataset, DatasetWriter
+from bkrl.cli.commands.shown import _flat
+from bkrl.cli.main import run_command
+from bkrl.core.config import CollectConfig, LabelConfig, TrainRmConfig
+from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
+from bkrl.core.files import read_table, to_json, write_table
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.envs import captioner, make, world
-from bkrl.errors import BkrlError, InputError, RunFailed, UsageError
-from bkrl.files import read_table, to_json, write_table
 from bkrl.potentials import advice, load_potential
-from bkrl.reporter import Reporter
-from bkrl.run import Run, _seal
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
+from bkrl.runs.record import Run, _seal
 from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
 
 ENV = "Toy-Grid"

@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.cli import run_command
-from bkrl.config import PPOConfig, TrainRsConfig
+from bkrl.agents.networks.advised import Advice
+from bkrl.agents.policy import Policy, advice_network
+from bkrl.cli.main import run_command
+from bkrl.core.config import PPOConfig, TrainRsConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import sha256, to_json
+from bkrl.core.reporter import Reporter
 from bkrl.envs import toy, world
-from bkrl.errors import InputError, UsageError
-from bkrl.files import sha256, to_json
+from bkrl.inspect.quality import REPORT
+from bkrl.learn.hardware import Hardware
 from bkrl.potentials import advice
-from bkrl.potentials.bonus import MOST_OWED
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
-from bkrl.potentials.quality import REPORT
 from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
-from bkrl.reporter import Reporter
-from bkrl.rl.hardware import Hardware
-from bkrl.rl.networks.advised import Advice
-from bkrl.rl.policy import Policy, advice_network
-from bkrl.run import Run
+from bkrl.rewards.bonus import MOST_OWED
+from bkrl.runs.record import Run
 from bkrl.stages import train_rs
 from bkrl.stages.train_rs import run, whole_rollouts
 from tests.stages.interrupted import the_same_when_killed

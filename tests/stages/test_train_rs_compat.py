@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
 from bkrl.envs import world
-from bkrl.errors import UsageError
-from bkrl.potentials.upstream import DEFECTS, parse
 from bkrl.report.groups import SUCCESS, Trained, group_runs
-from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.rewards.upstream import DEFECTS, parse
+from bkrl.runs.record import Run
 from bkrl.stages.train_rs import run
-from bkrl.study import load_study
+from bkrl.studies.study import load_study
 from tests.stages.interrupted import the_same_when_killed
 from tests.stages.test_train_rs import potential_run, settings
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from bkrl.config import CollectConfig, EvaluateConfig, PPOConfig, TrainRsConfig
-from bkrl.dataset import Dataset
+from bkrl.agents.policy import Policy
+from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, TrainRsConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_json, to_json
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec
-from bkrl.errors import InputError, UsageError
-from bkrl.executors import shell
-from bkrl.files import read_json, to_json
-from bkrl.reporter import Reporter
-from bkrl.rl.policy import Policy
-from bkrl.run import Run
+from bkrl.runs.record import Run
 from bkrl.stages import collect, evaluate, train_rs
-from bkrl.study import plan
+from bkrl.studies.executors import shell
+from bkrl.studies.study import plan
 from tests.stages.interrupted import the_same_when_killed
 
 CRAFTER = "Crafter-Text-PlaceCraftingTable"

@@ -22,10 +22,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
 from bkrl.envs.world import ClauseReader, World
-from bkrl.errors import UsageError
-from bkrl.registry import did_you_mean, load_plugins
 
 __all__ = ["World", "WorldVectorEnv", "captioner", "clause_reader", "env_ids", "make", "make_vec", "world"]
 

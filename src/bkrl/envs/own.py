@@ -11,8 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bkrl import envs
+from bkrl.core.errors import UsageError
 from bkrl.envs.world import World
-from bkrl.errors import UsageError
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 Caption = Callable[[NDArray[np.uint8]], list[str]]

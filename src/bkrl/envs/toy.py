@@ -20,10 +20,10 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import Moved, WorldVectorEnv
 from bkrl.envs.world import World
-from bkrl.errors import UsageError
 
 _RULES = "A table of transitions written for bkrl."
 

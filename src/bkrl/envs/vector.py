@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.world import World
-from bkrl.errors import InputError, UsageError
-from bkrl.registry import did_you_mean
 
 Obs = Any  # a uint8 array (N, *shape), or a dict of such arrays
 Moved = tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.report.statistics import wilson_interval
-from bkrl.rng import generator
+from bkrl.core.seeds import generator
+from bkrl.stats.intervals import wilson_interval
 
 _RESAMPLES = 1000
 

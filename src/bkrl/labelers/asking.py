@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from bkrl.labelers.answers import Unparsed
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
-from bkrl.prompts import SHIPPED, Prompts
+from bkrl.text.prompts import SHIPPED, Prompts
 
 T = TypeVar("T")
 

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bkrl.documents import Mismatch, parse_json, typed
-from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.files import sha256
+from bkrl.core.documents import Mismatch, parse_json, typed
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.files import sha256
+from bkrl.core.seeds import generator
 from bkrl.labelers.agreement import cohen_kappa, share
 from bkrl.labelers.answers import Choice
 from bkrl.labelers.material import SegmentText, segment_text
 from bkrl.labelers.quality import SWAPPED, cells, segments_of
 from bkrl.labelers.tables import dataset_of, labels_of, variant_of
-from bkrl.rng import generator
-from bkrl.run import Run
+from bkrl.runs.record import Run
 
 FOLDER = "audit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

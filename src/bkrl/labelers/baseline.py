@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bkrl.dataset import Dataset
+from bkrl.core.seeds import generator
+from bkrl.data.dataset import Dataset
 from bkrl.labelers.material import return_to_go, segment_text
 from bkrl.labelers.preferences import Pair
-from bkrl.rng import generator
 
 NAMES = {
     "random": "control: a coin for each pair (no knowledge)",

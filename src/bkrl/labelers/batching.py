@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeVar
 
-from bkrl.errors import RunFailed
+from bkrl.core.errors import RunFailed
+from bkrl.core.reporter import Reporter
 from bkrl.llm.ask import Asker
 from bkrl.llm.batches import Batches, Unsent
 from bkrl.llm.openai import OpenAIBackend
-from bkrl.reporter import Reporter
 
 T = TypeVar("T")
 

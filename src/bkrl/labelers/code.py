@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.dataset import Dataset
+from bkrl.core.seeds import generator
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset
+from bkrl.data.windows import Windows
 from bkrl.labelers.answers import Unparsed, parse_program
 from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, rows_text
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.protocol import Message, Request
-from bkrl.rng import generator
-from bkrl.spacing import end_to_end
-from bkrl.windows import Windows
 
 TEMPLATES = ("code", "code_form", "code_error", "code_improve")
 SITUATIONS = 600

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bkrl.dataset import Dataset, Segment
+from bkrl.core.seeds import generator
+from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
-from bkrl.rng import generator
 
 TEMPLATES = ("goal", "repair")
 WANTED = 'Reply with one JSON object only: {"goals": ["first goal", "second goal"]}.'

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl import envs, prompts
-from bkrl.dataset import Dataset, Segment
-from bkrl.errors import InputError
-from bkrl.prompts import SHIPPED, Prompts, open_prompts
+from bkrl import envs
+from bkrl.core.errors import InputError
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.text import prompts
+from bkrl.text.prompts import SHIPPED, Prompts, open_prompts
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bkrl.dataset import Dataset, Segment
+from bkrl.core.seeds import generator
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.partition import partition
 from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
 from bkrl.labelers.quality import SWAPPED
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
-from bkrl.partition import partition
-from bkrl.rng import generator
 
 TEMPLATES = ("pref", "repair")
 WANTED = 'Reply with one JSON object only: {"thoughts": "...", "choice": "A"}, where choice is "A", "B" or "tie".'
@@ -47,7 +47,7 @@ class Question:
 def draw_pairs(dataset: Dataset, count: int, length: int, seed: int) -> list[Pair]:
     """`count` pairs of segments of `length` actions, drawn evenly over checkpoints and episodes (`draw_segments`).
 
-    Both episodes of a pair are in the same part of the dataset (`bkrl.partition`), so that train-rm can use every pair.
+    Both episodes of a pair are in the same part of the dataset (`bkrl.data.partition`), so that train-rm can use all.
     """
     rng = generator(seed, "label", "pairs")
     segments = draw_segments(dataset, 2 * count, length, rng)

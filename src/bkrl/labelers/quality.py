@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bkrl.dataset import Dataset, Segment
+from bkrl.core.reporter import percent, percents
+from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.agreement import alpha_with_interval, mean_share, self_agreement, share
 from bkrl.labelers.answers import Choice, Unparsed, parse_choice
 from bkrl.labelers.material import WorldCard, return_to_go, segment_text
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import KNOWLEDGE, answer
-from bkrl.prompts import SHIPPED
-from bkrl.reporter import percent, percents
+from bkrl.text.prompts import SHIPPED
 
 Row = Mapping[str, Any]
 Facts = dict[str, Any]

@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError, UsageError
-from bkrl.files import read_json, read_table
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_json, read_table
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import RESPONSES
 from bkrl.labelers import baseline
 from bkrl.labelers.tables import responses_of
 from bkrl.llm import extras, open_backend
 from bkrl.llm.ask import NOT_ASKED, Asker, AskPolicy, Exchange
 from bkrl.llm.protocol import Connection, Message, Reply, Request
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
-from bkrl.run import Run
-from bkrl.schema import RESPONSES
+from bkrl.runs.record import Run
 
 SETTINGS = (
     *("variant", "llm", "num", "length", "swap", "votes"),

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset, Segment
-from bkrl.errors import InputError, UsageError
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.material import segment_text
 from bkrl.labelers.recorded import SETTINGS
-from bkrl.run import Run, dataset_at
+from bkrl.runs.record import Run, dataset_at
 
 Usage = dict[str, object]
 

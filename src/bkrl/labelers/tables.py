@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError
-from bkrl.files import read_table
-from bkrl.run import Run, dataset_at
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.core.errors import InputError
+from bkrl.core.files import read_table
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.runs.record import Run, dataset_at
 
 TABLES = {
     "pref": ("preferences.parquet", PREFERENCES),

@@ -10,18 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset, Segment
-from bkrl.errors import BkrlError
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import BkrlError
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS
+from bkrl.data.windows import Windows
 from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import SegmentText, WorldCard, world_card
 from bkrl.labelers.shards import Shard
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
-from bkrl.potentials.sandbox import Sandbox, probation
-from bkrl.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS
-from bkrl.windows import Windows
+from bkrl.sandbox.pool import Sandbox, probation
 
 HORIZON = 5
 """Past actions that a code potential sees."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bkrl.errors import UsageError
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import Registry
 from bkrl.llm.protocol import Backend, Connection
-from bkrl.registry import Registry
 
 __all__ = ["BACKENDS", "SPECS", "open_backend"]
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from bkrl.files import lock, locked
+from bkrl.core.files import lock, locked
 
 _STALE_SECONDS = 3600.0
 

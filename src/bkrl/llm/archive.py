@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write
 from bkrl.llm.prices import find_price
 from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical, cleaned
 from bkrl.llm.store import FILE, Store

@@ -21,14 +21,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bkrl.errors import RunFailed
+from bkrl.core.errors import RunFailed
+from bkrl.core.reporter import Reporter
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.gate import Gate
 from bkrl.llm.interrupts import deferred, run_in_loop
 from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Backend, Fault, Reply, Request, Usage, cleaned, request_content, request_key
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 
 T = TypeVar("T")
 

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from bkrl.documents import Mismatch, typed
-from bkrl.errors import InputError, RunFailed
-from bkrl.files import atomic_write, check_checksum, plain, read_json, to_json, with_checksum
+from bkrl.core.documents import Mismatch, typed
+from bkrl.core.errors import InputError, RunFailed
+from bkrl.core.files import atomic_write, check_checksum, plain, read_json, to_json, with_checksum
+from bkrl.core.reporter import Reporter
 from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget
@@ -26,7 +27,6 @@ from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Fault, Request, cleaned, request_content
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter
 
 T = TypeVar("T")
 

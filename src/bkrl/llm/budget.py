@@ -13,10 +13,10 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from bkrl.config import Flag
-from bkrl.documents import Mismatch, parse_json, typed
-from bkrl.errors import InputError, RunFailed
-from bkrl.files import check_checksum, with_checksum
+from bkrl.core.documents import Mismatch, parse_json, typed
+from bkrl.core.errors import InputError, RunFailed
+from bkrl.core.files import check_checksum, with_checksum
+from bkrl.core.flags import Flag
 
 FILE = "spending.jsonl"
 _Dollars = Annotated[float, Flag("", least=0)]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import BkrlError
-from bkrl.files import atomic_write, read_json, to_json
+from bkrl.core.errors import BkrlError
+from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.llm.protocol import ReplyFormat
 
 FILE = "endpoints.json"

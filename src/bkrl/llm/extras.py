@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import InputError, UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.llm.protocol import canonical
 
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)=([A-Za-z_][A-Za-z0-9_]*)")

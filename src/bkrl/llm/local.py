@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bkrl.hub import is_place, model_folder, reason
+from bkrl.core.hub import is_place, model_folder, reason
 from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, request_key
 
 BATCH = 16

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from bkrl.errors import InputError, UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.llm.capabilities import OPTIONAL, Capabilities, Memory, follows
 from bkrl.llm.completions import read_completion, read_json_body
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted

@@ -14,9 +14,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from bkrl.config import Flag
-from bkrl.documents import Mismatch, parse_toml, typed
-from bkrl.errors import InputError, UsageError
+from bkrl.core.documents import Mismatch, parse_toml, typed
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import Flag
 from bkrl.llm.protocol import Reply, Request, Tier
 
 _OLD = timedelta(days=183)

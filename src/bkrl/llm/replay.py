@@ -11,12 +11,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import InputError
-from bkrl.files import read_table, sha256
+from bkrl.core.errors import InputError
+from bkrl.core.files import read_table, sha256
+from bkrl.data.schema import RESPONSES
 from bkrl.llm.archive import as_responses
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
-from bkrl.run import Run
-from bkrl.schema import RESPONSES
+from bkrl.runs.record import Run
 
 
 class ReplayBackend:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bkrl.errors import InputError, RunFailed
+from bkrl.core.errors import InputError, RunFailed
 from bkrl.llm.alive import SignsOfLife
 from bkrl.llm.protocol import Reply
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bkrl.potentials.own import Function
     from bkrl.potentials.protocol import Artefact, Scaled
-    from bkrl.run import Run
+    from bkrl.runs.record import Run
 
 # kind → module with `load(artefact) -> Raw | Scaled`; imported only when such a potential is opened
 _KINDS = {
@@ -21,7 +21,7 @@ _KINDS = {
     "goal": "bkrl.potentials.goal",
     "zero": "bkrl.potentials.controls",
     "random": "bkrl.potentials.controls",
-    "state": "bkrl.potentials.oracle_state",
+    "state": "bkrl.inspect.oracle_state",
 }
 _OWN: dict[str, Callable[[Artefact], Function]] = {}
 
@@ -37,7 +37,7 @@ def register_potential(kind: str, load: Callable[[Artefact], Function]) -> None:
     Raises:
         UsageError: bkrl has a kind of this name itself.
     """
-    from bkrl.errors import UsageError
+    from bkrl.core.errors import UsageError
 
     if kind in _KINDS:
         raise UsageError(f"'{kind}' is a kind of potential that bkrl has itself; choose another name.")
@@ -69,7 +69,7 @@ def load_potential(path: Path) -> Scaled:
     Raises:
         InputError: no complete train-rm run is there, a file was changed, or the artefact is of an unknown format.
     """
-    from bkrl.run import Run
+    from bkrl.runs.record import Run
 
     return read_potential(Run.open(Path(path), "train-rm").path)
 
@@ -81,7 +81,7 @@ def dataset_of(run: Run, named: Path | None = None) -> Path:
     Raises:
         InputError: none was named, and the one it was built on is not there.
     """
-    from bkrl.run import SAMPLES, dataset_at, input_at, samples
+    from bkrl.runs.record import SAMPLES, dataset_at, input_at, samples
 
     shipped = Path(f"sample:data-{run.path.name.rpartition('-')[2]}")
     if run.path.parent == SAMPLES and shipped.as_posix() in samples() and input_at(run, "dataset") is None:
@@ -93,9 +93,9 @@ def read_potential(folder: Path) -> Scaled:
     """The potential whose `potential.json` stands in `folder`, whether or not its run is complete."""
     from importlib import import_module
 
-    from bkrl.errors import InputError
+    from bkrl.core.errors import InputError
+    from bkrl.core.registry import PLUGINS, load_plugins
     from bkrl.potentials.protocol import Artefact, Scaled
-    from bkrl.registry import PLUGINS, load_plugins
 
     artefact = Artefact.read(folder)
     if artefact.kind in _KINDS:

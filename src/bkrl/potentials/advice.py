@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from bkrl.errors import InputError
-from bkrl.files import atomic_write
-from bkrl.potentials.sandbox_check import ENTRY
-from bkrl.rl.networks import ActorCritic, rebuild_network
-from bkrl.rl.networks.advised import Advice
+from bkrl.agents.networks import ActorCritic, rebuild_network
+from bkrl.agents.networks.advised import Advice
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write
+from bkrl.sandbox.check import ENTRY
 
 ADVICE = "advice.safetensors"
 FUNCTION = "advice"

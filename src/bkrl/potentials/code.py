@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.errors import InputError
-from bkrl.potentials.distinct import NumberedWindows
+from bkrl.core.errors import InputError
+from bkrl.data.distinct import NumberedWindows
 from bkrl.potentials.protocol import Artefact
-from bkrl.potentials.sandbox import Sandbox
-from bkrl.potentials.sandbox_process import Limits
+from bkrl.sandbox.pool import Sandbox
+from bkrl.sandbox.process import Limits
 
 PROGRAM = "program.py"
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bkrl.potentials.distinct import NumberedWindows
+from bkrl.core.seeds import derive_seed, generator
+from bkrl.data.distinct import NumberedWindows
 from bkrl.potentials.preference import PreferenceRaw, save_net
 from bkrl.potentials.preference import load as load_network
-from bkrl.potentials.preference_net import NetConfig, PreferenceNet
+from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw
-from bkrl.rng import derive_seed, generator
 
 __all__ = ["Zero", "load", "permuted", "random_network", "save_net"]
 

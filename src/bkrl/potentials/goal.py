@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bkrl.errors import InputError
-from bkrl.files import atomic_write, read_json, read_table, to_json, write_table
-from bkrl.jit import kernel
-from bkrl.potentials.distinct import NumberedWindows
-from bkrl.potentials.encoders import EncoderSettings, TextEncoder, open_encoder
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write, read_json, read_table, to_json, write_table
+from bkrl.core.jit import kernel
+from bkrl.data.distinct import NumberedWindows
+from bkrl.data.repeats import distinct_rows
 from bkrl.potentials.protocol import Artefact
-from bkrl.repeats import distinct_rows
+from bkrl.text.encoders import EncoderSettings, TextEncoder, open_encoder
 
 if TYPE_CHECKING:
     from bkrl.envs.world import ClauseReader

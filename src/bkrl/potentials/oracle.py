@@ -6,11 +6,11 @@ in sight. It sees what the policy sees and nothing else; `oracle_state` knows th
 
 from __future__ import annotations
 
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.rules import GAMES
-from bkrl.errors import UsageError
-from bkrl.registry import did_you_mean
 
 _BABYAI = '''"""Knows the task: be near a target that is in sight."""
 

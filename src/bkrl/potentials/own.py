@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import RunFailed, UsageError
+from bkrl.data.distinct import NumberedWindows
+from bkrl.data.windows import Windows
 from bkrl.envs import world
-from bkrl.errors import RunFailed, UsageError
-from bkrl.potentials.distinct import NumberedWindows
 from bkrl.potentials.protocol import FILE, Artefact, Scale
-from bkrl.run import Run
-from bkrl.windows import Windows
+from bkrl.runs.record import Run
 
 VARIANT = "own"
 Function = Callable[[Windows], NDArray[np.floating]]

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.config import Flag
-from bkrl.documents import Mismatch, typed
-from bkrl.errors import InputError
-from bkrl.files import atomic_write, read_json, sha256, to_json
-from bkrl.potentials.distinct import NumberedWindows, number, number_rollout
-from bkrl.windows import Rollout, Windows
+from bkrl.core.documents import Mismatch, typed
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.core.flags import Flag
+from bkrl.data.distinct import NumberedWindows, number, number_rollout
+from bkrl.data.windows import Rollout, Windows
 
 FORMAT = 1
 FILE = "potential.json"

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bkrl.report import statistics as st
-from bkrl.report.crossings import (
+from bkrl.core.seeds import generator
+from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average, scores_of
+from bkrl.stats import intervals as st
+from bkrl.stats.crossings import (
     Crossing,
     StepsRatio,
     StepsSummary,
@@ -18,8 +20,7 @@ from bkrl.report.crossings import (
     steps_to_threshold,
     summarise_steps,
 )
-from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average, scores_of
-from bkrl.report.variance import (
+from bkrl.stats.variance import (
     FEW_DATASETS,
     Origin,
     VarianceSplit,
@@ -29,8 +30,7 @@ from bkrl.report.variance import (
     several,
     split_variance,
 )
-from bkrl.report.verdicts import ALPHA, Verdict, verdict
-from bkrl.rng import generator
+from bkrl.stats.verdicts import ALPHA, Verdict, verdict
 
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.errors import InputError, UsageError
-from bkrl.report import statistics as st
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.reporter import percent
+from bkrl.core.seeds import generator
 from bkrl.report.comparison import Difference, Row, compare, difference
 from bkrl.report.groups import Group, finals_of, grouped, scores_of, without_repeats
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.runs import training_runs
 from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
-from bkrl.report.verdicts import too_few_pairs
-from bkrl.reporter import percent
-from bkrl.rng import generator
-from bkrl.run import Run, no_run
+from bkrl.runs.record import Run, no_run
+from bkrl.stats import intervals as st
+from bkrl.stats.verdicts import too_few_pairs
 
 TRAINED = ("train-rs",)
 

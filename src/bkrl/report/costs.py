@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.report.curves import series_of
 from bkrl.report.groups import Trained
 from bkrl.report.provenance import STAGES, Chain, Node
+from bkrl.stats.curves import series_of
 
 
 def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:

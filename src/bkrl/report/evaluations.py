@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from bkrl.core.seeds import generator
 from bkrl.report.comparison import share
 from bkrl.report.groups import BASELINE, Group
 from bkrl.report.lineage import anchor
 from bkrl.report.provenance import Chain, Node
-from bkrl.report.statistics import centre_interval
 from bkrl.report.tables import interval_values
-from bkrl.rng import generator
+from bkrl.stats.intervals import centre_interval
 
 
 def labels_of(groups: Sequence[Group]) -> dict[str, str]:

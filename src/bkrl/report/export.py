@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, make_folder, write_table
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, make_folder, write_table
 from bkrl.report.comparison import compare_all
 from bkrl.report.figures import METRICS, bands_of
 from bkrl.report.groups import Group, curves_of, group_runs

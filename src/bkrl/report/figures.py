@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bkrl.report import statistics as st
+from bkrl.core.reporter import percent
+from bkrl.core.seeds import generator
 from bkrl.report.comparison import Comparison
-from bkrl.report.curves import COLOURS, Band, band, step_label
 from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, scores_of
 from bkrl.report.svg import Drawing, Style, draw
-from bkrl.reporter import percent
-from bkrl.rng import generator
+from bkrl.stats import intervals as st
+from bkrl.stats.curves import COLOURS, Band, band, step_label
 
 MOST_LINES = 8
 METRICS = (

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bkrl.report import statistics as st
+from bkrl.core.reporter import percent, percents
 from bkrl.report.comparison import Comparison, Difference, Row
-from bkrl.report.crossings import StepsRatio, bounded
-from bkrl.report.curves import step_label
-from bkrl.report.verdicts import ALPHA, HALF, too_few_pairs
-from bkrl.reporter import percent, percents
+from bkrl.stats import intervals as st
+from bkrl.stats.crossings import StepsRatio, bounded
+from bkrl.stats.curves import step_label
+from bkrl.stats.verdicts import ALPHA, HALF, too_few_pairs
 
 Tone = Literal["caution", "against", "open", "for"]
 TONE_OF: dict[int, Tone] = {1: "for", 0: "open", -1: "against"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bkrl.potentials.shaping import FORMS
 from bkrl.report.groups import Trained
+from bkrl.rewards.shaping import FORMS
 
 NOVELTY = "novelty"
 """What `rnd` adds is no shaping, but a bonus all the same."""

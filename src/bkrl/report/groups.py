@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bkrl.report.curves import Curve, Series
+from bkrl.stats.curves import Curve, Series
 
 BASELINE = "ppo"
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"

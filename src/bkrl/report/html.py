@@ -21,9 +21,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from bkrl.report.crossings import bounded
-from bkrl.report.curves import COLOURS, DARK_COLOURS, step_label
-from bkrl.reporter import duration, percent, percents
+from bkrl.core.reporter import duration, percent, percents
+from bkrl.stats.crossings import bounded
+from bkrl.stats.curves import COLOURS, DARK_COLOURS, step_label
 
 RATIO_RANGE = (0.25, 4.0)
 _TEMPLATES = resources.files("bkrl.report").joinpath("templates")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.dataset import Dataset, Segment
+from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.audit import Answer
 from bkrl.labelers.goals import library
 from bkrl.labelers.material import WorldCard, return_to_go

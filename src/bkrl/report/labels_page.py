@@ -12,16 +12,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bkrl.dataset import Dataset
-from bkrl.errors import UsageError
-from bkrl.files import atomic_write
+from bkrl.core.errors import UsageError
+from bkrl.core.files import atomic_write
+from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
 from bkrl.labelers.material import world_card
 from bkrl.labelers.tables import dataset_of, labels_of, responses_of, variant_of
 from bkrl.report import html, labels_data
 from bkrl.report.material import flatten
-from bkrl.run import Run
+from bkrl.runs.record import Run
 
 PAGE = "labels.html"
 PROGRAM_CHARS = 40_000

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, make_folder, read_json
-from bkrl.report.crossings import bounded
-from bkrl.report.curves import step_label
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, make_folder, read_json
+from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import short_world
 from bkrl.report.html import figure
 from bkrl.report.page import RESULTS_FORMAT
 from bkrl.report.provenance import Chain, Node, follow
-from bkrl.reporter import duration, percent
-from bkrl.run import Run
+from bkrl.runs.record import Run
+from bkrl.stats.crossings import bounded
+from bkrl.stats.curves import step_label
 
 NAME_CHARS = 40
 INTRODUCTION = """# Results

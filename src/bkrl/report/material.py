@@ -11,15 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bkrl.dataset import Dataset, Segment
-from bkrl.errors import BkrlError, InputError
-from bkrl.files import read_json, read_table
-from bkrl.potentials.certificate import Document
-from bkrl.potentials.quality import Example, Report, report_of
+from bkrl.core.errors import BkrlError, InputError
+from bkrl.core.files import read_json, read_table
+from bkrl.core.reporter import percent, percents
+from bkrl.core.spacing import beginnings
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.inspect.certificate import Document
+from bkrl.inspect.quality import Example, Report, report_of
 from bkrl.report.provenance import Chain, Node
-from bkrl.reporter import percent, percents
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
-from bkrl.spacing import beginnings
 
 PAIRS, QUERIES, CANDIDATES = 5, 8, 40
 REPLY_CHARS, PROGRAM_CHARS, CAPTION_CHARS = 4000, 20_000, 600

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bkrl.errors import BkrlError
+from bkrl.core.errors import BkrlError
 from bkrl.report import findings as words
 from bkrl.report import material
 from bkrl.report.comparison import Comparison, Row

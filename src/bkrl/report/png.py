@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.errors import InputError
-from bkrl.files import atomic_write
-from bkrl.report.curves import COLOURS, DARK_COLOURS, Band, step_label
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write
 from bkrl.report.svg import Style
+from bkrl.stats.curves import COLOURS, DARK_COLOURS, Band, step_label
 
 IDENTITY = "bkrl:report"
 _HALF_A_PANEL = 34  # letters of a legend that fit into half of a panel's width

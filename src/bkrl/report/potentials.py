@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bkrl.dataset import Dataset
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, read_json, to_json
+from bkrl.core.reporter import Reporter, percent, percents
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset
 from bkrl.envs import world
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, read_json, to_json
+from bkrl.inspect.quality import SEGMENT, courses, describe, disagreement, doubts
+from bkrl.inspect.worth import measure
 from bkrl.potentials import dataset_of, load_potential
 from bkrl.potentials.protocol import Scaled
-from bkrl.potentials.quality import SEGMENT, courses, describe, disagreement, doubts
-from bkrl.potentials.worth import measure
 from bkrl.report import html
 from bkrl.report.strips import Strip, moments, pictures
-from bkrl.reporter import Reporter, percent, percents
-from bkrl.run import Run
-from bkrl.spacing import end_to_end
+from bkrl.runs.record import Run
 
 STAGE = "potential-report"
 HTML, QUALITY = "potential.html", "quality.json"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import BkrlError, InputError
-from bkrl.files import read_json, sha256
-from bkrl.run import Run, hash_at, input_at, input_hash
+from bkrl.core.errors import BkrlError, InputError
+from bkrl.core.files import read_json, sha256
+from bkrl.runs.record import Run, hash_at, input_at, input_hash
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 

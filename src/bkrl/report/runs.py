@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.config import ADVISED
+from bkrl.core.config import ADVISED
+from bkrl.inspect.quality import doubts_of
 from bkrl.potentials import EMPTY, advice_source
-from bkrl.potentials.quality import doubts_of
-from bkrl.report.curves import series_of
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
+from bkrl.stats.curves import series_of
 
 # What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.
 _POOLED = {
@@ -118,8 +118,8 @@ def strangers(chain: Chain, nodes: Sequence[Node]) -> list[str]:
 
 def world_facts(env_id: str) -> dict[str, str]:
     """Family, rules and success of a world, in words; empty for one this version does not know."""
+    from bkrl.core.errors import UsageError
     from bkrl.envs import world
-    from bkrl.errors import UsageError
 
     try:
         known = world(env_id)

@@ -13,8 +13,8 @@ from html import escape
 
 import numpy as np
 
-from bkrl.report.curves import Band, step_label
-from bkrl.reporter import percent
+from bkrl.core.reporter import percent
+from bkrl.stats.curves import Band, step_label
 
 SIZE = 1000  # the picture's own units, both ways
 Scale = Callable[[np.ndarray], np.ndarray]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bkrl.core.reporter import percent
 from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison, Difference, Row
-from bkrl.report.curves import step_label
 from bkrl.report.groups import Group
-from bkrl.report.statistics import Interval
-from bkrl.reporter import percent
+from bkrl.stats.curves import step_label
+from bkrl.stats.intervals import Interval
 
 
 def text_table(comparisons: Sequence[Comparison], threshold: float) -> dict[str, Any]:

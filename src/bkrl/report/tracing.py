@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bkrl.errors import InputError
-from bkrl.files import read_json, sha256
+from bkrl.core.errors import InputError
+from bkrl.core.files import read_json, sha256
 from bkrl.report.png import identity_of
 from bkrl.report.provenance import Chain, Link, Node, follow
-from bkrl.run import located
+from bkrl.runs.record import located
 
 _META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
 HEAD = 4096  # the identity stands in the first bytes of a page

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from bkrl.config import CollectConfig
-from bkrl.dataset import DatasetWriter
+from bkrl.agents.play import MOST_AT_ONCE, play
+from bkrl.agents.policy import Policy, network_for, observation_options
+from bkrl.core.config import CollectConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.jit import announced
+from bkrl.core.reporter import Reporter
+from bkrl.core.seeds import derive_seed
+from bkrl.data.dataset import DatasetWriter
 from bkrl.envs import World, captioner, make_vec, missions_vary, world
-from bkrl.errors import UsageError
-from bkrl.jit import announced
-from bkrl.reporter import Reporter
-from bkrl.rl.hardware import choose
-from bkrl.rl.play import MOST_AT_ONCE, play
-from bkrl.rl.policy import Policy, network_for, observation_options
-from bkrl.rl.ppo import PPO
-from bkrl.rl.rnd import RND
-from bkrl.rl.streams import EnvReward, RewardStream
-from bkrl.rl.trainer import finished, train
-from bkrl.rng import derive_seed
-from bkrl.run import Run
+from bkrl.learn.hardware import choose
+from bkrl.learn.loop import finished, train
+from bkrl.learn.ppo import PPO
+from bkrl.rewards.rnd import RND
+from bkrl.rewards.streams import EnvReward, RewardStream
+from bkrl.runs.record import Run
+from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
-from bkrl.tracking import check_tracker, tracked
 
 
 @announced

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bkrl.config import EvaluateConfig
+from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, play
+from bkrl.agents.policy import Policy, options_of_view
+from bkrl.core.config import EvaluateConfig
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write, to_json
+from bkrl.core.jit import announced
+from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import make_vec, world
-from bkrl.errors import InputError
-from bkrl.files import atomic_write, to_json
-from bkrl.jit import announced
-from bkrl.report.statistics import t_interval, wilson_interval
-from bkrl.reporter import Reporter, percent, percents
-from bkrl.rl.play import MOST_AT_ONCE, Episode, Start, play
-from bkrl.rl.policy import Policy, options_of_view
-from bkrl.run import Run
+from bkrl.runs.record import Run
 from bkrl.stages import to_do
+from bkrl.stats.intervals import t_interval, wilson_interval
 
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120

@@ -17,10 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from bkrl import envs
-from bkrl.config import LabelConfig
-from bkrl.dataset import Dataset
-from bkrl.errors import InputError, RunFailed, UsageError
-from bkrl.files import write_table
+from bkrl.core.config import LabelConfig
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.files import write_table
+from bkrl.core.reporter import Reporter, percent
+from bkrl.core.seeds import generator
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import PREFERENCES, RESPONSES
 from bkrl.labelers import baseline, batching, code, goals, preferences, quality, recorded, work
 from bkrl.labelers import shards as parts
 from bkrl.labelers.asking import Responses
@@ -36,10 +39,7 @@ from bkrl.llm.openai import OpenAIBackend
 from bkrl.llm.prices import find_price, remarks, unknown_price
 from bkrl.llm.protocol import Backend, Message, Request, Tier
 from bkrl.llm.store import Store
-from bkrl.reporter import Reporter, percent
-from bkrl.rng import generator
-from bkrl.run import Run
-from bkrl.schema import PREFERENCES, RESPONSES
+from bkrl.runs.record import Run
 from bkrl.stages import to_do
 
 MOST_QUESTIONS = 1_000_000

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bkrl.config import ReportConfig
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, to_json
+from bkrl.core.config import ReportConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, to_json
+from bkrl.core.reporter import Reporter
 from bkrl.report import page
 from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.figures import bands_of, panels, styles_of
@@ -25,8 +26,7 @@ from bkrl.report.potentials import STAGE as WORTH
 from bkrl.report.provenance import Node, follow, named
 from bkrl.report.runs import strangers, training_runs, world_facts
 from bkrl.report.tables import text_table
-from bkrl.reporter import Reporter
-from bkrl.run import Run
+from bkrl.runs.record import Run
 
 REPORTED = ("train-rs", "evaluate", WORTH)
 HTML, RESULTS, TIMINGS = "report.html", "results.json", "timings.json"

@@ -13,34 +13,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.config import TrainRmConfig
-from bkrl.dataset import Dataset, Segment
+from bkrl.agents.networks.advised import Advice
+from bkrl.agents.policy import advice_network
+from bkrl.core.config import TrainRmConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, read_table, to_json
+from bkrl.core.reporter import Reporter, percent, percents
+from bkrl.core.seeds import derive_seed, generator
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.distinct import number
+from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.envs import captioner, world
-from bkrl.errors import InputError, UsageError
-from bkrl.files import atomic_write, read_table, to_json
+from bkrl.inspect import oracle_state
+from bkrl.inspect.certificate import Certificate, certify
+from bkrl.inspect.quality import REPORT, describe, doubts, outline
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import check_belongs
-from bkrl.potentials import EMPTY, advice, advice_source, dataset_of, load_potential, oracle_state, read_potential
-from bkrl.potentials.certificate import Certificate, certify
+from bkrl.potentials import EMPTY, advice, advice_source, dataset_of, load_potential, read_potential
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.controls import Zero
-from bkrl.potentials.distinct import number
-from bkrl.potentials.encoders import TextEncoder, check_encoder, fit_encoder
 from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
-from bkrl.potentials.quality import REPORT, describe, doubts, outline
-from bkrl.potentials.sandbox import probation
-from bkrl.reporter import Reporter, percent, percents
-from bkrl.rl.networks.advised import Advice
-from bkrl.rl.policy import advice_network
-from bkrl.rng import derive_seed, generator
-from bkrl.run import Run, dataset_at
-from bkrl.schema import GOALS, PREFERENCES, PROGRAMS
-from bkrl.spacing import end_to_end
+from bkrl.runs.record import Run, dataset_at
+from bkrl.sandbox.pool import probation
 from bkrl.stages import to_do
+from bkrl.text.encoders import TextEncoder, check_encoder, fit_encoder
 
 if TYPE_CHECKING:
-    from bkrl.potentials.preference_fit import Pairs
+    from bkrl.potentials.preference.fit import Pairs
 
 CODE_HORIZON = 5
 SCALE_WINDOWS = 40_000
@@ -251,7 +252,7 @@ def _program(source: str, dataset: Dataset, seed: int, reporter: Reporter, facts
 
 def _read_preferences(config: TrainRmConfig, labels: Run, dataset: Dataset, reporter: Reporter) -> Callable[[], _Built]:
     from bkrl.potentials.controls import permuted
-    from bkrl.potentials.preference_fit import Pairs, enough
+    from bkrl.potentials.preference.fit import Pairs, enough
 
     preferences = read_table(labels.file("preferences.parquet"), PREFERENCES)
     table = preferences.to_pydict()
@@ -299,7 +300,7 @@ def _build_preference(
     from dataclasses import asdict
 
     from bkrl.potentials.preference import WEIGHTS, save_net
-    from bkrl.potentials.preference_fit import fit
+    from bkrl.potentials.preference.fit import fit
 
     with reporter.progress("train preference network", config.epochs * config.ensemble, "epochs") as update:
         raw, found = fit(
@@ -526,7 +527,7 @@ def _windows(dataset: Dataset, rows: NDArray[np.int64], horizon: int) -> Any:
 
 
 def _net_config(dataset: Dataset, horizon: int) -> Any:
-    from bkrl.potentials.preference_net import NetConfig
+    from bkrl.potentials.preference.net import NetConfig
 
     shape, actions = tuple(dataset.obs_shape), len(dataset.action_names)
     if world(dataset.env_id).family == "crafter":

@@ -12,33 +12,33 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bkrl.config import ADVISED, TrainRsConfig
+from bkrl.agents.networks import ActorCritic
+from bkrl.agents.networks.advised import Advised
+from bkrl.agents.play import MOST_AT_ONCE, Start, play, summarise
+from bkrl.agents.policy import Policy, network_for, observation_options, take_weights
+from bkrl.core.config import ADVISED, TrainRsConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.jit import announced
+from bkrl.core.reporter import Reporter
+from bkrl.core.seeds import derive_seed
 from bkrl.envs import World, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.errors import InputError, UsageError
-from bkrl.jit import announced
+from bkrl.inspect.oracle_state import StateOracle
+from bkrl.inspect.quality import doubts_of
+from bkrl.learn.hardware import choose
+from bkrl.learn.loop import finished, train
+from bkrl.learn.ppo import PPO
 from bkrl.potentials import EMPTY, advice, load_potential
-from bkrl.potentials.bonus import MOST_OWED, Bonus, InvariantBonus
-from bkrl.potentials.oracle_state import StateOracle
 from bkrl.potentials.protocol import Scaled
-from bkrl.potentials.quality import doubts_of
-from bkrl.potentials.shaping import FORMS
-from bkrl.potentials.stream import ShapedReward
-from bkrl.potentials.upstream import PublishedReward, guarantee, named, parse, spoilt
-from bkrl.reporter import Reporter
-from bkrl.rl.hardware import choose
-from bkrl.rl.networks import ActorCritic
-from bkrl.rl.networks.advised import Advised
-from bkrl.rl.play import MOST_AT_ONCE, Start, play, summarise
-from bkrl.rl.policy import Policy, network_for, observation_options, take_weights
-from bkrl.rl.ppo import PPO
-from bkrl.rl.rnd import RND
-from bkrl.rl.streams import EnvReward, RewardStream
-from bkrl.rl.trainer import finished, train
-from bkrl.rng import derive_seed
-from bkrl.run import Run
+from bkrl.rewards.bonus import MOST_OWED, Bonus, InvariantBonus
+from bkrl.rewards.rnd import RND
+from bkrl.rewards.shaped import ShapedReward
+from bkrl.rewards.shaping import FORMS
+from bkrl.rewards.streams import EnvReward, RewardStream
+from bkrl.rewards.upstream import PublishedReward, guarantee, named, parse, spoilt
+from bkrl.runs.record import Run
+from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
-from bkrl.tracking import check_tracker, tracked
 
 BEST = ("policy-best.safetensors", "policy-best.json")
 

@@ -9,9 +9,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from bkrl.core.errors import UsageError
 from bkrl.envs.babyai.constants import ACTION_NAMES, OBS_SHAPE
 from bkrl.envs.babyai.levels import LEVELS
-from bkrl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

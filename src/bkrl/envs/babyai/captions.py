@@ -25,6 +25,8 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai.constants import (
     AGENT_X,
     AGENT_Y,
@@ -40,8 +42,6 @@ from bkrl.envs.babyai.constants import (
     VIEW,
     WALL,
 )
-from bkrl.errors import InputError, UsageError
-from bkrl.registry import did_you_mean
 
 REMEMBERED_VIEWS: Final = 65_536  # about 30 MB when full
 _CELL_BYTES: Final = 3

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import helper, kernel
 from bkrl.envs.babyai.constants import EMPTY
 from bkrl.envs.babyai.missions import is_tracked, refers
 from bkrl.envs.babyai.rules import can_enter
 from bkrl.envs.babyai.state import NOTHING_CARRIED, PICK_UP, ahead, cell_at, kind_of
-from bkrl.jit import helper, kernel
 
 HEADINGS: Final = 4
 STAGES: Final = 2

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError
 from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
 from bkrl.envs.babyai.distances import HEADINGS, STAGES, measure_worlds
 from bkrl.envs.babyai.drawing import Canvas, parts
@@ -23,7 +24,6 @@ from bkrl.envs.babyai.state import (
     WALL_CELL,
     WORLD,
 )
-from bkrl.errors import InputError
 
 _VIEW_BYTES: Final = int(np.prod(OBS_SHAPE))
 # Below this many worlds a thread costs more than it saves.

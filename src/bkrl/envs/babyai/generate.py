@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import COLORS_AS_DRAWN, EMPTY, KINDS_AS_DRAWN, WALL
 from bkrl.envs.babyai.levels import Level
 from bkrl.envs.babyai.pcg64 import integer_below
@@ -31,7 +32,6 @@ from bkrl.envs.babyai.state import (
     kind_of,
     make_cell,
 )
-from bkrl.jit import helper
 
 MAX_TRIES: Final = 1000  # of placing one thing, then the layout is drawn afresh
 HEADINGS: Final = 4

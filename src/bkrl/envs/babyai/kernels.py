@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from bkrl.core.jit import kernel
 from bkrl.envs.babyai.constants import DROP, REWARD_DECAY
 from bkrl.envs.babyai.generate import begin_episode, generate
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
 from bkrl.envs.babyai.view import observe
-from bkrl.jit import kernel
 
 
 @kernel

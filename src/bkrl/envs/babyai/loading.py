@@ -27,6 +27,7 @@ from minigrid.envs.babyai.core.verifier import (
 from minigrid.minigrid_env import MiniGridEnv
 from numpy.typing import NDArray
 
+from bkrl.core.errors import RunFailed
 from bkrl.envs.babyai.constants import ACTION_NAMES, VIEW
 from bkrl.envs.babyai.state import (
     COLOR_SHIFT,
@@ -45,7 +46,6 @@ from bkrl.envs.babyai.state import (
     TRACKED_SHIFT,
     WORLD,
 )
-from bkrl.errors import RunFailed
 
 _TASKS: Final = {GoToInstr: GO_TO, PickupInstr: PICK_UP, OpenInstr: OPEN_DOOR, PutNextInstr: PUT_NEXT}
 _OBJECTS: Final = (Wall, Floor, Door, Key, Ball, Box, Goal, Lava)

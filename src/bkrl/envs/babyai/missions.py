@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import DOOR, DROP, OPEN, PICKUP, TOGGLE
 from bkrl.envs.babyai.state import (
     GO_TO,
@@ -23,7 +24,6 @@ from bkrl.envs.babyai.state import (
     kind_of,
     state_of,
 )
-from bkrl.jit import helper
 
 CONTINUE: Final = 0
 SUCCESS: Final = 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.jit import helper
+from bkrl.core.jit import helper
 
 # The 128-bit multiplier, and masks and shifts as unsigned integers: numba makes a float of int64 with uint64.
 _MULTIPLIER_HIGH: Final = np.uint64(0x2360ED051FC65DA4)

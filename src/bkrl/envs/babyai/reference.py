@@ -20,14 +20,14 @@ from minigrid.envs.babyai.core.verifier import ActionInstr, BeforeInstr, GoToIns
 from minigrid.minigrid_env import MiniGridEnv
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai import other_ids
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.world import World
-from bkrl.errors import UsageError
-from bkrl.registry import did_you_mean
 
 
 def _discard(*_: object) -> None:

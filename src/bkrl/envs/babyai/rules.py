@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import (
     BALL,
     BOX,
@@ -45,7 +46,6 @@ from bkrl.envs.babyai.state import (
     put,
     state_of,
 )
-from bkrl.jit import helper
 
 # What becomes of the agent by moving.
 NOTHING_HAPPENED: Final = 0

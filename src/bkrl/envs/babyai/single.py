@@ -8,12 +8,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
 from bkrl.envs.babyai.constants import OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
-from bkrl.errors import UsageError
 
 
 class NativeBabyAI(WorldEnv):

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import EMPTY, GREY, VIEW, WALL
-from bkrl.jit import helper
 
 MARGIN: Final = VIEW - 1
 

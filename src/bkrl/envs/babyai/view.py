@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import AGENT_X, AGENT_Y, EMPTY, UNSEEN, VIEW
 from bkrl.envs.babyai.rules import hides
 from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of, kind_of, state_of
-from bkrl.jit import helper
 
 _ROW: Final = (1 << VIEW) - 1
 _CELL_BYTES: Final = 3

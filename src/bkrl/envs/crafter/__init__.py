@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.crafter.layout import OBS_SHAPE
 from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.envs.world import ClauseReader, World
-from bkrl.errors import UsageError
-from bkrl.registry import did_you_mean
 
 __all__ = ["caption", "clause_reader", "make_native", "make_native_vec", "make_reference", "worlds"]
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import helper
 from bkrl.envs.crafter.creatures import distance_to_player
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.rules import AREA, CHUNK
@@ -24,7 +25,6 @@ from bkrl.envs.crafter.state import (
     remove,
 )
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
-from bkrl.jit import helper
 
 BALANCE_EVERY: Final = 10
 COUNTS_SHAPE: Final = (CHUNKS, SKELETON + 1)

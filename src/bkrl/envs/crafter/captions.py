@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError
+from bkrl.core.jit import kernel
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES, FACED_CELL, FACINGS, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM, VITALS
 from bkrl.envs.crafter.scalars import Int
-from bkrl.errors import InputError
-from bkrl.jit import kernel
 
 _ARTICLES: Final = {
     "outside": "the edge of the world",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import helper
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.player import RIPE_AGE
 from bkrl.envs.crafter.scalars import Int
@@ -36,7 +37,6 @@ from bkrl.envs.crafter.state import (
     remove,
     set_material,
 )
-from bkrl.jit import helper
 
 _ZOMBIE_SIGHT: Final = 8
 _ZOMBIE_COOLDOWN: Final = 5

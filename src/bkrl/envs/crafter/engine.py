@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError, UsageError
 from bkrl.envs.crafter import kernels, layout
 from bkrl.envs.crafter.balance import COUNTS_SHAPE
 from bkrl.envs.crafter.options import IMAGE_SHAPE, checked_length
@@ -19,7 +20,6 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES
 from bkrl.envs.crafter.state import FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
 from bkrl.envs.crafter.textures import tiles
 from bkrl.envs.crafter.worldgen import Column
-from bkrl.errors import InputError, UsageError
 
 _SEEDS: Final = 2**31 - 1
 

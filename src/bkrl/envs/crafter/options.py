@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from gymnasium import spaces
 
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.crafter import layout
 from bkrl.envs.vector import checked_steps
-from bkrl.errors import UsageError
-from bkrl.registry import did_you_mean
 
 OBSERVATIONS: Final = ("symbolic", "image", "both")
 IMAGE_SHAPE: Final = (64, 64, 3)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import helper
 from bkrl.envs.crafter.layout import CELL
 from bkrl.envs.crafter.mt19937 import uniform
 from bkrl.envs.crafter.rules import (
@@ -43,7 +44,6 @@ from bkrl.envs.crafter.state import (
     object_on,
     set_material,
 )
-from bkrl.jit import helper
 
 _MOVE_LEFT: Final = VERBS.index("move_left")
 _MOVE_DOWN: Final = VERBS.index("move_down")

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from bkrl.core.jit import kept_where_possible
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space, refuse_options
@@ -25,7 +26,6 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, 
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
 from bkrl.envs.world import World
-from bkrl.jit import kept_where_possible
 
 with kept_where_possible("opensimplex"):
     import crafter

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import helper
 from bkrl.envs.crafter.creatures import is_ripe
 from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.mt19937 import WORDS, skip_words, uniforms
@@ -27,7 +28,6 @@ from bkrl.envs.crafter.state import (
     inside,
 )
 from bkrl.envs.crafter.textures import SPRITES, UNIT
-from bkrl.jit import helper
 
 _DARK: Final = 0.5  # daylight below this brings noise
 _NOISE_WORDS: Final = 2 * UNIT * UNIT * VIEW_COLUMNS * VIEW_ROWS  # one double a pixel, two words a double

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.jit import kept_where_possible
 from bkrl.envs.crafter.layout import VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.rules import ITEMS, MATERIALS, MAX_ITEM
-from bkrl.jit import kept_where_possible
 
 UNIT: Final = 7
 """Pixels a side of a tile: 64 // 9."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bkrl.core.jit import kernel
 from bkrl.envs.crafter import _world, captions, layout, rules
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.player import PLANT_HEALTH, RIPE_AGE
@@ -41,7 +42,6 @@ from bkrl.envs.crafter.state import (
 )
 from bkrl.envs.crafter.vector import CrafterEnv
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
-from bkrl.jit import kernel
 
 _LOOK_CLOSELY_EVERY: Final = 10
 _SURROUNDINGS: Final = 3

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.jit import helper
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.noise import LARGEST, noise3, seed_noise
 from bkrl.envs.crafter.rules import AREA
@@ -35,7 +36,6 @@ from bkrl.envs.crafter.state import (
     add,
     set_material,
 )
-from bkrl.jit import helper
 
 COW_HEALTH: Final = 3
 ZOMBIE_HEALTH: Final = 5

@@ -1,0 +1,373 @@
+"""Actor-critic networks: uint8 observations in, action logits and one value per reward stream out.
+
+`compact` (the default) is a small network made for these worlds: every entry of the observation is a category with
+weights of its own, met by two layers of 128; in pictures every square that the world draws is looked at alike. `paper`
+is the published convolutional actor-critic with 512 features, for comparison on equal work. Both keep observations in
+uint8 until they are inside the encoder.
+
+Axes: B observations, A actions, K reward streams.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bkrl.agents.networks.symbols import SymbolLayer, Symbols
+from bkrl.core.documents import typed
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import Flag
+
+NetworkName = Literal["compact", "paper"]
+CELL_SIDE = 7
+"""Crafter's pictures of 64×64 pixels are 9×9 squares of this side, the map's cells above the inventory's, and a rim."""
+
+
+def is_image(obs_shape: Sequence[int]) -> bool:
+    """Whether observations of this shape are pictures rather than symbols."""
+    return len(obs_shape) == 3 and min(obs_shape[0], obs_shape[1]) >= 16
+
+
+def symbols_for(obs_shape: Sequence[int], high: np.ndarray | None = None) -> Symbols:
+    """What the entries of an observation mean: a small (W, H, 3) view is MiniGrid's, otherwise the bounds decide.
+
+    Args:
+        obs_shape: shape of one observation.
+        high: upper bounds of the observation space, of that shape; without them every entry is a quantity.
+    """
+    shape = tuple(obs_shape)
+    if len(shape) == 3 and shape[-1] == 3:
+        return Symbols.of_minigrid(shape[0] * shape[1])
+    return Symbols.of_bounds(np.full(shape, 255) if high is None else high)
+
+
+class Pixels(nn.Module):
+    """(B, H, W, C) uint8 → (B, C, H, W) float32, each channel divided by its own scale."""
+
+    scale: Tensor
+
+    def __init__(self, scale: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(list(scale)).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        # In place: a minibatch of pictures is tens of megabytes, and new memory costs more than the division.
+        return observations.permute(0, 3, 1, 2).float().div_(self.scale)
+
+
+class ActorCritic(nn.Module):
+    """What PPO needs of a network: `forward(observations (B, *obs_shape) uint8) → logits (B, A), values (B, K)`.
+
+    Attributes:
+        spec: the arguments that build this network again, as plain JSON values (see `build_network`).
+    """
+
+    spec: dict[str, Any]
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    @property
+    def learnt(self) -> ActorCritic:
+        """The part that is trained; its logits lack `shift`."""
+        return self
+
+    def shift(self, observations: Tensor) -> Tensor | None:
+        """(B, A) what is added to the logits of `learnt` and stands still between two calls of `at_step`; None: 0."""
+        del observations
+        return None
+
+    def at_step(self, step: int) -> None:
+        """Told before each rollout how many environment steps were taken: for what changes by a schedule."""
+
+
+class Compact(ActorCritic):
+    """Two shared layers on symbols, or on what is made of each square of a picture; one fused head for all outputs.
+
+    A picture is looked at cell by cell, as symbols are: two layers, the same for all squares, make 16 features of each.
+    Sharing the trunk and fusing the heads keeps an acting step at a sum of rows and two matrix products, which is what
+    bounds the speed of training when the worlds are fast.
+    """
+
+    def __init__(
+        self, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
+    ) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        if symbols is None:
+            convolutions = nn.Sequential(
+                Pixels([255.0] * obs_shape[2]),
+                _conv(obs_shape[2], 32, CELL_SIDE, CELL_SIDE),
+                nn.ReLU(),
+                _conv(32, 16, 1, 1),
+                nn.ReLU(),
+                nn.Flatten(),
+            )
+            first = _linear(_num_features(convolutions, obs_shape), hidden)
+            self.encoder: nn.Module = nn.Sequential(*convolutions, first)
+        else:
+            self.encoder = SymbolLayer(symbols, hidden)
+        self.trunk = nn.Sequential(nn.ReLU(), _linear(hidden, hidden), nn.ReLU())
+        self.head = _linear(hidden, num_actions + num_values)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Orthogonal weights: gain √2 inside, 0.01 for the logits (a near-uniform first policy), 1 for the values."""
+        for module in [*self.encoder.modules(), *self.trunk.modules()]:
+            if isinstance(module, SymbolLayer):
+                module.initialise(generator)
+            elif isinstance(module, nn.Linear | nn.Conv2d):
+                _orthogonal(module.weight, math.sqrt(2), generator)
+        with torch.no_grad():
+            _orthogonal(self.head.weight[: self.num_actions], 0.01, generator)
+            _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.trunk(self.encoder(observations))
+        with in_float32(hidden):
+            out = self.head(hidden.float())
+        return out[:, : self.num_actions], out[:, self.num_actions :]
+
+
+class Paper(ActorCritic):
+    """The published actor-critic: three convolutions of 32, 64, 64 channels and 512 features.
+
+    Views smaller than 16 cells: 3×3 kernels with padding, channels divided by 10, 5 and 3. Pictures: kernels of 8, 4
+    and 3 with strides 4, 2 and 1, divided by 255. The policy has a further layer of 512; the values read the features
+    plus one residual layer.
+    """
+
+    def __init__(self, obs_shape: Sequence[int], num_actions: int, num_values: int, hidden: int = 512) -> None:
+        super().__init__()
+        if len(obs_shape) != 3:
+            raise UsageError(
+                f"The paper network reads views and pictures, not observations of shape {tuple(obs_shape)}; "
+                "use --network compact or image observations."
+            )
+        channels = obs_shape[2]
+        if is_image(obs_shape):
+            shapes = [(channels, 32, 8, 4, 0), (32, 64, 4, 2, 0), (64, 64, 3, 1, 0)]
+            scale = [255.0] * channels
+        else:
+            shapes = [(channels, 32, 3, 1, 1), (32, 64, 3, 1, 1), (64, 64, 3, 1, 1)]
+            scale = [10.0, 5.0, 3.0][:channels]
+        layers: list[nn.Module] = [Pixels(scale)]
+        for shape in shapes:
+            layers += [_conv(*shape), nn.ReLU()]
+        convolutions = nn.Sequential(*layers, nn.Flatten())
+        self.encoder = nn.Sequential(*convolutions, _linear(_num_features(convolutions, obs_shape), hidden))
+        self.actor = nn.Sequential(_linear(hidden, hidden), nn.ReLU(), _linear(hidden, num_actions))
+        self.residual = nn.Sequential(_linear(hidden, hidden), nn.ReLU())
+        self.critic = _linear(hidden, num_values)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Encoder: uniform within 1/√fan-in, biases too. Heads: orthogonal with small gains, biases 0, as published."""
+        for module in self.encoder.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                bound = 1.0 / math.sqrt(module.weight[0].numel())
+                nn.init.uniform_(module.weight, -bound, bound, generator=generator)
+                nn.init.uniform_(module.bias, -bound, bound, generator=generator)  # type: ignore[arg-type]
+        for linear, gain in (
+            (self.actor[0], 0.01),
+            (self.actor[2], 0.01),
+            (self.residual[0], 0.1),
+            (self.critic, 0.01),
+        ):
+            _orthogonal(linear.weight, gain, generator)  # type: ignore[arg-type]
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.encoder(observations)
+        hidden, valued = self.actor[:2](features), features + self.residual(features)
+        with in_float32(features):
+            return self.actor[2](hidden.float()), self.critic(valued.float())
+
+
+def build_network(
+    name: str,
+    *,
+    obs_shape: Sequence[int],
+    num_actions: int,
+    num_values: int,
+    symbols: Symbols | None = None,
+    hidden: int = 128,
+    seed: int = 0,
+) -> ActorCritic:
+    """Build and initialise a network.
+
+    Args:
+        name: `compact` or `paper`.
+        obs_shape: shape of one uint8 observation.
+        num_actions: A.
+        num_values: K, one value head for each reward stream.
+        symbols: what the entries of a symbolic observation mean (default: `symbols_for(obs_shape)`), for `compact`.
+        hidden: width of `compact`'s layers.
+        seed: of the initial weights.
+
+    Raises:
+        UsageError: an unknown name, or a network that cannot read such observations.
+    """
+    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden)
+    network.initialise(torch.Generator().manual_seed(seed))
+    return network
+
+
+def _build(
+    name: str, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
+) -> Compact | Paper:
+    """A network whose weights are not yet written."""
+    spec: dict[str, Any] = {
+        "name": name,
+        "obs_shape": [int(n) for n in obs_shape],
+        "num_actions": int(num_actions),
+        "num_values": int(num_values),
+    }
+    network: Compact | Paper
+    if name == "compact":
+        symbols = None if is_image(obs_shape) else symbols or symbols_for(obs_shape)
+        spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
+        network = Compact(obs_shape, num_actions, num_values, symbols, hidden)
+    elif name == "paper":
+        network = Paper(obs_shape, num_actions, num_values)
+    else:
+        raise UsageError(f"There is no network '{name}'. Known: compact, paper.")
+    network.spec = spec
+    return network
+
+
+def rebuild_network(spec: Any, tensors: Mapping[str, Tensor]) -> ActorCritic:
+    """The network that `spec` describes with the weights `tensors`; InputError when they do not fit."""
+    return fitted(lambda: _of_spec(spec), tensors, "the network that is described beside them")
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str) -> _Module:
+    """The module that `make` builds, with the weights `tensors`; memory is taken only when they fit.
+
+    Raises:
+        InputError: they do not fit `what`, or nothing of the kind can be built.
+    """
+    try:
+        with torch.device("meta"):
+            problem = misfit(make(), tensors)
+    except (RuntimeError, ValueError, UsageError) as error:  # sizes that no tensor has, or a Mismatch
+        problem = str(error).partition("\n")[0]
+    if problem:
+        raise InputError(f"The weights do not fit {what} ({problem}).")
+    module = make()
+    module.load_state_dict(tensors)
+    return module
+
+
+def misfit(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
+    """In what the names and shapes of weights are not those of a module; "" where they are."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            return f"{name} is {found.get(name)} there and {wanted.get(name)} here"
+    return ""
+
+
+_Size = Annotated[int, Flag("", least=1, most=2**20)]
+
+
+class _Spec(TypedDict):
+    """Arguments of `build_network`."""
+
+    name: NetworkName
+    obs_shape: list[_Size]
+    num_actions: _Size
+    num_values: _Size
+    symbols: NotRequired[Symbols | None]
+    hidden: NotRequired[_Size | None]
+
+
+class _AdvisedSpec(TypedDict):
+    """What `Advised.spec` gives."""
+
+    base: dict[str, Any]
+    advice: dict[str, Any]
+    weight: float
+    until: Annotated[int, Flag("", least=1)]
+
+
+def _of_spec(document: Any) -> ActorCritic:
+    """The network of a `spec`, its weights not yet written; ValueError where it cannot be meant."""
+    if isinstance(document, Mapping) and document.get("name") == "advised":
+        from bkrl.agents.networks.advised import Advice, Advised  # it stands on this module
+
+        both: _AdvisedSpec = typed(_AdvisedSpec, document)
+        advice = Advice(_of_spec(both["advice"]), 1.0)  # the scale is among the weights
+        return Advised(_of_spec(both["base"]), advice, both["weight"], both["until"])
+    spec: _Spec = typed(_Spec, document)
+    if math.prod(spec["obs_shape"]) > _LARGEST:
+        raise ValueError(f"observations have at most {_LARGEST} entries")
+    return _build(
+        spec["name"],
+        spec["obs_shape"],
+        spec["num_actions"],
+        spec["num_values"],
+        spec.get("symbols"),
+        spec.get("hidden") or 128,
+    )
+
+
+_LARGEST = 2**16
+
+
+def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
+    """The last products stay in float32 under autocast: a logit rounded to 8 bits would move ratios by percents.
+
+    Without autocast there is nothing to enter, which takes a tenth of an acting step.
+    """
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+class Linear(nn.Linear):
+    """A layer whose weights are not written: torch would draw throw-away ones from its global generator.
+
+    `nn.utils.skip_init` does the same by way of a part of torch that takes half a second to load.
+    """
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
+class _Conv2d(nn.Conv2d):
+    """The same for convolutions."""
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = Linear(inputs, outputs)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
+    layer = _Conv2d(inputs, outputs, kernel, stride=stride, padding=padding)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
+    nn.init.orthogonal_(weight, gain, generator=generator)
+
+
+def _num_features(encoder: nn.Module, obs_shape: Sequence[int]) -> int:
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.zeros_(module.weight)
+    with torch.no_grad():
+        return encoder(torch.zeros(1, *obs_shape, dtype=torch.uint8)).shape[1]

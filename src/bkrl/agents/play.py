@@ -1,0 +1,264 @@
+"""Playing whole episodes with a frozen policy: evaluation, recording, pictures.
+
+Every episode has a seed of its own and is played to its end; none is left out because it was long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bkrl.agents.networks import ActorCritic
+from bkrl.core.seeds import derive_seed
+from bkrl.data.repeats import Seen
+from bkrl.envs.vector import Obs, WorldVectorEnv
+
+MOST_AT_ONCE = 128
+"""So many episodes are worth playing side by side: a step of all costs little more than a step of a few."""
+
+_NOISE_STEPS = 32
+
+_FEW = 16
+"""The last bits of a row's logits depend on how many rows are computed with it, if those are fewer than this."""
+
+_KEPT_BYTES = 2**25
+"""Views that are kept to be told from new ones."""
+
+
+@dataclass
+class Episode:
+    """One finished episode of T actions.
+
+    Attributes:
+        seed: what its world was seeded with.
+        mission: its mission, "" if the world has none.
+        observations: (T+1, *obs_shape) uint8, the true final one included; empty unless asked for.
+        actions: (T,) int64; empty unless asked for.
+        rewards: (T,) float32; empty unless asked for.
+        frames: pictures, one for each observation but the final one; empty unless asked for.
+    """
+
+    seed: int
+    mission: str
+    episode_return: float = 0.0
+    length: int = 0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    observations: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    actions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    frames: list[NDArray[np.uint8]] = field(default_factory=list)
+
+
+class Start:
+    """How worlds begin the episodes of a seed: laid out once, and put back when the same seed is asked for again."""
+
+    def __init__(self, envs: WorldVectorEnv) -> None:
+        self.envs = envs
+        self.seed: int | None = None
+        self.state: dict[str, NDArray[Any]] = {}
+        self.observations: Obs = None
+
+    def __call__(self, seed: int) -> Obs:
+        """`envs.reset(seed=seed)`, but for the observations, which are to be left as they are."""
+        if seed == self.seed:
+            self.envs.restore(self.state)
+            return self.observations
+        self.observations, _ = self.envs.reset(seed=seed)
+        with suppress(NotImplementedError):  # worlds that cannot be saved are laid out each time
+            self.state, self.seed = self.envs.snapshot(), seed
+        return self.observations
+
+
+@torch.no_grad()
+def play(
+    network: ActorCritic,
+    envs: WorldVectorEnv,
+    episodes: int,
+    *,
+    seed: int,
+    greedy: bool = False,
+    keep: bool = False,
+    frames: int = 0,
+    view: str = "symbolic",
+    start: Start | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> Iterator[Episode]:
+    """Play `episodes` episodes, seeded `seed`, `seed` + 1, …, and yield them in that order.
+
+    A world whose episode ends takes the next seed. The noise of sampled actions belongs to the episode, so how many
+    worlds there are changes nothing (but the rounding of batches of another size).
+
+    Args:
+        network: the policy; left as it is.
+        envs: N worlds.
+        greedy: take the likeliest action instead of sampling. A policy without memory often walks in circles then.
+        keep: keep observations, actions and rewards.
+        frames: keep pictures of the first so many episodes.
+        view: the key of the observation the policy sees, where observations are dicts.
+        start: begins the first episodes, if several calls play the same ones in these worlds.
+        tick: called with the number of episodes that have ended so far.
+    """
+    N = envs.num_envs
+    look = _Look(network)
+    noise = None if greedy else _Noise(N, int(envs.single_action_space.n))  # type: ignore[attr-defined]
+    running: dict[int, Episode] = {}
+    tapes: dict[int, _Tape] = {}
+    waiting: dict[int, Episode] = {}  # ended, but one before them has not
+
+    def begin(seeds: dict[int, int]) -> None:
+        missions = envs.missions()
+        for i, one in seeds.items():
+            running[i] = Episode(seed=one, mission=missions[i])
+            if noise is not None:
+                noise.begin(i, one)
+            if keep:
+                tapes[i] = _Tape()
+        if seed + episodes - 1 in seeds.values():  # the last to begin
+            envs.rest(np.ones(N, bool))
+
+    raw = envs.reset(seed=seed)[0] if start is None else start(seed)
+    begin({i: seed + i for i in range(min(N, episodes))})
+    begun = len(running)
+    given = 0
+    worlds = np.fromiter(running, np.int64)
+    while running:
+        seen = raw[view] if isinstance(raw, dict) else raw
+        logits = look(seen[worlds])
+        if noise is not None:
+            logits = logits + noise.next(worlds)
+        actions = np.zeros(N, np.int64)
+        actions[worlds] = logits.argmax(1)
+        for i, episode in running.items() if frames else ():
+            if episode.seed - seed < frames:
+                episode.frames.append(envs.frame(i))
+        symbols = _symbols(raw)
+        raw, rewards, terminated, truncated, infos = envs.step(actions)
+        for i, tape in tapes.items():
+            tape.add(symbols[i], actions[i], rewards[i])
+        ended = (terminated | truncated)[worlds]
+        if not ended.any():
+            continue
+        next_seeds: dict[int, int] = {}
+        for i in worlds[ended].tolist():
+            episode = running.pop(i)
+            episode.terminated, episode.truncated = bool(terminated[i]), bool(truncated[i])
+            episode.success = bool(infos["success"][i])
+            episode.episode_return = float(infos["episode"]["r"][i])
+            episode.length = int(infos["episode"]["l"][i])
+            if keep:
+                tapes.pop(i).onto(episode, _symbols(infos["final_obs"])[i])
+            waiting[episode.seed] = episode
+            if begun < episodes:
+                next_seeds[i] = seed + begun
+                begun += 1
+        if next_seeds:
+            mask = np.zeros(N, bool)
+            mask[list(next_seeds)] = True
+            raw, _ = envs.reset(
+                seed=[next_seeds.get(i) for i in range(N)],  # type: ignore[arg-type]
+                options={"reset_mask": mask},
+            )
+            begin(next_seeds)
+        worlds = np.fromiter(running, np.int64, len(running))
+        if tick is not None:
+            tick(begun - len(running))
+        while seed + given in waiting:
+            yield waiting.pop(seed + given)
+            given += 1
+
+
+class _Look:
+    """What a policy that stands still says of views, on a processor each distinct one looked at once.
+
+    A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
+    company.
+    """
+
+    def __init__(self, network: ActorCritic) -> None:
+        self.network = network
+        self.device = next(network.parameters()).device
+        self.seen: Seen | None = None
+        self.said = np.zeros((0, 0), np.float32)
+
+    def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(B, A) logits of (B, *obs_shape) views."""
+        if len(views) < _FEW or self.device.type != "cpu":
+            return self._ask(views)
+        if self.seen is None:
+            self.seen = Seen(views.shape[1:], max(4 * len(views), _KEPT_BYTES // views[0].size))
+        places, new = self.seen.add(views)
+        if len(new):
+            said = self._ask(views[np.resize(new, max(len(new), _FEW))])[: len(new)]
+            if not len(self.said):
+                self.said = np.zeros((self.seen.room, said.shape[1]), np.float32)
+            self.said[self.seen.count - len(new) : self.seen.count] = said
+        return self.said[places]
+
+    def _ask(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.network(torch.from_numpy(views).to(self.device))[0].cpu().numpy()
+
+
+class _Noise:
+    """The Gumbel noise of sampled actions, a stream for each episode, drawn some steps ahead."""
+
+    def __init__(self, num_envs: int, num_actions: int) -> None:
+        self.generators = [torch.Generator() for _ in range(num_envs)]
+        self.ahead = torch.zeros(num_envs, _NOISE_STEPS, num_actions)
+        self.drawn = self.ahead.numpy()  # the same memory
+        self.used = np.zeros(num_envs, np.int64)
+
+    def begin(self, world: int, seed: int) -> None:
+        """Another episode begins in a world."""
+        self.generators[world].manual_seed(derive_seed(seed, "actions"))
+        self.used[world] = _NOISE_STEPS
+
+    def next(self, worlds: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(B, A) noise for the next action in each of the worlds (B,)."""
+        used = self.used[worlds]
+        for world in worlds[used == _NOISE_STEPS].tolist():
+            self.ahead[world].exponential_(generator=self.generators[world]).log_().neg_()
+            self.used[world] = 0
+        used %= _NOISE_STEPS
+        self.used[worlds] = used + 1
+        return self.drawn[worlds, used]
+
+
+class _Tape:
+    """What an episode saw, did and got, step by step."""
+
+    def __init__(self) -> None:
+        self.observations: list[NDArray[np.uint8]] = []
+        self.actions: list[int] = []
+        self.rewards: list[float] = []
+
+    def add(self, observation: NDArray[np.uint8], action: np.int64, reward: np.float32) -> None:
+        self.observations.append(observation.copy())
+        self.actions.append(int(action))
+        self.rewards.append(float(reward))
+
+    def onto(self, episode: Episode, last: NDArray[np.uint8]) -> None:
+        """Give the episode its record, the last observation included."""
+        episode.observations = np.stack([*self.observations, last])
+        episode.actions = np.array(self.actions, np.int64)
+        episode.rewards = np.array(self.rewards, np.float32)
+
+
+def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:
+    """Means of `success_rate`, `return` and `length`."""
+    return {
+        f"{prefix}success_rate": float(np.mean([e.success for e in episodes])),
+        f"{prefix}return": float(np.mean([e.episode_return for e in episodes])),
+        f"{prefix}length": float(np.mean([e.length for e in episodes])),
+    }
+
+
+def _symbols(observations: object) -> NDArray[np.uint8]:
+    return observations["symbolic"] if isinstance(observations, dict) else observations  # type: ignore[return-value]

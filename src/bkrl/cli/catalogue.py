@@ -1,0 +1,63 @@
+"""What `bkrl list` shows: the names that flags take, each with a line about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_ALGS = (
+    ("ppo", "none", "plain PPO on the world's reward"),
+    ("rnd", "none", "PPO with a random-network-distillation novelty bonus (additive: no guarantee)"),
+    ("bk-code", "a code potential", "PPO shaped by a program that a language model wrote"),
+    ("bk-pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
+    ("bk-goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
+    ("bk-own", "a potential of your own", "PPO shaped by what bkrl.write_potential recorded (docs/python.md)"),
+)
+_CONTROLS = ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward")
+_POTENTIALS = (
+    ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
+    ("pref", "--variant pref", "a preference transformer; horizon as long as a segment, 5 by default"),
+    ("goal", "--variant goal", "similarity of the latest caption to retrieved goals; horizon 4"),
+    (
+        "control",
+        "train-rm --control",
+        "zero, a random network, shuffled labels, constant advice, an oracle of one task",
+    ),
+)
+
+
+def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
+    """Tables (title, header, rows) for "envs", "algs", "llms" or "potentials"; worlds stand under their rules."""
+    if what == "algs":
+        return [("", ["alg", "needs", "what it is"], [list(row) for row in _ALGS])]
+    if what == "llms":
+        from bkrl.llm import SPECS
+
+        return [("", ["llm", "needs", "what it is"], [list(row) for row in (*SPECS, _CONTROLS)])]
+    if what == "potentials":
+        kinds = ("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])
+        return [
+            kinds,
+            ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by", "advice from"], _samples()),
+        ]
+    from bkrl.envs import env_ids, world
+
+    by_rules: dict[str, list[list[Any]]] = {}
+    for w in map(world, env_ids()):
+        by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
+    header = ["env", "family", "actions", "max steps", "solved when"]
+    return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
+
+
+def _samples() -> list[list[Any]]:
+    """The ready-made runs, usable wherever a path of such a run is: `--potential sample:bk-code-minigrid`."""
+    from bkrl.potentials import advice_source
+    from bkrl.runs.record import Run, samples
+
+    rows = []
+    for name in samples():
+        run = Run.open(Path(name), verify=False)
+        kind = run.facts.get("kind", "dataset")
+        told = advice_source(run.facts.get("training", {})) or "–"
+        rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–", told])
+    return rows

@@ -1,0 +1,95 @@
+"""`bkrl data …`: check, look at, export, import, divide and join datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bkrl.cli import console
+from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
+from bkrl.cli.options import Commands
+
+data = Commands(help="Check, look at, export, import, divide and join datasets.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `bkrl data …`."""
+    app.add_typer(data, name="data", rich_help_panel=LOOK)
+
+
+@data.command("validate")
+def data_validate(dataset: Annotated[Path, typer.Argument(help="a collect run")], as_json: Json = False) -> None:
+    """Read a whole dataset, verify every hash and rule of the schema, and say what it holds."""
+    from bkrl.data.check import validate
+
+    print_facts(str(dataset), validate(dataset), as_json)
+
+
+@data.command("head")
+def data_head(
+    dataset: Annotated[Path, typer.Argument(help="a collect run")],
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="steps to print")] = 10,
+    episode: Annotated[int, typer.Option("--episode", min=0, help="episode to read from")] = 0,
+    as_json: Json = False,
+) -> None:
+    """The first moments of an episode: action, reward, caption and mission."""
+    from bkrl.data.check import head
+
+    header, rows = head(dataset, episode, n)
+    if as_json:
+        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        console.print_table(f"mission: {rows[0][-1]}", header[:-1], [row[:-1] for row in rows])
+
+
+@data.command("export")
+def data_export(
+    dataset: Annotated[Path, typer.Argument(help="a collect run")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write, NAME-v0; must not exist")],
+    to: Annotated[Literal["minari"], typer.Option("--to", help="format")] = "minari",
+    as_json: Json = False,
+) -> None:
+    """Write a dataset in another library's format."""
+    from bkrl.data.minari import to_minari
+
+    del to
+    print_facts(str(out), to_minari(dataset, out), as_json)
+
+
+@data.command("import")
+def data_import(
+    source: Annotated[str, typer.Argument(help="minari:ID, or minari:FOLDER")],
+    out: Annotated[Path, typer.Option("--out", help="run directory of the dataset")],
+    as_json: Json = False,
+) -> None:
+    """Make a dataset from one of Minari's."""
+    from bkrl.data.minari import from_minari
+
+    show_run(from_minari(source, out, console.reporter()), as_json)
+
+
+@data.command("subset")
+def data_subset(
+    dataset: Annotated[Path, typer.Argument(help="a collect run")],
+    out: Annotated[Path, typer.Option("--out", help="run directory of the smaller dataset")],
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="episodes to keep, half of them solved")] = 16,
+    as_json: Json = False,
+) -> None:
+    """A few episodes of a dataset as a dataset of their own."""
+    from bkrl.data.derive import subset
+
+    show_run(subset(dataset, out, episodes, console.reporter()), as_json)
+
+
+@data.command("merge")
+def data_merge(
+    datasets: Annotated[list[Path], typer.Argument(metavar="RUN", help="collect runs, or runs of `data`")],
+    out: Annotated[Path, typer.Option("--out", help="run directory of the joined dataset")],
+    as_json: Json = False,
+) -> None:
+    """Join datasets of one kind of world into one, in this order: all their episodes, numbered anew."""
+    from bkrl.data.derive import merge
+
+    show_run(merge(datasets, out, console.reporter()), as_json)

@@ -1,0 +1,78 @@
+"""Commands about labels: view, audit, merge."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bkrl.cli import console
+from bkrl.cli.commands.shown import LOOK, Json, show_run
+
+Labels = Annotated[Path, typer.Argument(help="a label run")]
+DatasetOption = Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one that was labelled]")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("label view", rich_help_panel=LOOK)(view)
+    app.command("label audit", rich_help_panel=LOOK)(audit)
+    app.command("label merge", rich_help_panel=LOOK)(merge)
+
+
+def view(
+    labels: Labels,
+    out: Annotated[Path | None, typer.Option(help="HTML file to write  \\[default: LABELS/labels.html]")] = None,
+    dataset: DatasetOption = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page to look at every label: segments with pictures, prompts, raw replies, votes; filters and search."""
+    from bkrl.report.labels_page import write
+
+    path = write(labels, out, dataset)
+    if as_json:
+        console.print_json({"path": path.as_posix()})
+    else:
+        console.print_text(str(path))
+
+
+def audit(
+    labels: Labels,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="pairs to label, those of earlier times included")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="which pairs are drawn, and their order")] = 1,
+    auditor: Annotated[str, typer.Option(help="name under which the answers are kept")] = "me",
+    dataset: DatasetOption = None,
+    as_json: Json = False,
+) -> None:
+    """Label some pairs yourself, without seeing their labels, and learn how far both agree. Stop and go on at will."""
+    from bkrl.labelers.audit import as_table, hold
+
+    found = hold(labels, _ask, n=n, seed=seed, auditor=auditor, dataset=dataset)
+    if as_json:
+        console.print_json(found)
+        return
+    table = as_table(found)
+    console.print_table(found["answers"], table["header"], table["rows"])
+
+
+def merge(
+    shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="label runs made with --shard 1/n to n/n")],
+    out: Annotated[Path, typer.Option("--out", help="run directory")],
+    dataset: Annotated[
+        Path | None, typer.Option(help="the dataset  \\[default: where the first shard found it]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Join all shards of one labelling: the same tables, byte for byte, as if one machine had labelled it all."""
+    from bkrl.stages.label import merge
+
+    show_run(merge(shards, out, console.reporter(), dataset), as_json)
+
+
+def _ask(text: str) -> str | None:
+    """A question on stderr, its answer from stdin; None when nobody is there any more."""
+    sys.stderr.write(f"\n{text}\n> ")
+    sys.stderr.flush()
+    return sys.stdin.readline() or None

@@ -1,0 +1,229 @@
+"""The `bkrl` command: parse → frozen config → stage → exit code. No logic and no heavy import lives here.
+
+Exit codes: 0 success, 1 failure, 2 usage, 3 bad or incomplete input, 130 interrupted, 143 terminated.
+They tell how the work went, whoever reads: when the reader of stdout or stderr leaves (`| head`), work goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from bkrl import __version__
+from bkrl.cli import console
+from bkrl.cli.commands import cache, datasets, labels, potentials, reports, studies
+from bkrl.cli.commands.shown import LOOK, Json, show_result, show_run
+from bkrl.cli.options import Commands, Group, command, complaint
+from bkrl.core.config import VERBS, SweepConfig
+from bkrl.core.errors import BkrlError
+
+
+class _Commands(Group):
+    """Lets a command have two words: "label view" is one beside "label DATASET"."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if len(args) > 1 and f"{args[0]} {args[1]}" in self.commands:
+            args = [f"{args[0]} {args[1]}", *args[2:]]
+        return super().resolve_command(ctx, args)
+
+
+app = Commands(
+    cls=_Commands,
+    name="bkrl",
+    help="Turn a language model's background knowledge into faster reinforcement learning.\n\n"
+    "The way through: collect → label → train-rm → train-rs → evaluate → report. `bkrl reproduce` does it all.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_PIPELINE = "The pipeline, in order"
+# What is wrong with a place rather than with bkrl.
+_PLACE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+    errno.ELOOP,
+)  # fmt: skip
+
+
+def _stage(module: str) -> Callable[[Any, bool], None]:
+    def run(settings: Any, as_json: bool) -> None:
+        show_result(import_module(f"bkrl.stages.{module}").run(settings, console.reporter()), as_json)
+
+    return run
+
+
+def _reproduce(settings: Any, as_json: bool) -> None:
+    from bkrl.studies.reproduce import run
+
+    show_result(run(settings, console.reporter()), as_json)
+    if settings.dry_run:
+        studies.sweep(SweepConfig(settings.preset, settings.out, dry_run=True), as_json)
+
+
+for _verb, _config in VERBS.items():
+    _run = _reproduce if _verb == "reproduce" else _stage(_verb.replace("-", "_"))
+    app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
+
+
+@app.command(rich_help_panel=LOOK)
+def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json: Json = False) -> None:
+    """What a run is, where it came from and what it found."""
+    from bkrl.runs.record import Run
+
+    show_run(Run.open(run), as_json, origin=True)
+
+
+@app.command("list", rich_help_panel=LOOK)
+def list_(
+    what: Annotated[Literal["envs", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
+    as_json: Json = False,
+) -> None:
+    """The names that flags take: worlds, algorithms, language models, potentials."""
+    from bkrl.cli.catalogue import catalogue
+
+    tables = catalogue(what)
+    if as_json:
+        console.print_json([dict(zip(header, row, strict=True)) for _, header, rows in tables for row in rows])
+        return
+    for title, header, rows in tables:
+        console.print_table(title, header, rows)
+
+
+@app.command(rich_help_panel=LOOK)
+def prompt(
+    variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
+    env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
+    prompt: Annotated[str | None, typer.Option(help="bare, or a folder of your own, as with label")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print exactly what a language model would be sent."""
+    from bkrl.stages.label import example_prompt
+
+    text = example_prompt(variant, env, prompt)
+    if as_json:
+        console.print_json({"variant": variant, "env": env, "prompt": text})
+    else:
+        console.print_text(text)
+
+
+@app.command(rich_help_panel=LOOK)
+def doctor(as_json: Json = False) -> None:
+    """Check this installation: packages, worlds, sandbox, compiler cache, folders, keys (never shown)."""
+    from bkrl.cli.doctor import examine
+
+    findings = examine()
+    if as_json:
+        console.print_json([dict(zip(("check", "ok", "detail"), finding, strict=True)) for finding in findings])
+    else:
+        console.print_table("", ("check", "ok", "detail"), findings)
+    if not all(ok for _, ok, _ in findings):
+        raise typer.Exit(1)
+
+
+for _area in (datasets, labels, cache, potentials, studies, reports):
+    _area.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print_text(f"bkrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and stop", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    del version
+
+
+class _Terminated(KeyboardInterrupt):
+    seen = False
+
+
+def _on_sigterm(number: int, frame: Any) -> NoReturn:
+    del number, frame
+    _Terminated.seen = True
+    raise _Terminated
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with its exit code."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by >&-: nobody wants to know
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+    for stream in (sys.stdin, sys.stdout, sys.stderr):  # a terminal that has no Φ shows a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.exit(run_command())
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Run one command line; the exit code.
+
+    Errors become one sentence on stderr and, with `--json`, an object on stdout if nothing else was printed there.
+    """
+    console.answered()
+
+    def failed(text: str, code: int) -> int:
+        console.error(text)
+        if "--json" in (sys.argv[1:] if arguments is None else arguments) and not console.answered():
+            try:
+                console.print_json({"error": text, "exit_code": code})
+            except OSError:
+                console.forget_stdout()  # it is full; the sentence stands on stderr
+        return code
+
+    def interrupted() -> int:
+        text = "interrupted; nothing finished is lost, run the same command again to continue."
+        return failed(text, 143 if _Terminated.seen else 130)
+
+    try:
+        result = app(arguments, standalone_mode=False, prog_name="bkrl")
+        sys.stdout.flush()  # a reader that left is noticed here, not while the interpreter ends
+        if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command
+            return interrupted()
+        return result if isinstance(result, int) else 0
+    except BkrlError as problem:
+        return failed(str(problem), problem.exit_code)
+    except TyperException as problem:
+        text = complaint(problem)
+        return failed(text, problem.exit_code) if text else problem.exit_code
+    except typer.Exit as leaving:
+        return leaving.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return interrupted()
+    except (BrokenPipeError, SystemExit) as problem:
+        if not console.left(problem):
+            raise
+        console.forget_stdout()  # help, which Typer prints by itself: nothing was to be done but that
+        return 0
+    except (MemoryError, OverflowError) as problem:
+        why = str(problem) or "no memory is left"
+        return failed(f"This does not fit into memory ({why}); give smaller numbers, or take a larger machine.", 1)
+    except OSError as problem:
+        if problem.errno not in _PLACE:
+            raise
+        if problem.filename is None:  # every file says where it is; what has no name is stdout
+            console.error(f"The result cannot be printed ({problem.strerror}); run the same command again elsewhere.")
+            console.forget_stdout()
+            return 1
+        return failed(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.", 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Frozen dataclasses as command-line flags: parse → config → stage. Beside it only cli.py and commands/ know Typer."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+
+from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.flags import LENIENT, flags_of, option_name
+from bkrl.core.registry import did_you_mean
+from bkrl.stages.effects import BELONGS, in_vain
+
+MOST = 2**53
+"""Greatest whole number of a setting that counts something and names no limit of its own: more than any run can do."""
+_PANELS = {"ppo": "PPO", "hardware": "Hardware", "slurm": "With --executor slurm"}
+
+
+class _Help:
+    """Help in which nothing is cut on a terminal of 80 columns: the column of types, which took the place of names and
+    defaults, is left out, and the choices stand in the text.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for p in self.get_params(ctx):  # type: ignore[attr-defined]
+            if p.type_descriptor.is_choice:
+                p.help = f"{p.help} \\[{' | '.join(p.type_descriptor.choices)}]"
+            if p.param_type_name == "argument":
+                p.metavar = (p.metavar or p.name).upper()
+            p.display_type_rich = lambda ctx: ""
+            p.min = p.max = None  # refused with words of their own
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class Command(_Help, TyperCommand):
+    """A command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # not of stdout or stderr, which the console looks after; Typer would keep quiet
+            raise RunFailed(
+                "A process that this command works with has gone; run the same command again to continue."
+            ) from None
+
+
+class Group(_Help, TyperGroup):
+    """A command that has commands."""
+
+
+class Commands(typer.Typer):
+    """An app, or a part of one, whose commands have the help of `Command`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": Group, **settings})
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        """A command of it, as of any `typer.Typer`."""
+        return super().command(name, **{"cls": Command, **settings})
+
+
+def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., None]:
+    """A Typer command whose flags are the fields of `config`; it calls `run(config, as_json)`.
+
+    Nested dataclasses become panels of the help; positional flags become arguments; `Literal`s become choices.
+    """
+    flags = flags_of(config)
+    parameters = []
+    for path, kind, flag, default in flags:
+        if kind == tuple[Path, ...]:
+            kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
+        info: Any
+        help_text = flag.help.replace("[", r"\[")
+        if flag.positional:
+            info = typer.Argument(help=help_text, show_default=False, metavar=path[-1].upper())
+        else:
+            panel = _PANELS.get(path[0]) if len(path) > 1 else None
+            names = [option_name(path)]
+            if kind is bool and default is True:
+                names = [f"{names[0]}/--no-{names[0][2:]}"]
+            limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
+            if kind is int and flag.least is not None and flag.most is None and path[-1] != "seed":
+                limits["max"] = MOST
+            info = typer.Option(
+                *names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits
+            )
+        parameters.append(_parameter("__".join(path), Annotated[kind, info], default))
+    if config in BELONGS:
+        lenient = typer.Option(
+            LENIENT, help="leave alone what has no effect beside the other flags; else it is refused"
+        )
+        parameters.append(_parameter("lenient", Annotated[bool, lenient], False))
+    as_json = typer.Option("--json", help="print the result as JSON on stdout")
+    parameters.append(_parameter("as_json", Annotated[bool, as_json], False))
+    parameters.append(_parameter("context", typer.Context, inspect.Parameter.empty))
+
+    def call(context: typer.Context, **values: Any) -> None:
+        wants_json, lenient = values.pop("as_json"), values.pop("lenient", False)
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(f"{option_name(tuple(name.split('__')))} must be a finite number, not {value}.")
+        settings = _build(config, {tuple(name.split("__")): value for name, value in values.items()})
+        if not lenient:
+            sources = {name: context.get_parameter_source(name) for name in values}
+            _refuse_in_vain(settings, [name for name, one in sources.items() if one and one.name == "COMMANDLINE"])
+        run(settings, wants_json)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__doc__ = config.__doc__
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _refuse_in_vain(settings: Any, given: list[str]) -> None:
+    """UsageError for what was given and has no effect; all that belongs to the same is told at once."""
+    found = in_vain(settings, [name.split("__")[-1] for name in given])
+    if found:
+        belongs = found[0][1]
+        names = [option_name((name,)) for name, to in found if to == belongs]
+        verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
+        raise UsageError(
+            f"{' and '.join(names)} {verb} no effect here, only with {belongs}; leave {them} out, or pass {LENIENT}."
+        )
+
+
+_WORDS = (
+    (r"\s+", " "),
+    (r"Value error, ", ""),
+    (r"Input should be greater than or equal to (\S+)", r"it must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"it must be at most \1"),
+    (r"Input should be a valid integer.*", "it must be a whole number"),
+    (r"Input should be a valid number.*", "it must be a number"),
+    (r"No such option: (\S+) \(Possible options: (.*)\)", r"No such option: \1. Did you mean \2?"),
+)
+
+
+def complaint(problem: TyperException) -> str:
+    """What Typer has against a command line, as one sentence with the nearest name and the help that belongs to it."""
+    text = problem.format_message()
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    if _is_no_number(problem):
+        text = re.sub(r"it must be at (least|most) \S+", "it must be a finite number", text)
+    text = text.strip()
+    if not text:
+        return ""
+    text = text[0].upper() + text[1:] + ("" if text[-1] in ".?" else ".")
+    if choice := re.search(r"'([^']*)' is not one of (.*)\.$", text):
+        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
+    context = getattr(problem, "ctx", None)
+    return f"{text} Try {context.command_path if context is not None else 'bkrl'} --help."
+
+
+def _is_no_number(problem: TyperException) -> bool:
+    """Whether what was refused is infinite or no number: it has no place above or below a limit."""
+    refused: list[dict[str, Any]] = getattr(problem.__cause__, "errors", list)()
+    try:
+        return not all(math.isfinite(float(one["input"])) for one in refused)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _build(config: type, values: dict[tuple[str, ...], Any]) -> Any:
+    hints = typing.get_type_hints(config)
+    arguments: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        if dataclasses.is_dataclass(hints[f.name]):
+            inner = {path[1:]: value for path, value in values.items() if path[0] == f.name and len(path) > 1}
+            arguments[f.name] = _build(hints[f.name], inner)  # type: ignore[arg-type]
+        else:
+            value = values[(f.name,)]
+            arguments[f.name] = tuple(value) if isinstance(value, list) else value
+    return config(**arguments)

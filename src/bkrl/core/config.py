@@ -1,0 +1,425 @@
+"""Every setting of every verb: one frozen dataclass each. The command line, manifests and docs/cli.md come from here.
+
+A field's `Annotated[..., Flag("…")]` is its help; units and meaning stand in it. `out` and friends are paths; a
+path that is `None` gets the default written in its help. This module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag
+
+Seed = Annotated[int, Flag("seed of every random stream in this run", least=0)]
+Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew")]
+Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256)]
+Backend = Annotated[
+    Literal["native", "reference"],
+    Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
+]
+Track = Annotated[
+    Literal["none", "tensorboard", "wandb", "trackio"],
+    Flag("also send metrics.jsonl there (pip install 'bkrl[tensorboard]' and so on); keys from their usual places"),
+]
+Network = Annotated[
+    Literal["compact", "paper"], Flag("compact: made for these worlds; paper: the published convolutional network")
+]
+View = Annotated[
+    Literal["symbolic", "image"] | None,
+    Flag(
+        "what the network sees of Crafter: its symbols (compact only), or pictures of 64×64  "
+        "[default: symbolic; for paper: image]"
+    ),
+]
+
+NumSteps = Annotated[int, Flag("steps of each world in a rollout", least=1)]
+NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """Where and how a network computes, shared by collect and train-rs."""
+
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Flag("where the network computes; auto: a GPU, if any, for paper, else the CPU")
+    ] = "auto"
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"],
+        Flag("auto: bfloat16 for the paper network where the hardware multiplies it, otherwise float32"),
+    ] = "auto"
+    compile: Annotated[bool, Flag("translate the network with torch.compile (a minute at the start)")] = False
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
+
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
+    num_steps: NumSteps = 32
+    learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
+    gamma: Annotated[float, Flag("discount of the world's reward, and of shaping", least=0, most=1)] = 0.99
+    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.95
+    update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 4
+    num_minibatches: NumMinibatches = 2
+    clip_coef: Annotated[float, Flag("ε of the clipped objective", least=0, most=1)] = 0.2
+    ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.01
+    vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 0.5
+    max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 0.5
+    target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never", least=0)] = 0.0
+    anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
+
+    def __post_init__(self) -> None:
+        """UsageError when a rollout cannot be learnt from, before anything is written."""
+        if self.num_envs * self.num_steps < 2:
+            raise UsageError("One world × one step is nothing to compare with; raise --num-envs or --num-steps.")
+        if (self.num_envs * self.num_steps) % self.num_minibatches:
+            raise UsageError(
+                f"{self.num_envs} worlds × {self.num_steps} steps do not divide into {self.num_minibatches} "
+                "minibatches; change --num-envs, --num-steps or --num-minibatches."
+            )
+
+
+@dataclass(frozen=True)
+class ExplorerConfig(PPOConfig):
+    """PPO of an explorer, whose novelty is measured over long rollouts."""
+
+    num_steps: NumSteps = 128
+    num_minibatches: NumMinibatches = 8
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Record text-annotated experience with PPO + RND exploration."""
+
+    env: Annotated[str, Flag("world to explore; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-Pretraining-S20"
+    out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]")] = None
+    steps: Annotated[
+        int, Flag("environment steps to train the explorer for; the last rollout is played to its end", least=1)
+    ] = 500_000
+    checkpoints: Annotated[int, Flag("how often to record, evenly from step 0 to the end", least=1)] = 6
+    episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time", least=1)] = 40
+    ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0)] = 0.0
+    int_coef: Annotated[float, Flag("weight of the RND novelty reward", least=0)] = 1.0
+    int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1)] = 0.99
+    language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
+    seed: Seed = 1
+    network: Network = "compact"
+    view: View = None
+    backend: Backend = "native"
+    threads: Threads = 1
+    track: Track = "none"
+    fresh: Fresh = False
+    ppo: ExplorerConfig = field(default_factory=ExplorerConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("data") / f"{self.env}-s{self.seed}"
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """Ask a language model what it knows: reward code, preferences between segments, or goals."""
+
+    dataset: Annotated[Path, Flag("a collect run", positional=True)]
+    variant: Annotated[Literal["code", "pref", "goal"], Flag("what to ask for")] = "pref"
+    out: Annotated[Path | None, Flag("run directory  [default: logs/label-VARIANT-DATASET-sSEED]")] = None
+    llm: Annotated[
+        str,
+        Flag(
+            "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
+            "replay:RUN_OR_FILE; controls for pref: random, return"
+        ),
+    ] = "rules"
+    num: Annotated[
+        int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
+    ] = 0
+    length: Annotated[int, Flag("actions in a segment (pref, goal); 0: 5 or 3", least=0)] = 0
+    swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
+    votes: Annotated[int, Flag("answers asked for each question; code: independent conversations", least=1)] = 1
+    temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
+    effort: Annotated[
+        Literal["default", "none", "minimal", "low", "medium", "high"],
+        Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"),
+    ] = "default"
+    max_requests: Annotated[int, Flag("send at most this many requests in this run; 0: no limit", least=0)] = 0
+    max_cost: Annotated[float, Flag("spend at most so many US dollars in this run; 0: no limit", least=0)] = 0.0
+    prices: Annotated[Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md")] = (
+        None
+    )
+    tier: Annotated[
+        Literal["default", "flex"], Flag("flex: slower and cheaper, where the endpoint has it (openai:)")
+    ] = "default"
+    prompt: Annotated[
+        str | None,
+        Flag(
+            "other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md  "
+            "[default: the shipped ones]"
+        ),
+    ] = None
+    body: Annotated[
+        str | None, Flag("openai: fields added to every request (JSON object, or a file with one); they change answers")
+    ] = None
+    header: Annotated[
+        str | None,
+        Flag(
+            "openai: headers added to every request, NAME=VARIABLE, divided by commas; an environment variable holds "
+            "the secret value"
+        ),
+    ] = None
+    batch: Annotated[
+        Literal["off", "submit", "status", "collect"],
+        Flag("openai: at half price within a day, by the Batch API: submit, come back, collect (pref, goal)"),
+    ] = "off"
+    concurrency: Annotated[int, Flag("most requests in flight at once; adapts to what the server allows", least=1)] = 64
+    rpm: Annotated[float, Flag("most requests sent in a minute; 0: no limit", least=0)] = 0.0
+    tpm: Annotated[float, Flag("most tokens sent and awaited in a minute (estimated); 0: no limit", least=0)] = 0.0
+    shard: Annotated[
+        str | None,
+        Flag("i/n: ask only the i-th of n shares, so that n machines label one dataset; `bkrl label merge` joins them"),
+    ] = None
+    reparse: Annotated[
+        Path | None, Flag("read the answers of this label run again with today's parsers; its settings, no calls")
+    ] = None
+    dry_run: Annotated[bool, Flag("show tokens, price and three of the prompts; ask and write nothing")] = False
+    cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
+    seed: Seed = 1
+    fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        if self.out is None and self.reparse is not None:
+            return Path("logs") / f"{self.reparse.name}-reparsed"
+        part = "" if self.shard is None else f"-shard{self.shard.replace('/', 'of')}"
+        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}{part}"
+
+
+@dataclass(frozen=True)
+class TrainRmConfig:
+    """Turn labels into a potential Φ with a fixed scale."""
+
+    labels: Annotated[Path, Flag("a label run", positional=True)]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]")] = None
+    dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
+    encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH")] = "hash"
+    epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
+    ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
+    min_agreement: Annotated[
+        float,
+        Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
+    ] = 0.0
+    control: Annotated[
+        Literal["none", "shuffled", "random", "zero", "constant", "oracle", "oracle-state"],
+        Flag(
+            "make a control instead: permuted labels, a fixed random network, Φ = 0, advice that is the same in every "
+            "state (for --shaping advice), or one that knows --task, as far as its target is in sight or from the "
+            "world's full state"
+        ),
+    ] = "none"
+    task: Annotated[str, Flag("oracles: the task they know")] = ""
+    seed: Seed = 1
+    threads: Threads = 1
+    fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        control = "" if self.control == "none" else f"-{self.control}"
+        return self.out or Path("logs") / f"rm-{self.labels.name}{control}"
+
+
+ADVISED = ("advice", "pbrs+advice")
+"""The forms of shaping that take a potential's advice on actions."""
+
+
+@dataclass(frozen=True)
+class TrainRsConfig:
+    """Train a policy with PPO, its reward shaped by a potential."""
+
+    alg: Annotated[
+        Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal", "bk-own"],
+        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind; bk-own: one of your own"),
+    ] = "ppo"
+    potential: Annotated[Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one")] = None
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy")
+    ] = None
+    env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
+    out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
+    steps: Annotated[int, Flag("environment steps to train for; the last rollout is played to its end", least=1)] = (
+        1_000_000
+    )
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
+    shaping: Annotated[
+        Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
+        Flag(
+            "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
+            "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
+            "guarantee and its risk"
+        ),
+    ] = "pbrs"
+    shaping_coef: Annotated[
+        float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0)
+    ] = None
+    shaping_shift: Annotated[
+        float, Flag("added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0")
+    ] = 0.0
+    advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 6.0
+    shaping_until: Annotated[
+        int, Flag("advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0)
+    ] = 0
+    allow_empty_advice: Annotated[
+        bool, Flag("advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused")
+    ] = False
+    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
+    compat: Annotated[
+        str,
+        Flag(
+            "published defects to train with, to measure what they do: b1 to b10 and b30, as in b2,b3, or upstream for "
+            "all that concern the algorithm (docs/potentials.md); no guarantee holds then"
+        ),
+    ] = ""
+    eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained", least=1)] = 50_000
+    eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
+    eval_greedy: Annotated[bool, Flag("evaluate the greedy policy each time, too")] = False
+    checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained", least=1)] = (
+        200_000
+    )
+    seed: Seed = 1
+    network: Network = "compact"
+    view: View = None
+    backend: Backend = "native"
+    threads: Threads = 1
+    track: Track = "none"
+    fresh: Fresh = False
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        form = "" if self.shaping == "pbrs" else f"-{self.shaping}"
+        return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
+
+    @property
+    def decay_steps(self) -> int:
+        """The step at which the weight of advice, or of a decaying bonus, has fallen to 0."""
+        return self.shaping_until or self.steps
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Measure a frozen policy on seeded episodes."""
+
+    policy: Annotated[Path, Flag("a train-rs run", positional=True)]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]")] = None
+    env: Annotated[str | None, Flag("another world of the same family  [default: the one it was trained in]")] = None
+    episodes: Annotated[int, Flag("episodes in each mode", least=1)] = 100
+    mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
+    gifs: Annotated[int, Flag("episodes to record as GIFs", least=0)] = 2
+    seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these", least=0)] = 1_000_003
+    backend: Backend = "native"
+    threads: Threads = 1
+    fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs") / f"eval-{self.policy.name}"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Curves, tables, labels and provenance in one self-contained HTML file."""
+
+    runs: Annotated[
+        tuple[Path, ...], Flag("train-rs and evaluate runs, potential reports, or folders of them", positional=True)
+    ]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
+    title: Annotated[str, Flag("title of the page")] = "bkrl report"
+    name: Annotated[str, Flag("short name for files made from it, as a study's  [default: words of the title]")] = ""
+    threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8
+    fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs/report")
+
+
+@dataclass(frozen=True)
+class ReproduceConfig:
+    """The whole chain: collect → label → train-rm → train-rs → evaluate → report."""
+
+    preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: two minutes")] = "laptop"
+    out: Annotated[Path, Flag("folder for all runs and report.html")] = Path("logs/reproduce")
+    jobs: Annotated[int, Flag("training runs side by side; 0: one for each core", least=0)] = 0
+    dry_run: Annotated[bool, Flag("print what would be done")] = False
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """How jobs of a SLURM cluster are asked for; a study's [slurm] table may say the same, and more."""
+
+    partition: Annotated[str | None, Flag("partition  [default: the study's, or the cluster's]")] = None
+    time: Annotated[int | None, Flag("minutes of a job; it continues in another  [default: the study's, or 240]")] = (
+        None
+    )
+    mem: Annotated[float | None, Flag("GB of memory of a job  [default: the study's, or the cluster's]")] = None
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Do all cells of a study that are not done: side by side here, on a cluster, or as commands to run elsewhere."""
+
+    study: Annotated[str, Flag("a study file, or the name of a shipped one: laptop, smoke, ...", positional=True)]
+    out: Annotated[Path | None, Flag("folder for all runs  [default: logs/STUDY]")] = None
+    executor: Annotated[
+        Literal["local", "slurm", "print"],
+        Flag("local: worker processes here; slurm: jobs of a cluster; print: the commands on stdout"),
+    ] = "local"
+    jobs: Annotated[
+        int, Flag("cells at the same time, on a cluster of each array; 0: one for each core, there no limit", least=0)
+    ] = 0
+    only: Annotated[str, Flag("only cells of these names and what they need: 'babyai/bk-*,*/ppo-s1'")] = ""
+    retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
+    report: Annotated[bool, Flag("make the report when all is done")] = False
+    dry_run: Annotated[bool, Flag("list the cells and what has become of them; do nothing")] = False
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+
+    @property
+    def folder(self) -> Path:
+        """Where all runs live: `out`, or its default."""
+        return self.out or Path("logs") / Path(self.study).name.removesuffix(".toml")
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """Curves of runs that are under way, in the terminal; ends when all are complete."""
+
+    runs: Annotated[tuple[Path, ...], Flag("run directories, or folders with runs in them", positional=True)]
+    metric: Annotated[str, Flag("what to draw: success, return, or a key of metrics.jsonl such as ppo/entropy")] = (
+        "success"
+    )
+    every: Annotated[float, Flag("seconds between two looks", least=0.1)] = 2.0
+    once: Annotated[bool, Flag("print one frame and stop; what a pipe gets")] = False
+
+
+# The command line, docs/cli.md and study files all go through this table.
+VERBS: dict[str, type] = {
+    "collect": CollectConfig,
+    "label": LabelConfig,
+    "train-rm": TrainRmConfig,
+    "train-rs": TrainRsConfig,
+    "evaluate": EvaluateConfig,
+    "report": ReportConfig,
+    "reproduce": ReproduceConfig,
+}
+# Commands about many runs, with flags made in the same way.
+MANY: dict[str, type] = {"sweep": SweepConfig, "watch": WatchConfig}

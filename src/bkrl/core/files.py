@@ -1,0 +1,220 @@
+"""Files as bkrl writes them: whole or not at all (temporary file, fsync, rename), JSON and Parquet, with hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+from bkrl.core.documents import Mismatch, parse_json, typed
+from bkrl.core.errors import InputError, RunFailed, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CONTINUE = "what was written before is whole: make room and run the same command again."
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed, however its process ends; False: another process holds it.
+
+    A system or file system without locks lets everybody have it: nothing can be promised there.
+    """
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+    return True
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside the `with` block, no other process is inside one of the same file; waits for its turn.
+
+    A system or file system without locks, or a place that cannot be written, lets everybody in at once.
+    """
+    with ExitStack() as stack:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
+        yield
+
+
+def locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; who may only read it may ask, too. False where there is no file."""
+    try:
+        with path.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: a reader sees the old bytes or the new ones, also after a crash.
+
+    Raises:
+        RunFailed: the disk is full or the folder cannot be written; what was there stays.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    _atomically(path, lambda temporary: temporary.write_bytes(raw))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, as far as they are missing.
+
+    Raises:
+        UsageError: it cannot be made there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+        why = f" ({error.strerror})" if file is None else f": {file} is a file"
+        raise UsageError(f"{path} cannot be made{why}; choose another --out.") from None
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write one Parquet file atomically, zstd-compressed, with page checksums."""
+    import pyarrow.parquet as pq
+
+    # Level 9 writes a quarter less than level 1.
+    options = {"compression": "zstd", "compression_level": 9, "write_page_checksum": True}
+    _atomically(path, lambda temporary: pq.write_table(table, temporary, **options))
+
+
+def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """Read one Parquet file, verifying page checksums and, if given, that the columns are named as those of `schema`.
+
+    Raises:
+        InputError: the file is missing, damaged, or of another schema or a newer version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            # Batch by batch: a list of numbers takes eight times its size while it is unpacked.
+            table = pa.Table.from_batches(file.iter_batches(2**14), schema=file.schema_arrow)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; make it again with the command in its folder's config.json.") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is damaged ({reason}); restore it or make it again.") from None
+    if schema is not None:
+        wanted, found = _version(schema), _version(table.schema)
+        if not min(wanted, 1) <= found <= wanted:
+            raise InputError(f"{path} has schema version {found}, this bkrl reads 1 to {wanted}; make it again.")
+        if table.schema.names != schema.names:
+            raise InputError(f"{path} has other columns than this bkrl writes; make it again.")
+    return table
+
+
+def _version(schema: pa.Schema) -> int:
+    """The version a table's schema names; 0: none, -1: nonsense."""
+    said = (schema.metadata or {}).get(b"bkrl.schema_version", b"0")
+    return int(said) if said.isdigit() else -1
+
+
+def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
+    """A JSON document from a file, as the type that is needed (see `typed`).
+
+    Raises:
+        InputError: the file is missing, is not JSON, or is of another type.
+    """
+    try:
+        value = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; restore it or make its run again.") from None
+    except (Mismatch, OSError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}); restore it or make its run again.") from None
+    try:
+        return typed(kind, value)
+    except Mismatch as problem:
+        raise InputError(f"{path} is damaged: {problem}; restore it or make its run again.") from None
+
+
+def to_json(value: object) -> str:
+    """JSON as bkrl writes it: indented, stable, strict (no NaN), paths and dataclasses understood."""
+    return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document that says of itself whether it is whole; `check_checksum` asks it."""
+    return {**document, "crc": zlib.crc32(to_json(document).encode())}
+
+
+def check_checksum(document: Mapping[str, Any]) -> None:
+    """Mismatch when a document with a checksum was changed; those of earlier versions have none."""
+    rest = {key: value for key, value in document.items() if key != "crc"}
+    if "crc" in document and document != with_checksum(rest):
+        raise Mismatch("its checksum is of other values")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: dataclasses and mappings as dicts, paths as text, NaN and infinities as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, Path):
+        return value.as_posix()
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _atomically(path: Path, write: Any) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        raise RunFailed(
+            f"{path} cannot be written ({error.strerror}); make its folder writable, or choose another."
+        ) from None
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
+        raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free); {CONTINUE}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    with suppress(OSError):  # some file systems keep a folder's entries by themselves, and refuse to be asked
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,39 @@
+"""Transformers models by folder, or by name in the local cache of Hugging Face. Nothing is fetched here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bkrl.core.errors import InputError
+
+
+def is_place(spec: str) -> bool:
+    """Whether `spec` is a folder or can only be meant for one; everything else is a name."""
+    return Path(spec).is_dir() or spec.startswith((".", "/", "~"))
+
+
+def model_folder(spec: str) -> Path:
+    """Where the model `spec` lies on this machine. InputError, naming the command that fetches it, if nowhere."""
+    if Path(spec).is_dir():
+        return Path(spec)
+    if is_place(spec):
+        raise InputError(f"There is no model folder {spec}.")
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(spec, "config.json")
+    except HFValidationError:  # no name that a model can have
+        config = None
+    if not isinstance(config, str):
+        raise InputError(
+            f"There is no model folder {spec} and no model of that name on this machine; fetch it first with "
+            f"`hf download {spec}`, or name a folder."
+        )
+    return Path(config).parent
+
+
+def reason(error: Exception) -> str:
+    """Why a model could not be loaded, on one line."""
+    said = str(error).strip()
+    return said.splitlines()[0][:200] if said else type(error).__name__

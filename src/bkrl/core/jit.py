@@ -1,0 +1,234 @@
+"""How kernels are compiled: once, kept on disk, and with a word to the person who waits.
+
+Kernels are ordinary functions decorated with `kernel`, and with `helper` where only kernels call them. numba compiles a
+kernel when it is first called. What it makes is kept in a folder beside the source, in the user's cache, or, where
+neither can be written, in a temporary folder. A cache of sources that nobody has run for two weeks is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import event
+from numba.core.types.misc import unliteral
+
+from bkrl.core.files import alone
+from bkrl.core.reporter import Reporter
+
+F = TypeVar("F", bound=Callable[..., Any])
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+
+COMPILING = "Compiling kernels: this happens once on a machine and takes up to half a minute."
+
+KEPT_DAYS = 14
+"""Days without use after which a cache is removed: every change to a source file begins another one."""
+
+_CACHE = re.compile(r"kernels-[0-9a-f]{12}(\.[0-9a-f]+)?")
+
+
+def _candidates(source_folder: Path) -> Iterator[Path]:
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR)
+    yield source_folder / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bkrl"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    shared = Path(tempfile.gettempdir()) / f"bkrl-{user}"
+    if _private(shared):
+        yield shared
+
+
+def _private(folder: Path) -> bool:
+    """Whether a folder in a place open to all is ours alone: what is kept there is loaded as code."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return False
+    ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+@cache
+def _cache_folder(source_folder: Path) -> Path | None:
+    """Where the kernels of one source folder are kept; None where nothing can be written.
+
+    numba knows a function's own file only, so a kernel kept on disk would survive a change to a rule it calls in
+    another file. The name of the folder therefore holds a fingerprint of all sources beside the kernel.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(source_folder.glob("*.py")):
+        digest.update(source.read_bytes())
+    for base in _candidates(source_folder):
+        folder = base / f"kernels-{digest.hexdigest()[:12]}"
+        if _writable(folder):
+            with suppress(OSError):
+                os.utime(folder)  # used today: loading a kernel leaves no trace by itself
+            _remove_unused(base)
+            return folder
+    return None
+
+
+def _remove_unused(base: Path) -> None:
+    """Remove the caches in a folder that no process has opened for `KEPT_DAYS`.
+
+    Several processes may do so at once, and one may open a cache just then: it goes in one step, by a new name, and
+    numba, which finds its files gone, compiles and makes the folder again. What a kill leaves is old the next time.
+    """
+    before = time.time() - KEPT_DAYS * 86_400
+    with suppress(OSError):
+        for folder in [entry for entry in base.iterdir() if _CACHE.fullmatch(entry.name)]:
+            with suppress(OSError):
+                if folder.lstat().st_mtime < before:
+                    doomed = folder.with_suffix(f".{secrets.token_hex(4)}")
+                    shutil.rmtree(folder.rename(doomed), ignore_errors=True)
+
+
+def kernel(function: F) -> F:
+    """Compile a function to machine code at its first call; it runs without the GIL and is kept on disk."""
+    with _kept_in(_cache_folder(Path(function.__code__.co_filename).parent)) as folder:
+        compiled = numba.njit(function, cache=folder is not None, nogil=True)
+    if folder is not None:
+        _keep_one_at_a_time(compiled, folder)
+    return cast(F, compiled)
+
+
+@contextmanager
+def _kept_in(folder: Path | None) -> Iterator[Path | None]:
+    """numba keeps what is decorated inside the block in this folder."""
+    configured = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or "")
+    try:
+        yield folder
+    finally:
+        numba.config.CACHE_DIR = configured
+
+
+@contextmanager
+def kept_where_possible(package: str) -> Iterator[None]:
+    """Import inside the block what imports `package`, which keeps compiled functions of its own on disk.
+
+    numba cannot import such a package where neither its folder nor the user's cache can be written. It then keeps
+    them beside our kernels, or, where there is no folder at all, leaves them uncompiled.
+    """
+    found = find_spec(package)
+    source = Path(found.origin).parent if found and found.origin else Path(__file__).parent
+    if _writable(source / "__pycache__"):
+        yield
+        return
+    folder = _cache_folder(source)
+    disabled = numba.config.DISABLE_JIT
+    numba.config.DISABLE_JIT = disabled or folder is None
+    try:
+        with _kept_in(folder):
+            yield
+    finally:
+        numba.config.DISABLE_JIT = disabled
+
+
+def helper(function: F) -> F:
+    """A function that only kernels call: it is compiled with them, once for each set of types, and not kept by itself.
+
+    There is no code with which Python could call it, and division by zero is not looked for; both are much of what
+    compiling takes. A test calls `kernel(function.py_func)`.
+    """
+    compiled = numba.njit(function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    of_types = compiled.get_call_template
+
+    def of_plain_types(args: Any, kws: Any) -> Any:
+        return of_types(tuple(map(unliteral, args)), kws)
+
+    compiled.get_call_template = of_plain_types  # numba compiles a function once more for each constant it is given
+    return cast(F, compiled)
+
+
+def _keep_one_at_a_time(compiled: Any, folder: Path) -> None:
+    """Have processes add to a kernel's index one after the other.
+
+    numba reads the index, chooses the name of a file and writes both. Two processes that keep different signatures at
+    once would choose the same name, and from then on one signature would be answered with the code of the other.
+    """
+    file = compiled._cache._cache_file
+    save = file.save
+
+    def save_alone(key: Any, data: Any) -> None:
+        with alone(folder / ".lock"):
+            save(key, data)
+
+    file.save = save_alone
+
+
+def _to_stderr(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # there may be no stderr, or a closed one
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+class _Announcer(event.Listener):
+    """Speaks once, when a kernel is compiled because no folder holds it yet."""
+
+    def __init__(self) -> None:
+        self.say: Callable[[str], None] | None = _to_stderr
+
+    def on_start(self, event: Any) -> None:
+        function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
+        if self.say is not None and str(getattr(function, "__module__", "")).startswith(("bkrl.", "opensimplex.")):
+            say, self.say = self.say, None
+            say(COMPILING)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+_announcer = _Announcer()
+event.register("numba:compile", _announcer)
+
+
+@contextmanager
+def announce_compilation(say: Callable[[str], None]) -> Iterator[None]:
+    """Have `say` called with one sentence before the first kernel is compiled inside the `with` block, if any is.
+
+    Outside of such blocks the sentence goes to stderr. Whoever heard it does not hear it again.
+    """
+    before, _announcer.say = _announcer.say, say
+    try:
+        yield
+    finally:
+        said, _announcer.say = _announcer.say is None, before
+        if said and before is _to_stderr:
+            _announcer.say = None
+
+
+def announced(stage: Callable[[Config, Reporter], Result]) -> Callable[[Config, Reporter], Result]:
+    """A stage (config, reporter) whose reporter says so when the stage has to wait for the compiler."""
+
+    @wraps(stage)
+    def run(config: Config, reporter: Reporter) -> Result:
+        with announce_compilation(reporter.say):
+            return stage(config, reporter)
+
+    return run

@@ -1,0 +1,88 @@
+"""Names and what stands behind them, with a suggestion when a name is nearly right."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar, cast
+
+from bkrl.core.errors import UsageError
+
+T = TypeVar("T")
+PLUGINS = "BKRL_PLUGINS"
+"""Environment variable: modules, divided by commas, that register environments or potentials of their own."""
+GROUP = "bkrl"
+"""The group of entry points by which an installed package names such modules."""
+
+
+@cache
+def load_plugins() -> None:
+    """Import the modules that extend bkrl from outside, once in a process.
+
+    Raises:
+        UsageError: one of them cannot be imported.
+    """
+    named = [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
+    for name in dict.fromkeys([*named, *(entry.module for entry in entry_points(group=GROUP))]):
+        try:
+            import_module(name)
+        except (ImportError, SyntaxError) as error:
+            raise UsageError(
+                f"The plugin '{name}' cannot be imported ({error}); correct {PLUGINS}, or put its folder on PYTHONPATH."
+            ) from None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the nearest of `names`, of equal ones the first; an empty string when none is near."""
+    by_lower = {n.lower(): n for n in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=len(by_lower) or 1, cutoff=0.6)
+    if not near:
+        return ""
+    matcher = difflib.SequenceMatcher(b=name.lower())
+
+    def nearness(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.ratio()
+
+    best = max(map(nearness, near))
+    return f" Did you mean '{next(by_lower[n] for n in by_lower if n in near and nearness(n) == best)}'?"
+
+
+class Registry(Generic[T]):
+    """A name → object table. A target given as `"module:attribute"` is imported when it is first asked for."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._targets: dict[str, T | str] = {}
+        self._help: dict[str, str] = {}
+
+    def add(self, name: str, target: T | str, help: str = "") -> None:
+        """Register `name`; a name can be taken once."""
+        if name in self._targets:
+            raise ValueError(f"{self.kind} '{name}' is registered twice")
+        self._targets[name] = target
+        self._help[name] = help
+
+    def get(self, name: str) -> T:
+        """The object behind `name`; UsageError with the nearest name when there is none."""
+        if name not in self._targets:
+            known = ", ".join(self.names())
+            raise UsageError(f"There is no {self.kind} '{name}'.{did_you_mean(name, self._targets)} Known: {known}.")
+        target = self._targets[name]
+        if isinstance(target, str):
+            module, _, attribute = target.partition(":")
+            target = cast(T, getattr(import_module(module), attribute))
+            self._targets[name] = target
+        return target
+
+    def names(self) -> list[str]:
+        """All names, in the order of registration."""
+        return list(self._targets)
+
+    def help(self, name: str) -> str:
+        """The line of help given at registration."""
+        return self._help[name]

@@ -1,0 +1,427 @@
+"""Recorded experience: a run directory with `steps/part-*.parquet`, `episodes.parquet` and `info.json`.
+
+Many episodes stand in a part, an episode is never split, and nothing is ever rewritten: tables of labels point at
+steps with `Segment`s.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write, read_json, read_table, sha256, to_json, write_table
+from bkrl.core.flags import Flag
+from bkrl.data.schema import EPISODES, SCHEMA_VERSION, steps_schema
+from bkrl.data.windows import Windows, gather
+from bkrl.runs.record import Run
+
+# Observations compress well, captions too: this keeps a part's file far below 128 MB and its reading in memory.
+PART_BYTES = 64 * 2**20
+# What the table of episodes says of one and its steps do not.
+_KEPT = ("terminated", "truncated", "success", "seed", "checkpoint_step")
+# A dataset card: with it, `datasets.load_dataset` finds the tables in the folder, and the Hugging Face hub shows them.
+_CARD = """\
+---
+pretty_name: "{env_id}"
+language: {language}
+tags:
+- reinforcement-learning
+configs:
+- config_name: steps
+  data_files: steps/*.parquet
+  default: true
+- config_name: episodes
+  data_files: episodes.parquet
+---
+# {env_id}
+
+{episodes:,} episodes, recorded with bkrl; `info.json` describes the world. `steps` has one row a moment: an episode of
+T actions has T + 1, and the last of them has no action and no reward. `observation` is a uint8 array of shape
+{obs_shape}, row-major; `action` counts from 0: {actions}.
+
+```python
+from datasets import load_dataset
+
+steps = load_dataset(FOLDER, split="train").with_format("numpy")  # FOLDER: where this file lies
+observations = steps["observation"][:].astype("uint8").reshape(-1, {shape})
+episodes = load_dataset(FOLDER, "episodes", split="train")
+```
+"""
+
+
+class Segment(NamedTuple):
+    """`length` consecutive actions of one episode, and so `length` + 1 observations, from step `start` on."""
+
+    episode_id: int
+    start: int
+    length: int
+
+
+class DatasetWriter:
+    """Writes episodes into a run directory as they end; call `close()` and then `run.finish(writer.outputs)`.
+
+    Parts of a recording that was cut short there are removed.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        env_id: str,
+        obs_shape: Sequence[int],
+        action_names: Sequence[str],
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._run = run
+        self._shape = tuple(obs_shape)
+        self._info = {
+            **(info or {}),
+            "schema_version": SCHEMA_VERSION,
+            "env_id": env_id,
+            "obs_shape": list(obs_shape),
+            "action_names": list(action_names),
+        }
+        self._schema = steps_schema(self._shape)
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        self._bytes = 0
+        self._part = 0
+        self._rows_in_part = 0
+        self._episodes: dict[str, list[Any]] = {name: [] for name in EPISODES.names}
+        self.outputs: list[str] = []
+        shutil.rmtree(run.file("steps"), ignore_errors=True)
+        run.file("steps").mkdir(exist_ok=True)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes written so far."""
+        return len(self._episodes["episode_id"])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """(E,) a column of the table of episodes, as it is written."""
+        return cast(
+            "NDArray[Any]", pa.array(self._episodes[name], EPISODES.field(name).type).to_numpy(zero_copy_only=False)
+        )
+
+    def add_episode(
+        self,
+        observations: NDArray[np.uint8],
+        actions: NDArray[np.integer],
+        rewards: NDArray[np.floating],
+        captions: Sequence[str],
+        *,
+        mission: str,
+        terminated: bool,
+        truncated: bool,
+        success: bool,
+        seed: int,
+        checkpoint_step: int,
+    ) -> None:
+        """Append an episode of T actions.
+
+        Args:
+            observations: (T+1, *obs_shape) uint8, the true final one included.
+            actions: (T,); rewards: (T,); captions: T+1 strings.
+            seed: what the world was seeded with (it may have drawn several episodes since).
+            checkpoint_step: environment steps the recorded policy had been trained for.
+        """
+        length = len(actions)
+        if length == 0:
+            raise ValueError("an episode has at least one action")
+        if observations.shape != (length + 1, *self._shape) or observations.dtype != np.uint8:
+            raise ValueError(f"observations must be uint8 of shape {(length + 1, *self._shape)}")
+        if len(rewards) != length or len(captions) != length + 1:
+            raise ValueError("rewards need one entry an action, captions one an observation")
+        episode_id, rows = self.num_episodes, length + 1
+        raw = np.ascontiguousarray(observations).reshape(rows, -1)
+        last = np.arange(rows) == length
+        columns = self._columns
+        columns["episode_id"].append(np.full(rows, episode_id, np.int64))
+        columns["step"].append(np.arange(rows, dtype=np.int32))
+        columns["observation"].append(raw)
+        columns["caption"].extend(captions)
+        columns["mission"].extend([mission] * rows)
+        columns["action"].append(np.append(actions, -1).astype(np.int32))
+        columns["reward"].append(np.append(rewards, 0).astype(np.float32))
+        columns["terminated"].append(last & terminated)
+        columns["truncated"].append(last & truncated)
+        described = (episode_id, seed, length, float(np.sum(rewards, dtype=np.float64)), success, terminated, truncated)
+        row = (*described, checkpoint_step, self._part, self._rows_in_part)
+        for name, value in zip(EPISODES.names, row, strict=True):
+            self._episodes[name].append(value)
+        self._rows_in_part += rows
+        self._bytes += raw.nbytes + sum(map(len, captions))
+        if self._bytes >= PART_BYTES:
+            self._write_part()
+
+    def close(self) -> None:
+        """Write what is buffered, the table of episodes and the description."""
+        if self._rows_in_part:
+            self._write_part()
+        write_table(self._run.file("episodes.parquet"), pa.table(self._episodes, schema=EPISODES))
+        atomic_write(self._run.file("info.json"), to_json(self._info))
+        atomic_write(self._run.file("README.md"), self._card())
+        self.outputs += ["episodes.parquet", "info.json", "README.md"]
+
+    def _card(self) -> str:
+        return _CARD.format(
+            **self._info | {"language": self._info.get("language", "en")},
+            episodes=self.num_episodes,
+            actions=", ".join(self._info["action_names"]),
+            shape=", ".join(map(str, self._shape)),
+        )
+
+    def _write_part(self) -> None:
+        columns = self._columns
+        action = np.concatenate(columns["action"])
+        is_last = action < 0
+        raw = pa.array(np.concatenate(columns["observation"]).reshape(-1))
+        arrays: dict[str, pa.Array] = {
+            "episode_id": pa.array(np.concatenate(columns["episode_id"])),
+            "step": pa.array(np.concatenate(columns["step"])),
+            "observation": pa.FixedSizeListArray.from_arrays(raw, type=self._schema.field("observation").type),
+            "caption": _dictionary(columns["caption"]),
+            "mission": _dictionary(columns["mission"]),
+            "action": pa.array(action, mask=is_last),
+            "reward": pa.array(np.concatenate(columns["reward"]), mask=is_last),
+            "terminated": pa.array(np.concatenate(columns["terminated"])),
+            "truncated": pa.array(np.concatenate(columns["truncated"])),
+        }
+        name = _part_name(self._part)
+        write_table(self._run.file(name), pa.table(list(arrays.values()), schema=self._schema))
+        self.outputs.append(name)
+        self._columns = {column: [] for column in self._schema.names}
+        self._bytes = self._rows_in_part = 0
+        self._part += 1
+
+
+class Info(TypedDict):
+    """info.json, as far as readers rely on it."""
+
+    schema_version: int
+    env_id: str
+    obs_shape: list[Annotated[int, Flag("", least=1)]]
+    action_names: list[str]
+    family: NotRequired[str]
+    rules: NotRequired[str]
+
+
+class Dataset:
+    """A complete, verified dataset, read into arrays over its R rows when they are first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.path: Path = run.path
+        self.info: Info = read_json(run.file("info.json"), Info)
+        version = self.info["schema_version"]
+        if version not in range(1, SCHEMA_VERSION + 1):
+            raise InputError(
+                f"{self.path} has schema version {version}, this bkrl reads 1 to {SCHEMA_VERSION}; update bkrl, or "
+                "collect it again."
+            )
+        self.env_id: str = self.info["env_id"]
+        self.obs_shape: tuple[int, ...] = tuple(self.info["obs_shape"])
+        self.action_names: tuple[str, ...] = tuple(self.info["action_names"])
+        self.episodes = read_table(run.file("episodes.parquet"), EPISODES)
+        if self.episodes.num_rows == 0:
+            raise InputError(f"{self.path} holds no episodes; collect with more --episodes-per-checkpoint.")
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """Open a collect run, verifying the manifest, every hash and the schema version; InputError otherwise."""
+        return cls(Run.open(Path(path), "collect"))
+
+    @property
+    def manifest_sha256(self) -> str:
+        """What identifies this dataset in other runs' manifests."""
+        return sha256(self.path / "manifest.json")
+
+    @property
+    def language(self) -> str:
+        """The language of the captions, "en" or "fr"."""
+        return str(self.run.config["config"].get("language", "en"))
+
+    @property
+    def num_episodes(self) -> int:
+        """E."""
+        return int(self.episodes.num_rows)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """(E,) actions in each episode."""
+        return self._episode_column("length").astype(np.int64)
+
+    @property
+    def num_steps(self) -> int:
+        """Actions in all episodes."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def first_row(self) -> NDArray[np.int64]:
+        """(E,) the row of each episode's first observation."""
+        return np.concatenate([[0], np.cumsum(self.lengths + 1)[:-1]])
+
+    @cached_property
+    def returns(self) -> NDArray[np.float32]:
+        """(E,) sum of the world's rewards."""
+        return self._episode_column("episode_return")
+
+    @cached_property
+    def success(self) -> NDArray[np.bool_]:
+        """(E,) whether the episode ended in success."""
+        return self._episode_column("success")
+
+    @cached_property
+    def terminated(self) -> NDArray[np.bool_]:
+        """(E,) whether the world ended the episode (and not the time limit)."""
+        return self._episode_column("terminated")
+
+    @cached_property
+    def checkpoint_step(self) -> NDArray[np.int64]:
+        """(E,) environment steps the recorded policy had been trained for."""
+        return self._episode_column("checkpoint_step")
+
+    @cached_property
+    def missions(self) -> list[str]:
+        """(E,) the mission of each episode."""
+        return cast("list[str]", self._steps.column("mission").take(pa.array(self.first_row)).to_pylist())
+
+    @cached_property
+    def observations(self) -> NDArray[np.uint8]:
+        """(R, *obs_shape) uint8."""
+        return _observations(self._steps, self.obs_shape)
+
+    @cached_property
+    def actions(self) -> NDArray[np.int64]:
+        """(R,) the action taken at each row, -1 on an episode's last row."""
+        return _actions(self._steps)
+
+    @cached_property
+    def rewards(self) -> NDArray[np.float32]:
+        """(R,) the reward of that action, 0 on an episode's last row."""
+        return _rewards(self._steps)
+
+    @cached_property
+    def ages(self) -> NDArray[np.int32]:
+        """(R,) actions taken before each row in its episode."""
+        return self._steps.column("step").to_numpy().astype(np.int32)
+
+    @cached_property
+    def episode_of_row(self) -> NDArray[np.int64]:
+        """(R,) the episode of each row."""
+        return self._steps.column("episode_id").to_numpy()
+
+    @cached_property
+    def caption_ids(self) -> NDArray[np.int32]:
+        """(R,) index into `caption_texts`."""
+        return self._captions[0]
+
+    @cached_property
+    def caption_texts(self) -> list[str]:
+        """The distinct captions."""
+        return self._captions[1]
+
+    def caption(self, row: int) -> str:
+        """The caption of one row."""
+        return self.caption_texts[self.caption_ids[row]]
+
+    def rows(self, segment: Segment) -> NDArray[np.int64]:
+        """(length + 1,) rows of a segment; InputError when the dataset has no such steps."""
+        episode, start, length = segment
+        if not 0 <= episode < self.num_episodes or start < 0 or start + length > self.lengths[episode]:
+            raise InputError(f"{self.path} has no segment {tuple(segment)}; the labels belong to another dataset.")
+        return np.arange(start, start + length + 1) + self.first_row[episode]
+
+    def windows(self, rows: NDArray[np.int64], horizon: int) -> Windows:
+        """The windows of H = `horizon` past actions that end at `rows`, (B,)."""
+        return gather(self.observations, self.actions, self.ages, np.asarray(rows, np.int64), horizon)
+
+    def recorded(self, chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        """Yield episodes as `DatasetWriter.add_episode` takes them; no more than one part is in memory at a time.
+
+        Args:
+            chosen: (K,) numbers of episodes, ascending.
+        """
+        parts = self._episode_column("part")[chosen]
+        for part in np.unique(parts):
+            table = read_table(self.run.file(_part_name(part)), steps_schema(self.obs_shape)).unify_dictionaries()
+            observations, actions, rewards = _observations(table, self.obs_shape), _actions(table), _rewards(table)
+            captions, missions = _texts(table, "caption"), _texts(table, "mission")
+            for episode in self.episodes.take(pa.array(chosen[parts == part])).to_pylist():
+                rows = slice(episode["row_start"], episode["row_start"] + episode["length"] + 1)
+                yield {
+                    "observations": observations[rows],
+                    "actions": actions[rows][:-1],
+                    "rewards": rewards[rows][:-1],
+                    "captions": [captions[1][number] for number in captions[0][rows]],
+                    "mission": missions[1][missions[0][rows.start]],
+                    **{name: episode[name] for name in _KEPT},
+                }
+
+    @cached_property
+    def _steps(self) -> pa.Table:
+        names = sorted(name for name in self.run.manifest["outputs"] if name.startswith("steps/"))
+        schema = steps_schema(self.obs_shape)
+        table = pa.concat_tables([read_table(self.run.file(name), schema) for name in names]).unify_dictionaries()
+        expected = int((self.lengths + 1).sum())
+        if table.num_rows != expected:
+            raise InputError(
+                f"{self.path} has {table.num_rows} step rows, its episodes need {expected}; collect again."
+            )
+        return table
+
+    @cached_property
+    def _captions(self) -> tuple[NDArray[np.int32], list[str]]:
+        return _texts(self._steps, "caption")
+
+    def _episode_column(self, name: str) -> NDArray[Any]:
+        return self.episodes.column(name).to_numpy()
+
+
+def _part_name(number: int) -> str:
+    return f"steps/part-{number:05d}.parquet"
+
+
+def _observations(table: pa.Table, shape: Sequence[int]) -> NDArray[np.uint8]:
+    """(R, *shape) uint8 of a table of steps."""
+    column, width = table.column("observation"), prod(shape)
+    if pa.types.is_fixed_size_binary(column.type):  # schema version 1
+        flat = [
+            np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+            for chunk in column.chunks
+        ]
+    else:
+        flat = [chunk.flatten().to_numpy() for chunk in column.chunks]
+    return np.concatenate(flat).reshape(-1, *shape)
+
+
+def _actions(table: pa.Table) -> NDArray[np.int64]:
+    """(R,), -1 on an episode's last row."""
+    return table.column("action").fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _rewards(table: pa.Table) -> NDArray[np.float32]:
+    """(R,), 0 on an episode's last row."""
+    return table.column("reward").fill_null(0.0).to_numpy().astype(np.float32)
+
+
+def _texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
+    """(R,) numbers of the texts in a column, and the distinct texts."""
+    column = table.column(name).combine_chunks()
+    array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    return array.indices.to_numpy().astype(np.int32), array.dictionary.to_pylist()
+
+
+def _dictionary(texts: list[str]) -> pa.Array:
+    """A dictionary array with int32 indices, entries in order of first appearance."""
+    places: dict[str, int] = {}
+    indices = [places.setdefault(text, len(places)) for text in texts]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(places), pa.string()))

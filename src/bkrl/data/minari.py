@@ -1,0 +1,248 @@
+"""Datasets to and from Minari, a format and library for recorded experience (needs the `minari` extra)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import make_folder
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.data.derive import explored, write
+from bkrl.envs import captioner, world
+from bkrl.runs.record import Run
+
+PREFIX = "minari:"
+_ID = re.compile(r"([-\w]{2,}/)*[-\w]+-v\d+")
+_ROOT = "MINARI_DATASETS_PATH"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an imported dataset was asked to be: of which world, in which language, from which Minari dataset."""
+
+    env: str
+    language: str
+    source: str
+
+
+def to_minari(path: Path, out: Path) -> dict[str, Any]:
+    """Write a dataset as the Minari dataset folder `out`; its id is where it lies below Minari's root.
+
+    A folder elsewhere has its own name as id, and the folder around it is the root. Captions and missions are in
+    `infos`, one a moment; success, the seed and the recording point are in the metadata of each episode. Nothing is
+    left behind when it fails.
+
+    Raises:
+        InputError: the dataset is missing or damaged.
+        UsageError: Minari is not installed, or `out` exists, cannot be made or has a name that Minari does not take.
+    """
+    minari = _minari()
+    from gymnasium import spaces
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    data = Dataset.open(path)
+    if out.exists():
+        raise UsageError(f"{out} exists; name a new folder with --out.")
+    out = out.absolute()  # Minari joins a relative root twice
+    dataset_id = _id_of(out)
+    everything = np.arange(data.num_episodes)
+    buffers, metadata = [], []
+    for number, episode in enumerate(data.recorded(everything)):
+        length = len(episode["actions"])
+        last = np.arange(length) == length - 1
+        buffers.append(
+            EpisodeBuffer(
+                id=number,
+                seed=episode["seed"],
+                observations=list(episode["observations"]),
+                actions=list(episode["actions"]),
+                rewards=[float(reward) for reward in episode["rewards"]],
+                terminations=list(last & episode["terminated"]),
+                truncations=list(last & episode["truncated"]),
+                infos={"caption": episode["captions"], "mission": [episode["mission"]] * (length + 1)},
+            )
+        )
+        metadata.append({name: episode[name] for name in ("success", "checkpoint_step")})
+    make_folder(out.parent)
+    try:
+        folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.")
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made ({error.strerror}); choose another --out.") from None
+    with folder as scratch, _root(scratch), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="minari")  # it asks for an environment to evaluate in
+        made = minari.create_dataset_from_buffers(
+            dataset_id=dataset_id,
+            buffer=buffers,
+            observation_space=spaces.Box(0, 255, data.obs_shape, np.uint8),
+            action_space=spaces.Discrete(len(data.action_names)),
+            algorithm_name="PPO + RND",
+            description=f"{data.env_id}, collected with bkrl",
+            author="bkrl",
+            author_email="none",
+            code_permalink="none",
+            data_format="arrow",
+            jpeg_encoding=False,
+            requirements=["bkrl"],
+        )
+        made.storage.update_episode_metadata(metadata, everything)
+        known = {"info": data.info, "language": data.language, "facts": explored([data.run.facts])}
+        made.storage.update_metadata({"bkrl": known, **_env_spec(data.env_id)})
+        shutil.move(Path(scratch) / dataset_id, out)
+    return {"id": dataset_id, "episodes": data.num_episodes, "steps": data.num_steps, "format": "Minari"}
+
+
+def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run:
+    """Make a dataset of a Minari dataset in a run at `out`.
+
+    Args:
+        source: `minari:` and the id of a dataset below Minari's root, or its folder.
+        out: the run directory.
+
+    What bkrl did not export lacks captions, which are made from the observations; success, which an episode has that
+    terminates with a reward; and what is known of its explorer.
+
+    Raises:
+        InputError: there is no such dataset, it is damaged, or of a kind that bkrl cannot hold.
+        UsageError: Minari is not installed, its world is not known, or `out` holds another run.
+    """
+    minari = _minari()
+    name = source.removeprefix(PREFIX)
+    if name == source or not name:
+        raise UsageError(f"'{source}' is nothing to import; name a Minari dataset as {PREFIX}ID.")
+    from minari.storage import get_dataset_path
+
+    folder = Path(name) if (Path(name) / "data").is_dir() else get_dataset_path(name)
+    if not (folder / "data" / "metadata.json").is_file():
+        raise InputError(f"There is no Minari dataset at {folder}; `minari list local` shows those on this machine.")
+    with _explained(source):
+        theirs = minari.MinariDataset(folder / "data")
+        ours = theirs.storage.metadata.get("bkrl", {})
+        info, language = ours.get("info") or _info(theirs, source), ours.get("language", "en")
+        dataset_id = theirs.spec.dataset_id
+    config = Imported(info["env_id"], language, dataset_id)
+    run = Run.create(out, stage="collect", config=config, inputs={"minari": folder / "data" / "metadata.json"})
+    with _explained(source):
+        return write(
+            run,
+            info,
+            _episodes(theirs, info["env_id"], language),
+            len(theirs),
+            reporter or Reporter(),
+            {"imported": f"{PREFIX}{dataset_id}"},
+            ours.get("facts", {}),
+        )
+
+
+def _episodes(theirs: Any, env_id: str, language: str) -> Iterator[dict[str, Any]]:
+    """The episodes of a Minari dataset as `DatasetWriter.add_episode` takes them."""
+    metadata = theirs.storage.get_episode_metadata(theirs.episode_indices)
+    for episode, known in zip(theirs.iterate_episodes(), metadata, strict=True):
+        seen = episode.observations if isinstance(episode.observations, dict) else {"image": episode.observations}
+        captions = episode.infos.get("caption")
+        missions = episode.infos.get("mission", seen.get("mission", [""]))
+        terminated = bool(episode.terminations[-1])
+        yield {
+            "observations": seen["image"],
+            "actions": episode.actions,
+            "rewards": episode.rewards,
+            "captions": captioner(env_id, language)(seen["image"]) if captions is None else [str(c) for c in captions],
+            "mission": str(missions[0]),
+            "terminated": terminated,
+            "truncated": bool(episode.truncations[-1]) or not terminated,
+            "success": known.get("success", terminated and bool(episode.rewards[-1] > 0)),
+            "seed": known["seed"] if isinstance(known.get("seed"), int) else -1,
+            "checkpoint_step": known.get("checkpoint_step", 0),
+        }
+
+
+def _info(theirs: Any, source: str) -> dict[str, Any]:
+    """What `info.json` says of a dataset that bkrl did not export; InputError when it is none of a world of ours."""
+    from gymnasium import spaces
+
+    spec, seen = theirs.env_spec, theirs.observation_space
+    if spec is None:
+        raise InputError(f"{source} does not say which environment it is of, so bkrl cannot tell its world.")
+    facts = world(spec.kwargs.get("env_id", spec.id))
+    view = seen.spaces.get("image") if isinstance(seen, spaces.Dict) else seen
+    fits = isinstance(view, spaces.Box) and (view.shape, view.dtype) == (facts.obs_shape, np.uint8)
+    if not fits or theirs.action_space != spaces.Discrete(len(facts.action_names)):
+        raise InputError(
+            f"{source} holds observations {view} and actions {theirs.action_space}, {facts.env_id} has uint8 "
+            f"{facts.obs_shape} and {len(facts.action_names)} actions; import one that was recorded without wrappers."
+        )
+    return {
+        "family": facts.family,
+        "rules": facts.rules,
+        "language": "en",
+        "env_id": facts.env_id,
+        "obs_shape": list(facts.obs_shape),
+        "action_names": list(facts.action_names),
+    }
+
+
+def _env_spec(env_id: str) -> dict[str, str]:
+    """What Gymnasium makes a world from, as Minari keeps it; nothing where bkrl does not know the world (any more)."""
+    import gymnasium
+
+    try:
+        return {"env_spec": gymnasium.spec(f"bkrl/{env_id}").to_json()}
+    except gymnasium.error.Error:
+        return {}
+
+
+def _id_of(out: Path) -> str:
+    """The id that Minari demands of a dataset in this folder; UsageError when it takes none like it."""
+    root = Path(os.environ.get(_ROOT, Path.home() / ".minari" / "datasets")).absolute()
+    dataset_id = out.relative_to(root).as_posix() if out.is_relative_to(root) else out.name
+    if not _ID.fullmatch(dataset_id):
+        raise UsageError(
+            f"Minari takes names of letters, digits, - and _ that end in a version, and not '{dataset_id}'; use for "
+            f"example --out {out.with_name(re.sub(r'[^-_a-zA-Z0-9]', '-', out.name) + '-v0')}."
+        )
+    return dataset_id
+
+
+@contextmanager
+def _root(folder: str) -> Iterator[None]:
+    """Let Minari keep its datasets in a folder, inside the `with` block."""
+    before = os.environ.get(_ROOT)
+    os.environ[_ROOT] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ROOT]
+        else:
+            os.environ[_ROOT] = before
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Say in a sentence what Minari and its formats say in many ways of a dataset that they cannot read."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"{source} cannot be read: {error}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{source} cannot be read ({why}); download or export it again.") from None
+
+
+def _minari() -> Any:
+    try:
+        import minari
+    except ImportError:
+        raise UsageError("Minari is not installed; run `pip install 'bkrl[minari]'`.") from None
+    return minari

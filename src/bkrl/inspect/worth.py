@@ -1,0 +1,242 @@
+"""How well a potential orders states by what they are truly worth, before anything is trained with it.
+
+Two truths are computed, not learnt: the exact optimal value on small levels (`optimal`), with every action and every
+rearrangement of objects, and the length of the shortest way to success on the paper's levels, objects left where they
+are. Each is compared by Spearman's rank correlation
+
+* over all states, each as the first moment of an episode (a potential that needs a history has none there),
+* over moments of play, with their histories,
+
+for each task apart, and, because a potential is not told the task, with the mean value over the tasks of a layout.
+
+Where Φ is constant it ranks nothing: there is no correlation then, and the mean over tasks counts 0, what tied states
+drawn in any order would have on average; leaving the task out would flatter. A potential that is constant on every task
+has no mean.
+
+No function of the view alone can reach 1 where states that look the same are worth different things. The `ceiling` is
+what the mean rank of each view reaches: the best that a potential without memory, *told* the task, could do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.seeds import generator
+from bkrl.core.spacing import end_to_end
+from bkrl.data.repeats import distinct_rows
+from bkrl.envs import toy
+from bkrl.envs.babyai.constants import FORWARD, LEFT, PICKUP, RIGHT
+from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.state import GO_TO, PICK_UP
+from bkrl.inspect.optimal import Explorer, Moment, States, alone, assign, distances, objects_of, optimal_values, walk
+from bkrl.potentials.protocol import Potential
+from bkrl.stats.ranks import rank_correlation, ranks
+
+SMALL: Final = "BabyAI-GoToLocalS5N2-v0"
+SHARED: Final = "BabyAI-Text-GoToLocal-RedBall-S20"
+PAPER: Final = tuple(name for name, level in LEVELS.items() if level.room_size == 20 and "Pretraining" not in name)
+GAMMA: Final = 0.99
+_PLAYED: Final = 4  # episodes of play in each layout
+_KEPT: Final = 500  # states of a layout and task, at most, evenly spaced
+_RESAMPLES: Final = 200
+
+NOT_COMPUTED: Final = {
+    "crafter": "not computed for Crafter: its worlds are too large to be solved and it has no single goal to measure a "
+    "distance to",
+}
+
+
+@dataclass
+class _Pool:
+    """What was measured of one task, layout by layout: Φ, the truth and the view's number."""
+
+    phi: list[NDArray[np.float32]] = field(default_factory=list)
+    truth: list[NDArray[np.float64]] = field(default_factory=list)
+    views: list[NDArray[np.uint8]] = field(default_factory=list)
+    played_phi: list[NDArray[np.float32]] = field(default_factory=list)
+    played_truth: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, potential: Potential, views: NDArray[np.uint8], truth: NDArray[np.float64]) -> None:
+        kept = end_to_end(len(views), _KEPT)
+        self.phi.append(potential(alone(views[kept], potential.horizon)))
+        self.truth.append(truth[kept])
+        self.views.append(views[kept])
+
+    def figures(self, task: str) -> dict[str, Any]:
+        """One row of a table; every correlation with a 95 % interval over layouts."""
+        shown: dict[str, Any] = {"task": task, "layouts": len(self.truth), "states": sum(map(len, self.truth))}
+        shown["states_rho"] = _correlation(self.phi, self.truth)
+        shown["play_rho"] = _correlation(self.played_phi, self.played_truth) if self.played_phi else None
+        shown["ceiling"] = ceiling(np.concatenate(self.views), np.concatenate(self.truth))
+        return shown
+
+
+def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) -> dict[str, Any]:
+    """Everything this module knows about a potential, as plain values.
+
+    Keys: small, paper: {truth, where, tasks [{task, layouts, states, states_rho, play_rho, ceiling}], mean_states_rho,
+    mean_play_rho, constant_states, constant_play, any_task}; either is None where `note` says why. `constant_…` names
+    the tasks in which Φ is constant.
+
+    Args:
+        potential: its horizon and units must be those of the family.
+        family: "babyai", "toy" or another, for which nothing is computed.
+        layouts: drawn of each level, by the seeds `seed`, `seed` + 1, …
+        seed: of layouts and play.
+    """
+    if family == "toy":
+        return {"small": _toys(potential), "paper": None, "note": "the toy worlds are tables, solved exactly"}
+    if family != "babyai":
+        return {"small": None, "paper": None, "note": NOT_COMPUTED.get(family, f"not computed for {family}")}
+    return {"small": _small(potential, layouts, seed), "paper": _paper(potential, layouts, seed), "note": ""}
+
+
+def _small(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
+    """Going to and picking up each object of small rooms, every action allowed."""
+    explorer = Explorer(SMALL)
+    pools: dict[str, _Pool] = {}
+    together = _Pool()
+    for number in range(seed, seed + layouts):
+        moment = explorer.draw(number)
+        found: list[tuple[States, NDArray[np.float64]]] = []
+        for task in (GO_TO, PICK_UP):
+            for kind, color in objects_of(moment):
+                states = explorer.explore(assign(moment, task, kind, color))
+                if states is None:
+                    continue
+                values = optimal_values(states, GAMMA)
+                rng = generator(seed, "worth", SMALL, number, task, kind, color)
+                _measure(
+                    pools.setdefault("go to" if task == GO_TO else "pick up", _Pool()), potential, states, values, rng
+                )
+                found.append((states, values))
+        _measure_together(together, potential, found)
+    return _table("exact optimal value, every action", f"{SMALL}, rooms of 5×5 with two objects", pools, together)
+
+
+def _paper(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
+    """The shortest way to success in the paper's rooms of 20×20, objects left where they are."""
+    pools: dict[str, _Pool] = {}
+    together = _Pool()
+    for env_id in PAPER:
+        explorer = Explorer(env_id)
+        actions = [LEFT, RIGHT, FORWARD] + ([PICKUP] if LEVELS[env_id].task == "pick up" else [])
+        pool = pools.setdefault(env_id.removeprefix("BabyAI-Text-"), _Pool())
+        for number in range(seed, seed + layouts):
+            moment = explorer.draw(number)
+            states = explorer.explore(moment, actions, still=True)
+            if states is not None:
+                _measure(pool, potential, states, -distances(states), generator(seed, "worth", env_id, number))
+            if env_id == SHARED:
+                _measure_together(together, potential, _each_object(explorer, moment))
+    truth = "minus the fewest actions to success, objects left where they are"
+    return _table(truth, "the published BabyAI-Text levels, rooms of 20×20", pools, together)
+
+
+def _each_object(explorer: Explorer, moment: Moment) -> list[tuple[States, NDArray[np.float64]]]:
+    """Going to each object of one layout."""
+    found = []
+    for kind, color in objects_of(moment):
+        states = explorer.explore(assign(moment, GO_TO, kind, color), [LEFT, RIGHT, FORWARD], still=True)
+        if states is not None:
+            found.append((states, optimal_values(states, GAMMA)))
+    return found
+
+
+def _measure(
+    pool: _Pool, potential: Potential, states: States, truth: NDArray[np.float64], rng: np.random.Generator
+) -> None:
+    pool.add(potential, states.observations, truth)
+    met, windows = walk(states, potential.horizon, _PLAYED, rng)
+    pool.played_phi.append(potential(windows))
+    pool.played_truth.append(truth[met])
+
+
+def _measure_together(pool: _Pool, potential: Potential, found: Sequence[tuple[States, NDArray[np.float64]]]) -> None:
+    """The mean value over tasks of each scene that every task knows; a scene that solves a task is worth 1 for it."""
+    if not found:
+        return
+    worth = [
+        dict.fromkeys(states.arrivals, 1.0) | dict(zip(states.things, values.tolist(), strict=True))
+        for states, values in found
+    ]
+    shown = {thing: view for states, _ in found for thing, view in zip(states.things, states.observations, strict=True)}
+    scenes = sorted(thing for thing in shown if all(thing in one for one in worth))
+    if len(scenes) > 1:
+        mean = np.array([np.mean([one[thing] for one in worth]) for thing in scenes])
+        pool.add(potential, np.stack([shown[thing] for thing in scenes]), mean)
+
+
+def _toys(potential: Potential) -> dict[str, Any] | None:
+    """The toy worlds whose actions the potential was made for; their one table is one layout."""
+    wanted = getattr(getattr(potential, "artefact", None), "action_names", None)
+    pools: dict[str, _Pool] = {}
+    for facts in toy.worlds():
+        if wanted is not None and facts.action_names != tuple(wanted):
+            continue
+        table = toy.table(facts.env_id)
+        acted = np.flatnonzero((table.next_state != np.arange(table.num_states)[:, None]).any(1))
+        if len(acted) < 2:
+            continue
+        values = toy.optimal_values(table, GAMMA).max(1)[acted]
+        pools[facts.env_id] = _Pool()
+        pools[facts.env_id].add(potential, acted.astype(np.uint8)[:, None], values)
+    return _table("exact optimal value", "the toy worlds", pools, _Pool()) if pools else None
+
+
+def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> dict[str, Any]:
+    tasks = [pool.figures(task) for task, pool in pools.items() if pool.truth]
+    return {
+        "truth": truth,
+        "where": where,
+        "tasks": tasks,
+        "mean_states_rho": _mean(row["states_rho"] for row in tasks),
+        "mean_play_rho": _mean(row["play_rho"] for row in tasks),
+        "constant_states": [row["task"] for row in tasks if row["states_rho"]["constant"]],
+        "constant_play": [row["task"] for row in tasks if row["play_rho"] is not None and row["play_rho"]["constant"]],
+        "any_task": together.figures("mean value over the tasks of a layout") if together.truth else None,
+    }
+
+
+def _mean(figures: Iterable[dict[str, Any] | None]) -> float | None:
+    there = [figure for figure in figures if figure is not None]
+    known = [figure["rho"] for figure in there if figure["rho"] is not None]
+    flat = sum(figure["constant"] for figure in there)
+    return float(np.sum(known) / (len(known) + flat)) if known else None
+
+
+def _correlation(phi: Sequence[NDArray[np.float32]], truth: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
+    """{rho, low, high, constant}: all layouts together, with a percentile bootstrap over layouts; None where there is
+    nothing to rank, or Φ ranks nothing of it (`constant`).
+    """
+    all_phi, all_truth = np.concatenate(phi), np.concatenate(truth)
+    unknown = {"rho": None, "low": None, "high": None, "constant": False}
+    if np.ptp(all_truth) == 0:
+        return unknown
+    if np.ptp(all_phi) == 0:
+        return {**unknown, "constant": True}
+    rho = rank_correlation(all_phi, all_truth)
+    if len(phi) < 3:
+        return {**unknown, "rho": rho}
+    rng = np.random.Generator(np.random.PCG64(0))
+    drawn = []
+    for _ in range(_RESAMPLES):
+        picked = rng.integers(0, len(phi), len(phi))
+        drawn.append(
+            rank_correlation(np.concatenate([phi[i] for i in picked]), np.concatenate([truth[i] for i in picked]))
+        )
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return {"rho": rho, "low": float(low), "high": float(high), "constant": False}
+
+
+def ceiling(views: NDArray[np.uint8], truth: NDArray[np.float64]) -> float:
+    """Rank correlation with the truth of each view's mean rank."""
+    ranked = ranks(truth)
+    _, inverse = distinct_rows(views)
+    means = np.bincount(inverse, ranked) / np.bincount(inverse)
+    return rank_correlation(means[inverse], truth)

@@ -1,0 +1,93 @@
+"""Where a network computes and in which precision: the processor or a GPU, float32 or bfloat16, compiled or not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from bkrl.core.config import HardwareConfig
+from bkrl.core.errors import RunFailed, UsageError
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How the networks of one run are computed.
+
+    Attributes:
+        device: where weights and rollout storage lie.
+        precision: `fp32`, or `bf16`: layers compute in bfloat16, weights, optimiser and losses stay float32.
+        compile: whether `torch.compile` translates the network.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "fp32"
+    compile: bool = False
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Where a compiled network runs; it is compiled at its first calls, so what that needs is missed only there.
+
+        Raises:
+            RunFailed: torch has no compiler that works, or cannot load what it keeps of an earlier run.
+        """
+        if not self.compile:
+            yield
+            return
+        from torch._dynamo.exc import TorchDynamoException  # loaded anyway, for seconds, by whoever compiles
+        from torch._inductor.codecache import cache_dir
+        from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+        try:
+            yield
+        except (TorchDynamoException, CppCompileError, InvalidCxxCompiler) as error:
+            cause = getattr(error, "inner_exception", error)
+            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".:")
+            mend = f"Remove {cache_dir()}, where a run that was killed may have left half a file"
+            if isinstance(cause, InvalidCxxCompiler):
+                mend = "Install g++"
+            raise RunFailed(
+                f"--compile: {reason}. {mend}, and run the same command again; or leave --compile out."
+            ) from None
+
+
+CPU = Hardware()
+
+
+def choose(config: HardwareConfig, network: str) -> Hardware:
+    """Settings as a user writes them, made definite on this machine.
+
+    Args:
+        config: `auto` as a device is a GPU if there is one and the network is large, otherwise the processor; as a
+            precision it is bfloat16 for a large network where the hardware multiplies it, otherwise float32.
+        network: its name; `compact` is too small to gain from a GPU or from bfloat16.
+
+    Raises:
+        UsageError: there is no such device here, or no compiler.
+    """
+    large = network == "paper"
+    device, precision = config.device, config.precision
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")
+    chosen = "cuda" if device == "cuda" or (device == "auto" and large and torch.cuda.is_available()) else "cpu"
+    if precision == "auto":
+        precision = "bf16" if large and multiplies_bf16(chosen) else "fp32"
+    if config.compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        raise UsageError("--compile needs a C++ compiler and finds none here; install g++, or leave --compile out.")
+    return Hardware(torch.device(chosen), precision, config.compile)
+
+
+def multiplies_bf16(device: str) -> bool:
+    """Whether the hardware has instructions for bfloat16 products; without them they are slower than float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Absent in some versions of torch and on other processors: then the answer is no.
+    tests = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return any(test() for test in tests if test is not None)

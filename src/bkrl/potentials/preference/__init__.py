@@ -1,0 +1,157 @@
+"""Preference potentials: networks trained on which of two segments is better, read as Φ of a history.
+
+What is stored is one network, or an ensemble whose scores are averaged, and one temperature that makes the difference
+of two scores the logit of "A is better" (`preference_fit` trains and calibrates them).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from bkrl.agents.networks import fitted
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write
+from bkrl.core.flags import Flag
+from bkrl.data.distinct import NumberedWindows
+from bkrl.data.repeats import distinct_rows
+from bkrl.potentials.preference.net import NetConfig, PreferenceNet
+from bkrl.potentials.protocol import Artefact
+
+WEIGHTS = "model.safetensors"
+_CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in
+
+
+class PreferenceRaw:
+    """The calibrated score of windows: the mean over the networks, divided by the temperature.
+
+    Evaluated in fixed-size padded chunks without gradients.
+    """
+
+    def __init__(self, *nets: PreferenceNet, temperature: float = 1.0) -> None:
+        self.nets = [net.eval().requires_grad_(False) for net in nets]
+        self.temperature = temperature
+        self.config = nets[0].config
+        self.horizon = self.config.horizon
+
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        members = self.members(windows)
+        return members[0] if len(members) == 1 else members.mean(axis=0)
+
+    def members(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        """(K, B) the score of each network apart."""
+        with _one_thread():
+            return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads share a sum out in another way, and Φ would have other last digits than when it was measured."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@torch.no_grad()
+def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]:
+    """(B,) scores of one network: what is distinct is worked out once."""
+    index = windows.index
+    first, kind = distinct_rows(net.alike(windows.views))
+    embedded = _in_chunks(net.embed, torch.from_numpy(windows.views[first]))
+    present = _in_chunks(net.present, embedded)
+    past, rows = torch.empty(0, present.shape[1]), kind[index[:, -1:]]
+    if net.config.horizon:
+        # a transition as one number, which is found again faster than three
+        steps = (windows.actions * len(windows.views) + index[:, :-1]) * len(windows.views) + index[:, 1:]
+        once, inverse = distinct_rows(steps.ravel())
+        before, action, after = (part.ravel()[once] for part in (index[:, :-1], windows.actions, index[:, 1:]))
+        arrays = (kind[before], action, kind[after], before != after)
+        past = _in_chunks(partial(net.transitions, embedded), *map(torch.from_numpy, arrays))
+        rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
+    places = net.places()
+    scores = _in_chunks(
+        lambda part, valid: net.score(net.gather(past, present, part, places), valid),
+        torch.from_numpy(rows),
+        torch.from_numpy(windows.valid.astype(np.float32)),  # a mask of numbers is quicker to multiply by
+    )
+    return scores.numpy().astype(np.float64)
+
+
+def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+    """`function` over rows in chunks of exactly _CHUNK, the last one filled up with copies of its first row."""
+    count = len(arrays[0])
+    results = []
+    for start in range(0, count, _CHUNK):
+        parts = [array[start : start + _CHUNK] for array in arrays]
+        missing = _CHUNK - len(parts[0])
+        if missing:
+            parts = [torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in parts]
+        result = function(*parts)
+        results.append(result[: _CHUNK - missing] if missing else result)
+    return torch.cat(results)
+
+
+class _Settings(TypedDict):
+    """What `save_net` returns."""
+
+    net: NetConfig
+    ensemble: NotRequired[int]
+    temperature: NotRequired[Annotated[float, Flag("", least=1e-9)]]
+
+
+def save_net(raw: PreferenceRaw, folder: Path) -> dict[str, Any]:
+    """Write the weights; the settings the artefact must hold to build the network again."""
+    tensors = {
+        _name(member, key): tensor.contiguous()
+        for member, net in enumerate(raw.nets)
+        for key, tensor in net.state_dict().items()
+    }
+    atomic_write(folder / WEIGHTS, save(tensors))
+    return {"net": raw.config.to_json(), "ensemble": len(raw.nets), "temperature": raw.temperature}
+
+
+def load(artefact: Artefact) -> PreferenceRaw:
+    """The networks of a "preference" artefact; InputError when its weights do not fit."""
+    path = artefact.part(WEIGHTS)
+    settings: _Settings = artefact.read_settings(_Settings)
+    config = settings["net"]
+    if (config.obs_shape, config.num_actions, config.horizon) != (
+        artefact.obs_shape,
+        len(artefact.action_names),
+        artefact.horizon,
+    ):
+        raise InputError(f"{artefact.folder} holds a network for other windows than its own; run train-rm again.")
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged ({error}); run train-rm again.") from None
+    members: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        member = _MEMBER.fullmatch(name)
+        members.setdefault(int(member[1]) if member else 0, {})[member[2] if member else name] = tensor
+    if sorted(members) != list(range(settings.get("ensemble", 1))):
+        raise InputError(f"{path} holds the weights of {len(members)} networks; run train-rm again.")
+    nets = [fitted(lambda: PreferenceNet(config), members[number], str(path)) for number in sorted(members)]
+    return PreferenceRaw(*nets, temperature=settings.get("temperature", 1.0))
+
+
+_MEMBER = re.compile(r"member(\d{1,4})\.(.*)")
+
+
+def _name(member: int, key: str) -> str:
+    """The first network's weights have their own names, as they have where there is only one."""
+    return f"member{member}.{key}" if member else key

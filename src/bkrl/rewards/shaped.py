@@ -1,0 +1,153 @@
+"""The shaped reward as a reward stream for PPO: the world's reward plus exact potential-based shaping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.data.windows import Rollout, Windows
+from bkrl.potentials.protocol import Potential, Scaled
+from bkrl.rewards.shaping import shaping_rewards
+
+
+class PotentialOfRollout:
+    """Φ + shift of every window of one rollout after another.
+
+    Args:
+        potential: Φ, of any horizon.
+        shift: added to Φ.
+        terminal: whether final windows of terminated episodes are evaluated too. Shaping takes 0 for them, whatever Φ
+            says, so reward streams leave them out, and their values are 0 here.
+    """
+
+    def __init__(self, potential: Potential, shift: float = 0.0, *, terminal: bool = True) -> None:
+        self.potential = potential
+        self.shift = np.float32(shift)
+        self.terminal = terminal
+        self.horizon = potential.horizon
+        self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
+
+    def __call__(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Φ at rows 0..T, (T+1, N), and of the final windows, (K,), one batch for the potential.
+
+        Row 0 is the row the last rollout bootstrapped from: its Φ is kept, once the windows are seen to be the same.
+        """
+        steps, envs = rollout.rewards.shape
+        kept = self._kept(rollout)
+        first = 0 if kept is None else 1
+        wanted = np.ones(len(rollout.final_index), bool)
+        if not self.terminal:
+            wanted = ~rollout.terminated.ravel()[rollout.final_index]
+        values = self._evaluate(rollout if wanted.all() else _with_finals(rollout, wanted), first) + self.shift
+        rows = (steps + 1 - first) * envs
+        phi = np.empty((steps + 1, envs), np.float32)
+        if kept is not None:
+            phi[0] = kept
+        phi[first:] = values[:rows].reshape(-1, envs)
+        self._bootstrap = (rollout.windows(self.horizon, steps, steps), phi[-1].copy())
+        final = np.zeros(len(wanted), np.float32)
+        final[wanted] = values[rows:]
+        return phi, final
+
+    def _evaluate(self, rollout: Rollout, first: int) -> NDArray[np.float32]:
+        """Φ at rows `first`..T and of the final windows, in one batch."""
+        if isinstance(self.potential, Scaled):
+            return self.potential.of_rollout(rollout, first)
+        parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
+        return np.concatenate([_of(self.potential, part) for part in parts if len(part)])
+
+    def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
+        if self._bootstrap is None or rollout.distances is not None:  # windows do not tell states apart
+            return None
+        then, values = self._bootstrap
+        now = rollout.windows(self.horizon, 0, 0)
+        same = (
+            then.observations.shape == now.observations.shape
+            and np.array_equal(then.observations, now.observations)
+            and np.array_equal(then.actions, now.actions)
+            and np.array_equal(then.valid, now.valid)
+        )
+        return values if same else None
+
+
+def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
+    """The rollout with some of its final observations, (K,) which."""
+    distances = rollout.final_distances
+    return replace(
+        rollout,
+        final_index=rollout.final_index[wanted],
+        final_observations=rollout.final_observations[wanted],
+        final_distances=None if distances is None else distances[wanted],
+    )
+
+
+def _of(potential: Potential, windows: Windows) -> NDArray[np.float32]:
+    """Φ of somebody's own potential, once it is seen to be one finite number for each window."""
+    values = np.asarray(potential(windows), np.float32)
+    name = type(potential).__name__
+    if values.shape != (len(windows),):
+        raise ValueError(f"{name} gave {values.shape} for {len(windows)} windows; return one number for each, (B,)")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} gave values that are not finite; a potential is a finite number everywhere")
+    return values
+
+
+def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:
+    """Mean and spread of Φ, and of what was paid for it, in a rollout."""
+    return {
+        "shaping/phi_mean": float(phi.mean()),
+        "shaping/phi_std": float(phi.std()),
+        "shaping/reward_mean": float(paid.mean()),
+        "shaping/reward_std": float(paid.std()),
+        "shaping/reward_max_abs": float(np.abs(paid).max()),
+    }
+
+
+class ShapedReward:
+    """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)).
+
+    One stream and not two: the shaped reward has one value function, which learns V(s) - Φ(h).
+
+    Args:
+        potential: Φ, of any horizon.
+        gamma: the discount PPO learns with; shaping keeps optimal policies only with the same one.
+        reward_scale: factor of the world's reward.
+        shaping_coef: factor of Φ (a scaled potential is a potential, so optimal policies stay).
+        shift: added to Φ of all but terminal states (a shifted potential is one, too, but not as quick to learn with).
+        coef: weight of this stream's advantages among PPO's streams.
+    """
+
+    name = "shaped"
+    episodic = True
+
+    def __init__(
+        self,
+        potential: Potential,
+        gamma: float,
+        *,
+        reward_scale: float = 1.0,
+        shaping_coef: float = 1.0,
+        shift: float = 0.0,
+        coef: float = 1.0,
+    ) -> None:
+        self.potential = potential
+        self.values = PotentialOfRollout(potential, shift, terminal=False)
+        self.gamma = gamma
+        self.reward_scale = reward_scale
+        self.shaping_coef = shaping_coef
+        self.coef = coef
+        self.horizon = potential.horizon
+        self._metrics: dict[str, float] = {}
+
+    def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
+        """(T, N) float32."""
+        phi, phi_final = self.values(rollout)
+        shaping = shaping_rewards(rollout, self.shaping_coef * phi, self.shaping_coef * phi_final, self.gamma)
+        self._metrics = shaping_metrics(phi, shaping)
+        return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
+
+    def metrics(self) -> dict[str, float]:
+        """Mean and spread of Φ and of F in the last rollout."""
+        return dict(self._metrics)

@@ -1,0 +1,325 @@
+"""The published code's defects, each behind a switch of its own, so that what each one does can be measured.
+
+Nothing here is right, and nothing here is used unless `bkrl train-rs --compat` asks for it.  With all of its switches
+on, a rollout is paid as the published loop pays it (its potential is that of the run, on bkrl's fixed scale):
+
+    line  = [carried row, Φ(h_0), …, Φ(h_{T-1})]         the carried row is the last rollout's last, divided already
+    σ²    = running variance of f_j = γ f_{j-1} + line_j, over all rollouts and worlds, f never reset
+    F_t   = γ line_{t+1} / σ - line_t / σ                 added to the reward of a_t, whatever ended in between
+
+`PublishedShaping` is this arithmetic, `PublishedReward` the reward stream around it; the functions between them change
+what Φ sees.  docs/potentials.md says what every switch reproduces, and where it has to deviate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
+from bkrl.data.distinct import NumberedWindows, number_rollout
+from bkrl.data.windows import Rollout
+from bkrl.potentials.code import CodeRaw
+from bkrl.potentials.goal import GoalRaw
+from bkrl.potentials.protocol import Potential, Scale, Scaled
+from bkrl.rewards.shaped import shaping_metrics
+
+ALL = "upstream"
+DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
+HARD_THRESHOLD = 0.85
+_ANY = ("code", "pref", "goal")
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One published defect.
+
+    Attributes:
+        says: what goes wrong, one clause.
+        variants: the kinds of potential it concerns; "" stands for algorithms without one.
+        families: the worlds it concerns, () for all.
+    """
+
+    says: str
+    variants: tuple[str, ...] = _ANY
+    families: tuple[str, ...] = ()
+
+
+DEFECTS: Mapping[str, Defect] = {
+    "b1": Defect("programs see observations divided by 10, 5 and 3", ("code",), ("babyai",)),
+    "b2": Defect("shaping is paid one step late"),
+    "b3": Defect("shaping runs on from one episode into the next, and the potential of an end is never 0"),
+    "b4": Defect("the preference potential does not see the current observation", ("pref",)),
+    "b5": Defect("the last world's clock counts for all worlds", ("pref",)),
+    "b6": Defect("the row carried between rollouts is divided by the running spread once more than the others"),
+    "b7": Defect("Φ is divided by the running spread of its own discounted sum"),
+    "b8": Defect("an episode's first windows are filled with its first observation and the action about to be taken"),
+    "b9": Defect("the critic sees the current observation alone, Φ a history (so it is without --compat, too)"),
+    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", *_ANY)),
+    "b30": Defect(f"Φ of goals jumps at a fixed similarity of {HARD_THRESHOLD}", ("goal",)),
+}
+
+
+def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
+    """The defects that `--compat` names, "upstream" being all that concern this algorithm and world.
+
+    Args:
+        compat: names joined by commas, or nothing.
+        variant: "code", "pref" or "goal"; None for an algorithm without a potential.
+        family: of the world.
+
+    Raises:
+        UsageError: a name that is unknown, or a defect that this algorithm or world cannot have.
+    """
+    here = {
+        name
+        for name, defect in DEFECTS.items()
+        if (variant or "") in defect.variants and (not defect.families or family in defect.families)
+    }
+    chosen: set[str] = set()
+    for name in filter(None, (part.strip().lower() for part in compat.split(","))):
+        if name == ALL:
+            chosen |= here
+        elif name not in DEFECTS:
+            known = (ALL, *DEFECTS)
+            raise UsageError(f"--compat knows no '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
+        elif name not in here:
+            kinds = " or ".join(f"bk-{kind}" if kind else "ppo" for kind in DEFECTS[name].variants)
+            where = f" in {' or '.join(DEFECTS[name].families)} worlds" if DEFECTS[name].families else ""
+            raise UsageError(
+                f"{name} ({DEFECTS[name].says}) concerns {kinds}{where}; leave it out of --compat, or write "
+                f"{ALL} for all that concern this run."
+            )
+        else:
+            chosen.add(name)
+    return frozenset(chosen)
+
+
+def named(defects: frozenset[str]) -> list[str]:
+    """The defects in the order of their numbers."""
+    return [name for name in DEFECTS if name in defects]
+
+
+def guarantee(defects: frozenset[str]) -> str:
+    """What manifest and report say of such a run."""
+    return f"none: published defects {', '.join(named(defects))}"
+
+
+# ------------------------------------------------------------------------------------------------- what Φ is made of
+
+
+def spoilt(potential: Scaled, defects: frozenset[str]) -> Scaled:
+    """The potential with the defects that are its own (b1, b30); the same object when there are none."""
+    raw = potential.raw
+    if "b1" in defects and isinstance(raw, CodeRaw):
+        divided = CodeRaw(raw.source, raw.obs_shape, raw.horizon, raw.limits, raw.where, divisors=DIVISORS)
+        return Scaled(divided, potential.artefact)
+    if "b30" in defects and isinstance(raw, GoalRaw):
+        # values are 0 or in (0.85, 1]; one less, so that the best states have Φ = 0 as everywhere
+        return Scaled(HardThreshold(raw), replace(potential.artefact, scale=Scale(0.0, 1.0)))
+    return potential
+
+
+class HardThreshold:
+    """b30: the similarity itself where it is above 0.85, else 0; neither graded nor calibrated."""
+
+    def __init__(self, raw: GoalRaw) -> None:
+        self.raw = raw
+        self.horizon = raw.horizon
+
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        similarity = self.raw.similarity(windows)
+        return np.where(similarity > HARD_THRESHOLD, similarity, 0.0)
+
+
+# --------------------------------------------------------------------------------------------------------- what Φ sees
+
+
+def blind(windows: NumberedWindows) -> NumberedWindows:
+    """b4: the current observation is replaced by the one before, or by nothing where there is none."""
+    views, empty = np.concatenate([windows.views, np.zeros_like(windows.views[:1])]), len(windows.views)
+    index = windows.index.copy()
+    index[:, -1] = np.where(windows.valid[:, -2], index[:, -2], empty) if index.shape[1] > 1 else empty
+    return NumberedWindows(views, index, windows.actions, windows.valid)
+
+
+def one_clock(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
+    """b5: which rows of a window count as this episode's is read off the last world, for all worlds.
+
+    `windows` are those of `number_rollout`: rows 0..T of every world, then the final ones.
+    """
+    rows, worlds = (rollout.num_steps + 1) * rollout.num_envs, rollout.num_envs
+    length = windows.valid.shape[1]
+    valid = windows.valid.copy()
+    by_row = valid[:rows].reshape(-1, worlds, length)
+    by_row[:] = by_row[:, -1:]
+    clock = rollout.ages[rollout.final_index // worlds, -1] + 1
+    valid[rows:] = clock[:, None] >= np.arange(length)[::-1]
+    return NumberedWindows(windows.views, windows.index, windows.actions, valid)
+
+
+def filled(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
+    """b8: rows before the episode's start show its first observation and first action, and count as real.
+
+    At the first observation that action is yet to be taken; in the last row of a rollout nobody knows it, and 0 stands
+    for it (the late shaping of b2, with which the published code does this, never looks there).
+    """
+    horizon = windows.actions.shape[1]
+    if horizon == 0:
+        return windows
+    here = np.arange(len(windows))
+    first = windows.valid.argmax(axis=1)
+    coming = np.zeros(len(windows), np.int64)
+    coming[: rollout.num_steps * rollout.num_envs] = rollout.actions[rollout.horizon :].ravel()
+    action = np.where(first < horizon, windows.actions[here, np.minimum(first, horizon - 1)], coming)
+    index = np.where(windows.valid, windows.index, windows.index[here, first][:, None])
+    actions = np.where(windows.valid[:, :-1], windows.actions, action[:, None])
+    return NumberedWindows(windows.views, index, actions, np.ones_like(windows.valid))
+
+
+# --------------------------------------------------------------------------------------------------- what Φ is paid as
+
+
+class PublishedShaping:
+    """F of consecutive rollouts with b2, b3, b6, b7 and b10 as chosen; with none of them, exact shaping.
+
+    A call takes the place of `shaping_rewards`.  It has state (the carried row, the filter, the running variance), so
+    rollouts must come in order.
+
+    Without b2 the row carried between rollouts is Φ of the observation the last one ended with, which is also this
+    one's first; with b2 it is Φ of the observation before that.
+    """
+
+    def __init__(self, defects: frozenset[str]) -> None:
+        self.defects = defects
+        self.carried = np.zeros(0)  # (N,) the last row of the last rollout's line, before any division
+        self.filter = np.zeros(0)  # (N,) discounted sum of all rows so far
+        self.moments = np.array([0.0, 1.0, 1e-4])  # mean, variance and weight, as running statistics usually begin
+
+    def __call__(
+        self, rollout: Rollout, phi: NDArray[np.floating], phi_final: NDArray[np.floating], gamma: float
+    ) -> NDArray[np.float32]:
+        """(T, N) float32; arguments as in `shaping_rewards`."""
+        late, through = "b2" in self.defects, "b3" in self.defects
+        begun, spread = len(self.carried) > 0, self.spread
+        rows, ends = phi.astype(np.float64), phi_final.astype(np.float64)
+        if not begun:
+            self.carried, self.filter = np.zeros_like(rows[0]), np.zeros_like(rows[0])
+        line = np.concatenate([self.carried[None], rows[:-1]]) if late else rows
+        self.carried = line[-1].copy()
+        if "b6" in self.defects:
+            line[0] = line[0] / spread if begun else 0.0
+        if {"b6", "b7"} & self.defects:
+            self._measure(line, gamma)
+        if "b7" in self.defects:
+            line, ends = line / self.spread, ends / self.spread
+        before, after = line[:-1].copy(), line[1:].copy()
+        if late and not through:
+            before[rollout.ages[:-1] == 0] = 0.0
+        elif not through:
+            over = rollout.terminated | rollout.truncated if "b10" in self.defects else rollout.terminated
+            after.reshape(-1)[rollout.final_index] = np.where(over.ravel()[rollout.final_index], 0.0, ends)
+        return (gamma * after - before).astype(np.float32)
+
+    @property
+    def spread(self) -> float:
+        """σ, the running standard deviation."""
+        return float(np.sqrt(self.moments[1]))
+
+    def _measure(self, line: NDArray[np.float64], gamma: float) -> None:
+        """Take a rollout's discounted sums into the running mean and variance (Chan et al.'s parallel update)."""
+        sums = np.empty_like(line)
+        for row, value in zip(sums, line, strict=True):
+            self.filter = gamma * self.filter + value
+            row[:] = self.filter
+        mean, variance, weight = self.moments
+        difference, total = sums.mean() - mean, weight + sums.size
+        squares = variance * weight + sums.var() * sums.size + difference**2 * weight * sums.size / total
+        self.moments = np.array([mean + difference * sums.size / total, squares / total, total])
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Everything that changes, by name."""
+        return {"carried": self.carried.copy(), "filter": self.filter.copy(), "moments": self.moments.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take back what `state` returned."""
+        self.carried, self.filter, self.moments = (state[name].copy() for name in ("carried", "filter", "moments"))
+
+
+class PublishedReward:
+    """reward_scale · r_t + shaping_coef · F_t, with F and what Φ sees spoilt by the chosen defects.
+
+    b1 and b30 are the potential's (`spoilt`), b9 is nobody's (it is how every run is), and b10 concerns PPO too.
+
+    Args:
+        potential: Φ, of any horizon.
+        gamma: the discount PPO learns with.
+        defects: names from `DEFECTS`.
+        reward_scale: factor of the world's reward.
+        shaping_coef: factor of F.
+        coef: weight of this stream's advantages among PPO's streams.
+    """
+
+    name = "shaped"
+    episodic = True
+
+    def __init__(
+        self,
+        potential: Potential,
+        gamma: float,
+        defects: frozenset[str],
+        *,
+        reward_scale: float = 1.0,
+        shaping_coef: float = 1.0,
+        coef: float = 1.0,
+    ) -> None:
+        self.potential = potential
+        self.gamma = gamma
+        self.defects = defects
+        self.reward_scale = reward_scale
+        self.shaping_coef = shaping_coef
+        self.coef = coef
+        self.horizon = potential.horizon
+        self.shaping = PublishedShaping(defects)
+        self._metrics: dict[str, float] = {}
+
+    def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
+        """(T, N) float32."""
+        phi, phi_final = self.potentials(rollout)
+        shaping = self.shaping_coef * self.shaping(rollout, phi, phi_final, self.gamma)
+        self._metrics = shaping_metrics(phi, shaping)
+        if {"b6", "b7"} & self.defects:
+            self._metrics["shaping/spread"] = self.shaping.spread
+        return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
+
+    def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Φ at rows 0..T, (T+1, N), and of the final windows, (K,)."""
+        windows = number_rollout(rollout, self.horizon)
+        if "b8" in self.defects:
+            windows = filled(windows, rollout)  # every window is full now, so b5 has nothing left to say
+        elif "b5" in self.defects:
+            windows = one_clock(windows, rollout)
+        if "b4" in self.defects:
+            windows = blind(windows)
+        if isinstance(self.potential, Scaled):
+            values = self.potential.of_numbered(windows)
+        else:
+            values = self.potential(windows.windows())
+        rows = (rollout.num_steps + 1) * rollout.num_envs
+        return values[:rows].reshape(-1, rollout.num_envs), values[rows:]
+
+    def metrics(self) -> dict[str, float]:
+        """Mean and spread of Φ and of F in the last rollout, and the running spread σ."""
+        return dict(self._metrics)
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """The shaping's state: it belongs in a checkpoint."""
+        return self.shaping.state()
+
+    def restore(self, state: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take back what `state` returned."""
+        self.shaping.restore(state)

@@ -1,0 +1,188 @@
+"""Curves elsewhere: TensorBoard, Weights & Biases or trackio get every line of a run's metrics.jsonl, once.
+
+metrics.jsonl is the record; a tracker follows it. How many lines were sent stands in the run's tracking.json, so that a
+run that continues at a checkpoint, and so logs some lines again, sends no point twice. What goes wrong in a tracker is
+said once and never stops the training. Keys are read by those packages themselves, from where they always look.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from importlib import util
+from typing import Any, Protocol, TypedDict
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, read_json
+from bkrl.core.reporter import Reporter
+from bkrl.runs.record import Run
+
+PROJECT = "bkrl"
+_STATE = "tracking.json"
+
+
+class _State(TypedDict):
+    kind: str
+    lines: int
+    id: str
+
+
+class Tracker(Protocol):
+    """Where points go."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep these values of this step, so that a kill a moment later does not lose them."""
+
+    def close(self) -> None:
+        """Say that the process has nothing more to send."""
+
+
+def check_tracker(kind: str) -> None:
+    """UsageError when the package of a tracker is missing; "none" is always there."""
+    if kind != "none" and util.find_spec(kind) is None:
+        raise UsageError(f"--track {kind} needs another package: pip install 'bkrl[{kind}]'.")
+
+
+@contextmanager
+def tracked(kind: str, run: Run, reporter: Reporter) -> Iterator[None]:
+    """Inside the `with` block, what the run logs goes to that tracker too; "none" does nothing."""
+    if kind == "none":
+        yield
+        return
+    check_tracker(kind)
+    follower = _Follower(kind, run, reporter)
+    run.on_log = follower.send
+    try:
+        yield
+    finally:
+        run.on_log = None
+        follower.close()
+
+
+class _Follower:
+    """Reads metrics.jsonl as it grows and sends on what the tracker has not had."""
+
+    def __init__(self, kind: str, run: Run, reporter: Reporter) -> None:
+        self.run, self.reporter = run, reporter
+        self.state = _state(run, kind)
+        self.offset = self.number = 0
+        self.tracker: Tracker | None = None
+        self.lost = False
+
+    def send(self) -> None:
+        """Send every whole line that is new, those of before tracking was asked for too."""
+        if self.lost:
+            return
+        try:
+            if self.tracker is None:
+                self.tracker = _TRACKERS[self.state["kind"]](self.run, self.state["id"])
+            with self.run.file("metrics.jsonl").open("rb") as file:
+                file.seek(self.offset)
+                lines = file.read().split(b"\n")[:-1]
+            for line in lines:
+                self.offset += len(line) + 1
+                self.number += 1
+                if self.number > self.state["lines"]:
+                    self._send(self.tracker, json.loads(line))
+        except Exception as problem:  # noqa: BLE001 - a tracker is a convenience: whatever befalls it, training goes on
+            self._give_up(problem)
+
+    def _send(self, tracker: Tracker, row: dict[str, Any]) -> None:
+        # Counted before it is sent: a kill between the two loses a point elsewhere, and never doubles one.
+        self.state["lines"] = self.number
+        atomic_write(self.run.file(_STATE), json.dumps(self.state))
+        step = row.pop("step")
+        values = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+        if values:
+            tracker.log(step, values)
+
+    def close(self) -> None:
+        try:
+            if self.tracker is not None and not self.lost:
+                self.tracker.close()
+        except Exception as problem:  # noqa: BLE001 - as above
+            self._give_up(problem)
+
+    def _give_up(self, problem: Exception) -> None:
+        self.lost = True
+        reason = str(problem).strip().split("\n")[0] or type(problem).__name__
+        self.reporter.warn(f"tracking with {self.state['kind']} has stopped ({reason}); metrics.jsonl has everything.")
+
+
+def _state(run: Run, kind: str) -> _State:
+    """How much this tracker has had of this run, and the name that it knows it by."""
+    try:
+        state: _State = read_json(run.file(_STATE), _State)
+        if state["kind"] == kind:
+            return state
+    except InputError:
+        pass  # none yet, or damaged: everything is sent from the beginning, under a new name
+    return {"kind": kind, "lines": 0, "id": uuid.uuid4().hex[:12]}
+
+
+class _TensorBoard:
+    """Event files in the run's folder `tensorboard/`."""
+
+    def __init__(self, run: Run, identity: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        del identity
+        self.writer = SummaryWriter(str(run.file("tensorboard")))  # type: ignore[no-untyped-call]
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            self.writer.add_scalar(key, value, step)  # type: ignore[no-untyped-call]
+        self.writer.flush()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.writer.close()  # type: ignore[no-untyped-call]
+
+
+class _WandB:
+    """A run of Weights & Biases; WANDB_MODE=offline keeps it in the run's folder `wandb/`."""
+
+    def __init__(self, run: Run, identity: str) -> None:
+        import wandb
+
+        quiet = wandb.Settings(console="off", silent=True, disable_git=True, save_code=False)
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.path.as_posix(),
+            id=identity,
+            resume="allow",
+            dir=str(run.path),
+            config=run.config["config"],
+            settings=quiet,
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class _Trackio:
+    """A run of trackio, which keeps it on this machine."""
+
+    def __init__(self, run: Run, identity: str) -> None:
+        import trackio
+
+        self.module = trackio
+        name = f"{run.path.as_posix()} {identity}"
+        with redirect_stdout(sys.stderr):  # where results go, it would announce itself
+            trackio.init(project=PROJECT, name=name, config=run.config["config"], resume="allow", embed=False)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.module.log(dict(values), step=step)
+
+    def close(self) -> None:
+        with redirect_stdout(sys.stderr):
+            self.module.finish()
+
+
+_TRACKERS: dict[str, type] = {"tensorboard": _TensorBoard, "wandb": _WandB, "trackio": _Trackio}

@@ -1,0 +1,231 @@
+"""Runs LLM-written potential programs in a locked process of their own, in batches, through shared memory.
+
+A program defines `potential(observations, actions, valid)` on whole batches of windows and returns one number for
+each, or `(numbers, {"component": numbers, ...})`.  It sees raw integers: observations (B, H+1, *obs_shape) int64,
+actions (B, H) int64, valid (B, H+1) bool; `np` and `math` are there, nothing else is.
+
+Layers, each on its own: (1) static allow-list check with line numbers; (2) reduced namespace, compiled from the checked
+tree; (3) a fresh interpreter with an empty environment, limits on memory, CPU, file size, descriptors and processes,
+no new privileges, dies with its parent, own network, IPC and user identity, Landlock without a single rule, seccomp
+with a short list; (4) requests over pipes with a nonce, wall limit by SIGKILL, input mapped read-only by a seal;
+(5) every result is checked for type, shape and finiteness, and `probation` for determinism and independence.
+
+Covered: endless loops, memory and fork bombs, reading or writing files, network, environment and secrets, imports,
+native code trying system calls, mutation of inputs, state kept between calls, wrong or non-finite results, forged
+replies, a worker that dies, hangs or writes rubbish.
+Not covered: bugs of the kernel itself, hardware side channels, a program whose numbers are valid but meaningless (the
+certificate and the potential report are there for that); on systems other than Linux the kernel layers (level
+"basic" says so), and there memory is limited only as far as RLIMIT_AS is honoured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.errors import InputError, RunFailed
+from bkrl.data.windows import Windows
+from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
+from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, Worker
+
+
+class Sandbox:
+    """One program in one worker process.  Use as a context manager, or `close()`; garbage collection closes too.
+
+    Args:
+        source: the program's text.
+        obs_shape: shape of one observation.
+        horizon: H, past actions in a window.
+        limits: see `Limits`.
+        require: refuse to run below this level of isolation.
+        static_check: False switches layers 1 and 2 off; only tests have a use for that.
+        skip: kernel layers to leave out; only tests have a use for that.
+        divisors: the program sees observations divided by these (one for each place of the last axis), as floats, and
+            not the raw integers; only the published code's defect b1 has a use for that.
+
+    Raises:
+        ProgramRejected: the static check found problems.
+        ProgramFailed: the program failed while it was loaded.
+        RunFailed: the platform does not reach the required level, or no worker could be started.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        obs_shape: Sequence[int],
+        horizon: int,
+        *,
+        limits: Limits | None = None,
+        require: Level = "basic",
+        static_check: bool = True,
+        skip: frozenset[str] = frozenset(),
+        divisors: Sequence[int] = (),
+    ) -> None:
+        self.source = source
+        self.obs_shape = tuple(obs_shape)
+        self.horizon = horizon
+        self.limits = limits or Limits()
+        self._require = require
+        self._static_check, self._skip, self._divisors = static_check, skip, divisors
+        self._worker: Worker | None = None
+        self._busy_seconds = 0.0
+        self.restarts = 0
+        self._start()
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """Kernel layer → "on", or why it is not."""
+        return dict(self._alive().layers)
+
+    @property
+    def level(self) -> Level:
+        """strong, good or basic, by the layers that are on (`self_test` demonstrates them)."""
+        return level_of(self._alive().layers)
+
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+        """Raw values (B,) of the windows, the same for any batch size and order; `ProgramFailed` otherwise."""
+        return self.evaluate(windows)[0]
+
+    def evaluate(self, windows: Windows) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """Raw values (B,) and the program's named components, each (B,)."""
+        if windows.observations.shape[2:] != self.obs_shape or windows.horizon != self.horizon:
+            raise InputError(
+                f"The program was made for windows of horizon {self.horizon} and observations {self.obs_shape}; it got "
+                f"horizon {windows.horizon} and {windows.observations.shape[2:]}."
+            )
+        distinct, inverse = windows.unique()
+        everyone = np.arange(len(distinct) * (self.horizon + 1)).reshape(len(distinct), self.horizon + 1)
+        views = distinct.observations.reshape(-1, *self.obs_shape)
+        values, components = self.evaluate_views(views, everyone, distinct.actions, distinct.valid)
+        return values[inverse], {name: column[inverse] for name, column in components.items()}
+
+    def evaluate_views(
+        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """The same for B windows given as numbers (B, H+1) of views (M, *obs_shape), repetitions included."""
+        count = len(index)
+        values = np.empty(count)
+        components: dict[str, NDArray[np.float64]] = {}
+        capacity = self._alive().capacity
+        for start in range(0, count, capacity):
+            part = slice(start, min(start + capacity, count))
+            results, names = self._evaluate_part(views, index[part], actions[part], valid[part])
+            values[part] = results[0]
+            for row, name in enumerate(names, start=1):
+                components.setdefault(name, np.full(count, np.nan))[part] = results[row]
+        return values, components
+
+    def _evaluate_part(
+        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], list[str]]:
+        if self._busy_seconds > self.limits.cpu_seconds / 2:  # well before the CPU limit would end an honest program
+            self.restart()
+        began = time.monotonic()
+        try:
+            return self._request(views, index, actions, valid)
+        except ProgramFailed as error:
+            if error.kind != "killed":
+                raise
+            self.restart()  # a kill can come from outside (the machine ran out of memory): one second chance
+            return self._request(views, index, actions, valid)
+        finally:
+            self._busy_seconds += time.monotonic() - began
+
+    def _request(
+        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], list[str]]:
+        worker = self._alive()
+        try:
+            return worker.evaluate(views, index, actions, valid, self.limits.call)
+        except ProgramFailed:
+            if not worker.alive:
+                worker.close()
+            raise
+
+    def restart(self) -> None:
+        """Replace the worker by a fresh one with the same program."""
+        self.close()
+        self.restarts += 1
+        self._start()
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _alive(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            self._start()
+        if self._worker is None:
+            raise RunFailed("The sandbox has no worker.")
+        return self._worker
+
+    def _start(self) -> None:
+        worker = Worker(
+            self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors
+        )
+        try:
+            reached = level_of(worker.layers)
+            if LEVELS.index(reached) < LEVELS.index(self._require):
+                raise RunFailed(
+                    f"This system's sandbox reaches level '{reached}', '{self._require}' is required: "
+                    f"{describe_layers(worker.layers)}."
+                )
+            worker.load(self.source, self.limits.load)
+        except BaseException:
+            worker.close()
+            raise
+        self._worker, self._busy_seconds = worker, 0.0
+
+
+def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
+    """Behaviour checks before any training; `ProgramFailed` (kind "probation") names the first that fails.
+
+    Checked bit for bit on a few hundred of the given windows: the same call twice, another order, other companions,
+    one window alone, none at all, all-zero and all-255 observations, and the same answers from a fresh process.
+    """
+    rng = np.random.default_rng(seed)
+    sample = windows[np.sort(rng.permutation(len(windows))[: 3 * CHUNK])]
+    if len(sample) == 0:
+        raise InputError("Probation needs at least one window.")
+
+    def values(part: Windows) -> NDArray[np.float64]:
+        # past the removal of duplicates, which would hide much
+        index = np.arange(len(part) * (program.horizon + 1)).reshape(len(part), -1)
+        return program.evaluate_views(
+            part.observations.reshape(-1, *program.obs_shape), index, part.actions, part.valid
+        )[0]
+
+    def require(fine: bool, reason: str) -> None:
+        if not fine:
+            raise ProgramFailed("probation", reason)
+
+    first = values(sample)
+    require(np.array_equal(first, values(sample)), "the same windows gave other values the second time")
+    order = rng.permutation(len(sample))
+    moved = values(sample[order])
+    require(
+        np.array_equal(first[order], moved), "a value depends on the order or the company of its window in the batch"
+    )
+    few = min(7, len(sample))
+    require(np.array_equal(first[:few], values(sample[:few])), "a value depends on how many windows are in the batch")
+    require(first[0] == values(sample[:1])[0], "a value depends on how many windows are in the batch")
+    for level, name in ((0, "all-zero"), (255, "all-255")):
+        extreme = Windows(np.full_like(sample.observations, level), sample.actions, sample.valid)
+        try:
+            values(extreme)
+        except ProgramFailed as error:
+            if error.kind in {"timeout", "killed"} or level == 0:
+                raise ProgramFailed("probation", f"{name} observations: {error.reason}", error.line) from None
+    program.restart()
+    require(np.array_equal(first, values(sample)), "a fresh process gives other values")

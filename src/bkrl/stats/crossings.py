@@ -1,0 +1,184 @@
+"""When runs first reach a threshold, where some never do: steps, their restricted mean, and the ratio of two methods.
+
+A run that never got there is censored at the last step looked at. Nothing is made up for it: its steps count as a lower
+bound, and a ratio says in which direction that may have moved it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from bkrl.stats.intervals import FEW_SEEDS, Interval, mean_of_means, stratified_bootstrap, student_quantile, t_interval
+from bkrl.stats.variance import (
+    FEW_DATASETS,
+    Origin,
+    both_resampled,
+    dataset_means,
+    ratio_over_datasets,
+    resampled,
+    several,
+)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """When one run reached a threshold: ``steps`` (env steps), or ``censored`` at ``steps``, the last one looked at."""
+
+    steps: float
+    censored: bool
+
+
+def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float, *, window: int = 1) -> Crossing:
+    """First evaluation at which the mean of the last ``window`` evaluations is at least ``threshold``.
+
+    ``steps`` (E,) increasing env steps, ``values`` (E,). Nothing is interpolated: the crossing is an evaluation that
+    was made. Only full windows count, so one lucky evaluation does not. NaN evaluations are dropped. A run that never
+    gets there is censored.
+    """
+    if window < 1:
+        raise ValueError("the window is a number of evaluations, at least 1")
+    s, v = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    kept = np.isfinite(v)
+    s, v = s[kept], v[kept]
+    if s.size == 0:
+        return Crossing(0.0, True)
+    if v.size >= window:
+        sums = np.cumsum(np.concatenate([[0.0], v]))
+        means = (sums[window:] - sums[:-window]) / window
+        hit = np.flatnonzero(means >= threshold - 1e-9)
+        if hit.size:
+            return Crossing(float(s[hit[0] + window - 1]), False)
+    return Crossing(float(s[-1]), True)
+
+
+@dataclass(frozen=True)
+class StepsSummary:
+    """Steps to a threshold over several runs, all looked at up to ``horizon`` steps.
+
+    ``restricted``: interval of the mean of min(steps, horizon), the restricted mean of survival analysis; a lower
+    bound of the mean whenever ``censored`` > 0. ``median`` is the Kaplan-Meier median, infinite when half of the runs
+    or more never got there.
+    """
+
+    restricted: Interval
+    median: float
+    censored: int
+    n: int
+    horizon: float
+
+
+def restrict(crossings: Sequence[Crossing], horizon: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cut runs at a common ``horizon``: ``times`` (n,) = min(steps, horizon) and ``censored`` (n,) bool."""
+    times = np.array([min(c.steps, horizon) for c in crossings], dtype=np.float64)
+    censored = np.array([c.censored or c.steps > horizon for c in crossings], dtype=bool)
+    return times, censored
+
+
+def summarise_steps(
+    crossings: Sequence[Crossing], horizon: float, rng: np.random.Generator, origins: Sequence[Origin] = ()
+) -> StepsSummary:
+    """Summary over runs that were all followed for at least ``horizon`` steps (censoring at one common time).
+
+    ``origins``: what each run rests on; with several datasets the interval speaks of another one.
+    """
+    if not crossings:
+        raise ValueError("steps to a threshold need at least one run")
+    times, censored = restrict(crossings, horizon)
+    if 0 < several(origins) < FEW_DATASETS:
+        restricted = t_interval(dataset_means(times, origins))
+    elif several(origins):
+        restricted = stratified_bootstrap([times], rng, mean_of_means, indices=[resampled(origins, rng)])
+    elif len(times) < FEW_SEEDS:
+        restricted = t_interval(times)
+    else:
+        restricted = stratified_bootstrap([times], rng, mean_of_means)
+    low, high = (float(np.clip(x, 0.0, horizon)) for x in (restricted.low, restricted.high))
+    restricted = replace(restricted, low=low, high=high)
+    # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
+    reached = np.sort(np.where(censored, np.inf, times))
+    median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
+    return StepsSummary(restricted, median, int(censored.sum()), len(times), horizon)
+
+
+@dataclass(frozen=True)
+class StepsRatio:
+    """Restricted mean steps of A over those of B. ``bound`` says what censoring does to the estimate.
+
+    ``""`` exact; ``"at least"``: some A never got there, the true ratio is larger; ``"at most"``: some B never got
+    there, the true ratio is smaller; ``"unknown"``: both.
+    """
+
+    ratio: Interval
+    bound: Literal["", "at least", "at most", "unknown"]
+    censored: tuple[int, int]
+
+    @property
+    def side(self) -> int:
+        """On which side of 1 the interval lies where censoring cannot have put it there: 1 if A took fewer steps, -1 if
+        more, 0 if neither is shown.
+        """
+        if not self.ratio.known:
+            return 0
+        fewer = self.ratio.high < 1 and self.bound in ("", "at most")
+        more = self.ratio.low > 1 and self.bound in ("", "at least")
+        return fewer - more
+
+
+def bounded(value: float, bound: str) -> str:
+    """A ratio of steps with what censoring does to it: "at most 0.45", "not known"."""
+    return "not known" if bound == "unknown" else f"{bound} {value:.2f}".strip()
+
+
+def steps_ratio(
+    a: Sequence[Crossing],
+    b: Sequence[Crossing],
+    horizon: float,
+    rng: np.random.Generator,
+    *,
+    level: float = 0.95,
+    origins: tuple[Sequence[Origin], Sequence[Origin]] = ((), ()),
+) -> StepsRatio:
+    """Ratio of restricted mean steps-to-threshold, A over B, both followed for ``horizon`` steps.
+
+    Interval: percentile bootstrap over runs, A and B resampled independently; below ``FEW_SEEDS`` runs on either side
+    the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). With
+    ``origins``, where a side rests on several datasets these are resampled, and runs within them; below
+    ``FEW_DATASETS`` there is `ratio_over_datasets` instead. Datasets that both sides share are drawn for both at once.
+
+    No interval with one run on a side, with few runs that do not differ on either side (the spread is not zero, it was
+    not seen), and where so many runs of B were there before their first step that the ratio has no upper end.
+    """
+    if not a or not b or horizon <= 0:
+        raise ValueError("a ratio of steps needs runs on both sides and a positive horizon")
+    (ta, ca), (tb, cb) = restrict(a, horizon), restrict(b, horizon)
+    if tb.mean() <= 0:
+        raise ValueError("the runs of the baseline reached the threshold before their first step")
+    bound: Literal["", "at least", "at most", "unknown"]
+    bound = "unknown" if ca.any() and cb.any() else "at least" if ca.any() else "at most" if cb.any() else ""
+    datasets = several(*origins)
+    n = min(len(ta), len(tb), *([datasets] if datasets else []))
+    estimate = float(ta.mean() / tb.mean())
+    interval = unknown = Interval(estimate, math.nan, math.nan, n, "none", level)
+    if 0 < datasets < FEW_DATASETS:
+        interval = ratio_over_datasets(ta, tb, origins, level)
+    elif n >= FEW_SEEDS:
+        with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step
+            interval = stratified_bootstrap(
+                [ta, tb],
+                rng,
+                lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1),
+                level=level,
+                indices=both_resampled(*origins, rng) if datasets else None,
+            )
+        interval = interval if math.isfinite(interval.high) else unknown
+    elif n > 1 and estimate > 0:
+        variance = sum(float(x.var(ddof=1)) / (len(x) * float(x.mean()) ** 2) for x in (ta, tb))
+        if variance > 0:
+            half = student_quantile(0.5 + level / 2, n - 1) * math.sqrt(variance)
+            interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t", level)
+    return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())))

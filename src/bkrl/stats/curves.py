@@ -1,0 +1,115 @@
+"""Learning curves: from metrics to one grid, summarised over seeds.
+
+Every interval is pointwise over whole runs: the resampling unit is a seed, never an evaluation. Nothing is
+extrapolated: the grid ends where the shortest run ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bkrl.stats import intervals
+
+Series = tuple[np.ndarray, np.ndarray]
+"""``steps`` (E,) increasing env steps and ``values`` (E,) of one metric of one run."""
+
+# The first is for the baseline, four are Okabe and Ito's. All are told apart with each kind of colour blindness, which
+# a test reckons. Pages use them as CSS variables.
+COLOURS = ("#5f6670", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#784020", "#a860ff", "#5200d6")
+DARK_COLOURS = ("#c4cad2", "#4fb0ea", "#ff8f52", "#38cf9f", "#e020a0", "#a06a42", "#9a5cff", "#ffe14d")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one run: ``steps`` (E,), ``values`` (E,)."""
+
+    seed: int
+    steps: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Band:
+    """One line of a figure: ``centre``, ``low``, ``high`` (G,) over ``steps`` (G,); the interval is NaN for one run."""
+
+    label: str
+    steps: np.ndarray
+    centre: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: int
+    method: str
+
+
+def series_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
+    """All metrics of a run from the lines of its ``metrics.jsonl`` (`Run.metrics()`), each sorted by step.
+
+    Values that are null or not finite are left out. Where a step was logged twice (a run that went on from a
+    checkpoint) the later line holds.
+    """
+    found: dict[str, dict[float, float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if number and key != "step":
+                found.setdefault(key, {})[float(row["step"])] = float(value)
+    return {
+        key: (np.array(sorted(points)), np.array([points[s] for s in sorted(points)]))
+        for key, points in sorted(found.items())
+    }
+
+
+def on_grid(curves: Sequence[Curve], points: int = 200) -> Series:
+    """``steps`` (G,) and ``values`` (n, G) of several runs on a common grid.
+
+    Runs evaluated at the same steps are taken as they are. Otherwise they are interpolated linearly on at most
+    ``points`` equal steps between the latest first and the earliest last evaluation. Evaluations that are not finite
+    are dropped.
+    """
+    if not curves:
+        raise ValueError("a grid needs at least one curve")
+    finite = [(c.steps[np.isfinite(c.values)], c.values[np.isfinite(c.values)]) for c in curves]
+    if any(s.size == 0 for s, _ in finite):
+        raise ValueError("a curve without any finite value cannot be put on a grid")
+    start, end = max(float(s[0]) for s, _ in finite), min(float(s[-1]) for s, _ in finite)
+    if end < start:
+        raise ValueError("the runs share no range of steps")
+    cut = [(s[(s >= start) & (s <= end)], v[(s >= start) & (s <= end)]) for s, v in finite]
+    if all(np.array_equal(s, cut[0][0]) for s, _ in cut) and len(cut[0][0]) <= points:
+        return cut[0][0], np.stack([v for _, v in cut])
+    longest = min(points, max(2, max(len(s) for s, _ in cut)))
+    grid = np.linspace(start, end, longest) if end > start else np.array([start])
+    return grid, np.stack([np.interp(grid, s, v) for s, v in finite])
+
+
+def band(label: str, curves: Sequence[Curve], rng: np.random.Generator, *, repetitions: int = 1000) -> Band:
+    """Interquartile mean with a 95 % bootstrap band from 5 seeds on; mean with Student's t below; the line alone for
+    one seed.
+    """
+    grid, values = on_grid(curves)
+    n = len(values)
+    if n >= intervals.FEW_SEEDS:
+        draws = values[rng.integers(0, n, size=(repetitions, n))]
+        low, high = np.quantile(intervals.interquartile_mean(draws, axis=1), [0.025, 0.975], axis=0)
+        return Band(label, grid, intervals.interquartile_mean(values, axis=0), low, high, n, "bootstrap")
+    centre = values.mean(axis=0)
+    if n == 1:
+        unknown = np.full_like(centre, math.nan)
+        return Band(label, grid, centre, unknown, unknown, 1, "none")
+    half = intervals.student_quantile(0.975, n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
+    return Band(label, grid, centre, centre - half, centre + half, n, "t")
+
+
+def step_label(steps: float) -> str:
+    """Env steps for people: 950, 20k, 1.25M."""
+    if math.isinf(steps):
+        return "∞"
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(steps) >= 0.9995 * size:  # what is rounded to the next size is said in it
+            return f"{steps / size:.3g}{suffix}"
+    return f"{steps:.0f}"

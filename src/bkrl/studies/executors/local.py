@@ -1,0 +1,178 @@
+"""Cells side by side in worker processes on this machine, one thread each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import NamedTuple
+
+from bkrl.core.reporter import Reporter
+from bkrl.studies.executors.work import work
+from bkrl.studies.study import Cell
+
+_DIED = "its process ended without a word (was it killed, or was memory short?)"
+_TOLD = "its process was told to stop by somebody else; what it had is kept, and --retry-failed goes on from there"
+
+
+class _Job(NamedTuple):
+    cell: Cell
+    slot: int
+    future: Future[str]
+
+
+class Local:
+    """A fixed number of workers, each a pool of its own: when one is killed, the others do not notice."""
+
+    def __init__(self, jobs: int, log: Callable[[Cell], Path]) -> None:
+        self._log = log
+        self._pools: list[ProcessPoolExecutor | None] = [None] * jobs
+        self._jobs: list[_Job] = []
+
+    def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
+        """Compile the kernels of all worlds in one worker, before others would do the same."""
+        worlds = sorted({cell.config.env for cell in cells if getattr(cell.config, "env", None)})
+        if not worlds:
+            return
+        try:
+            future = self._pool(0).submit(_warm, worlds)
+            reporter.say("getting the kernels ready (compiled once on a machine, which takes up to a minute)")
+            while not wait([future], timeout=1.0).done:
+                pass
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # it has nothing to keep, and while it compiles it would not hear a gentler word
+            raise
+        if future.exception() is not None:  # a cell will meet the same problem and tell it properly
+            self._pools[0] = None
+
+    def free(self) -> int:
+        """Idle workers."""
+        return len(self._pools) - len(self._jobs)
+
+    def start(self, cells: Sequence[Cell]) -> None:
+        """Give each an idle worker."""
+        idle = sorted(set(range(len(self._pools))) - {job.slot for job in self._jobs})
+        for cell, slot in zip(cells, idle):
+            try:
+                future = self._pool(slot).submit(_work, cell, self._log(cell))
+            except BrokenProcessPool:  # its worker was killed while it had nothing to do
+                self._pools[slot] = None
+                future = self._pool(slot).submit(_work, cell, self._log(cell))
+            self._jobs.append(_Job(cell, slot, future))
+
+    def running(self) -> dict[str, str]:
+        """All that were started are running."""
+        return {job.cell.run_dir.as_posix(): "running" for job in self._jobs}
+
+    def ended(self, seconds: float) -> list[tuple[Cell, str]]:
+        """Cells whose worker is done, or dead."""
+        done = wait([job.future for job in self._jobs], timeout=seconds, return_when=FIRST_COMPLETED).done
+        over = [job for job in self._jobs if job.future in done]
+        self._jobs = [job for job in self._jobs if job.future not in done]
+        return [(job.cell, self._reason(job)) for job in over]
+
+    def stop(self) -> str:
+        """End the workers; those that are in the middle of a run keep what they have."""
+        pools = [pool for pool in self._pools if pool is not None]
+        if self._jobs:
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+        for pool in pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return ""
+
+    def _pool(self, slot: int) -> ProcessPoolExecutor:
+        pool = self._pools[slot]
+        if pool is None:
+            # Spawned, not forked: torch and numba own threads that do not survive a fork.
+            context = multiprocessing.get_context("spawn")
+            pool = self._pools[slot] = ProcessPoolExecutor(
+                1, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
+            )
+        return pool
+
+    def _reason(self, job: _Job) -> str:
+        problem = job.future.exception()
+        if problem is None:
+            return job.future.result()
+        pool, self._pools[job.slot] = self._pools[job.slot], None  # its worker is dead, or takes no other cell
+        if pool is not None:
+            pool.shutdown(wait=False)
+        if isinstance(problem, BrokenProcessPool):
+            return _DIED
+        return _TOLD if isinstance(problem, KeyboardInterrupt) else f"{type(problem).__name__}: {problem}"
+
+
+# In a worker: whether it was told to stop, and whether it is in a cell.
+_stopping = False
+_working = False
+
+
+def _start_worker(parent: int) -> None:
+    """A terminal sends Ctrl-C, and that it was closed, to every process. Workers leave both to their parent, which then
+    terminates them or dies, so that they keep what they have.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
+
+
+def _stop_with(parent: int) -> None:
+    """A worker whose parent was killed (perhaps before this worker had begun) keeps what it has and stops."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    if _working:  # told once: the second signal would not let it finish what it keeps
+        os.kill(os.getpid(), signal.SIGTERM)
+    while _working:
+        time.sleep(0.1)
+    os._exit(0)
+
+
+def _work(cell: Cell, log: Path) -> str:
+    """Run a cell in a worker that may be told to stop."""
+    global _working
+    if _stopping:
+        return ""
+    _working = True
+    try:
+        idle = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            return work(cell, log)
+        finally:
+            signal.signal(signal.SIGTERM, idle)
+    finally:
+        _working = False
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Stop a stage as Ctrl-C would, so that it keeps what it has; the next cell may be on its way already."""
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    global _stopping
+    _stopping = True
+    raise KeyboardInterrupt
+
+
+def _warm(env_ids: Sequence[str]) -> str:
+    """Play a few steps of each kind of world, so that its kernels are compiled and kept."""
+    from bkrl.envs import make_vec, world
+
+    kinds = {world(env_id).rules: env_id for env_id in env_ids}
+    for env_id in kinds.values():
+        envs = make_vec(env_id, 2)
+        envs.reset(seed=0)
+        for _ in range(3):
+            envs.step(envs.action_space.sample())
+        envs.close()
+    return ""

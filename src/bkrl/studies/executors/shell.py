@@ -1,0 +1,58 @@
+"""Cells as shell commands, for any other scheduler or for reading."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bkrl.core.config import VERBS, LabelConfig
+from bkrl.core.flags import LENIENT, flags_of, option_name
+from bkrl.stages.effects import in_vain
+from bkrl.studies.study import Cell, MergeConfig
+
+
+def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
+    """A script for bash: one command a line; those under one heading may run side by side.
+
+    Args:
+        cells: what is left to do, each after what it needs.
+        needs: run directory → run directories of what has to be there before.
+    """
+    levels: dict[Path, int] = {}
+    for cell in cells:
+        levels[cell.run_dir] = 1 + max((levels.get(folder, 0) for folder in needs[cell.run_dir]), default=0)
+    lines = ["set -e"]
+    for level in sorted(set(levels.values())):
+        lines.append(f"# step {level} of {max(levels.values())}: these do not need each other")
+        lines += [command(cell) for cell in cells if levels[cell.run_dir] == level]
+    return "\n".join(lines) + "\n"
+
+
+def command(cell: Cell) -> str:
+    """The command line that does a cell; settings with their default are left out."""
+    if isinstance(cell.config, MergeConfig):
+        shards, whole = map(str, cell.config.shards), cell.config.whole
+        where = ["--dataset", str(whole.dataset)] if isinstance(whole, LabelConfig) else []
+        return shlex.join(["bkrl", *cell.stage.split("_"), *shards, *where, "--out", str(cell.run_dir)])
+    verb = cell.stage.replace("_", "-")
+    words, positional, given = ["bkrl", verb], [], []
+    for path, _, flag, default in flags_of(VERBS[verb]):
+        value: Any = cell.config
+        for name in path:
+            value = getattr(value, name)
+        if flag.positional:
+            positional += [str(item) for item in (value if isinstance(value, tuple) else (value,))]
+        elif value != default:
+            words += _option(option_name(path), value)
+            given.append(path[-1])
+    if in_vain(cell.config, given, sure=False):  # a study shares settings between methods
+        words.append(LENIENT)
+    return shlex.join([*words[:2], *positional, *words[2:]])
+
+
+def _option(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [name if value else f"--no-{name[2:]}"]
+    return [name, str(value)]

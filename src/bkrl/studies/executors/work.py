@@ -1,0 +1,56 @@
+"""What a worker does with a cell, wherever it runs."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from bkrl.core.errors import BkrlError
+from bkrl.core.reporter import Reporter
+from bkrl.runs.record import busy
+from bkrl.studies.study import Cell
+
+PATIENCE = 60.0
+"""Seconds to wait for another process in the same run: one whose sweep was killed is about to stop."""
+
+
+class LogReporter(Reporter):
+    """Keeps what a stage says in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()  # it is named in messages, and a stage may have nothing to say
+
+    def say(self, text: str) -> None:
+        """One line, with the time."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def warn(self, text: str) -> None:
+        """One line, marked."""
+        self.say(f"warning: {text}")
+
+
+def work(cell: Cell, log: Path) -> str:
+    """Run a cell; a complete one is left as it is. The sentence of its failure, or an empty string."""
+    reporter = LogReporter(log)
+    deadline = time.monotonic() + PATIENCE
+    while busy(cell.run_dir) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    try:
+        if cell.stage == "data_merge":
+            import_module("bkrl.data.derive").merge(cell.config.shards, cell.run_dir, reporter)
+        elif cell.stage == "label_merge":
+            shards, dataset = cell.config.shards, cell.config.whole.dataset
+            import_module("bkrl.stages.label").merge(shards, cell.run_dir, reporter, dataset)
+        else:
+            import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
+    except BkrlError as problem:
+        return str(problem)
+    except Exception as problem:  # noqa: BLE001 (one cell's bug is told, the other cells go on)
+        reporter.say(traceback.format_exc())
+        return f"{type(problem).__name__}: {problem} (see {log})"
+    return ""

@@ -1,0 +1,429 @@
+"""Study files: worlds, tasks, algorithms and seeds in TOML → the cells of a study, and where each run lives.
+
+A cell is one stage with its settings. What a cell needs can be read off its settings: the run directories they name.
+docs/studies.md describes the format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+
+from bkrl.core import config as settings
+from bkrl.core.documents import Mismatch, parse_toml, typed
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.registry import did_you_mean
+from bkrl.core.seeds import derive_seed
+from bkrl.studies.tables import (
+    build,
+    check_choice,
+    check_keys,
+    check_unique,
+    choices,
+    name_of_folder,
+    on_top,
+    seed_list,
+    tables_of,
+)
+
+_CONFIGS = {
+    verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb not in ("report", "reproduce")
+}
+_STUDY_KEYS = {"title", "minutes", "world", "slurm"}
+_WORLD_KEYS = {
+    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
+    *_CONFIGS,
+}
+_TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
+_ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
+_DECIDED = {"fresh", "dry_run", "shard"}
+_VARIANTS = ("code", "pref", "goal")
+OWN = "bk-own"
+"""The algorithm whose potential no cell of the study makes."""
+
+
+class _Draw(NamedTuple):
+    """One dataset and one labelling of it, by their seeds; None where the study does not vary them."""
+
+    dataset: int | None
+    labels: int | None
+
+    @property
+    def collected(self) -> str:
+        """What the names of its datasets end in."""
+        return "" if self.dataset is None else f"-d{self.dataset}"
+
+    @property
+    def suffix(self) -> str:
+        """What the names of all that rests on it end in."""
+        return self.collected + ("" if self.labels is None else f"-l{self.labels}")
+
+
+@dataclass(frozen=True)
+class MergeConfig:
+    """A cell that joins the shards of a collection or labelling: `whole` is what was asked for, undivided."""
+
+    shards: tuple[Path, ...]
+    whole: settings.CollectConfig | settings.LabelConfig
+
+    @property
+    def run_dir(self) -> Path:
+        """Where what is joined lives."""
+        return self.whole.run_dir
+
+
+class Cell(NamedTuple):
+    """One stage with its settings; `run_dir` is where its run lives."""
+
+    stage: str
+    config: Any
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return Path(self.config.run_dir)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps that it trains for; 0 for stages that train no policy."""
+        return int(getattr(self.config, "steps", 0))
+
+
+@dataclass(frozen=True)
+class Study:
+    """The cells of a study, in an order in which each comes after what it needs, and the report of them all.
+
+    Attributes:
+        title: of the report.
+        minutes: measured on two cores, for the estimate given at the start.
+        cells: everything but the report.
+        report: made of all training and evaluation runs.
+        slurm: settings for the slurm executor, as the file gives them.
+    """
+
+    title: str
+    minutes: float
+    cells: tuple[Cell, ...]
+    report: Cell
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def preparation(self) -> list[Cell]:
+        """What comes before training: datasets, labels, potentials."""
+        return [cell for cell in self.cells if cell.stage not in ("train_rs", "evaluate")]
+
+    @property
+    def training(self) -> list[Cell]:
+        """The train-rs cells."""
+        return [cell for cell in self.cells if cell.stage == "train_rs"]
+
+    @property
+    def evaluation(self) -> list[Cell]:
+        """The evaluate cells."""
+        return [cell for cell in self.cells if cell.stage == "evaluate"]
+
+
+def presets() -> list[str]:
+    """The names of the shipped study files."""
+    files = resources.files(__package__).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+class _Head(TypedDict):
+    """What a study says of itself."""
+
+    title: NotRequired[str]
+    minutes: NotRequired[Annotated[float, settings.Flag("", least=0)]]
+    slurm: NotRequired[dict[str, Any]]
+
+
+def load_study(study: str, out: Path) -> Study:
+    """Read a study file, or a shipped one by its name, and place all its runs under `out`.
+
+    Raises:
+        InputError: the file is missing or is not TOML.
+        UsageError: it asks for something that does not exist.
+    """
+    if study.endswith(".toml") or "/" in study:
+        try:
+            text = Path(study).read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise InputError(f"The study file {study} cannot be read ({error.strerror}).") from None
+        except UnicodeDecodeError:
+            raise InputError(f"The study file {study} is not text in UTF-8; save it as that.") from None
+    elif study in presets():
+        text = resources.files(__package__).joinpath(f"{study}.toml").read_text(encoding="utf-8")
+    else:
+        near, known = did_you_mean(study, presets()), ", ".join(presets())
+        raise UsageError(f"There is no shipped study '{study}'.{near} Known: {known}; or name a .toml file.")
+    try:
+        document = parse_toml(text)
+    except Mismatch as error:
+        raise InputError(f"The study file {study} is not TOML: {error}.") from None
+    planned = plan(document, out, Path(study).stem)
+    _check_worlds(planned.cells)
+    return planned
+
+
+def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
+    """The cells of a study document, all under `out`; UsageError names what cannot be meant. `name`: of the study."""
+    check_keys(document, _STUDY_KEYS, "A study")
+    try:
+        typed(_Head, document)
+    except Mismatch as problem:
+        raise UsageError(f"A study's {problem}.") from None
+    worlds = tables_of(document, "world", "A study")
+    if not worlds:
+        raise UsageError("A study needs at least one [[world]].")
+    planned = [_World(table, out) for table in worlds]
+    cells = [
+        cell for part in ("preparation", "training", "evaluation") for world in planned for cell in vars(world)[part]
+    ]
+    _apart([*(cell.run_dir for cell in cells), out / "report", out / "sweep"])
+    title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
+    runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
+    report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name))
+    return Study(title, float(minutes), tuple(cells), report, slurm)
+
+
+def _check_worlds(cells: Sequence[Cell]) -> None:
+    """UsageError for the first cell whose world does not exist, before anything runs."""
+    from bkrl.envs import world  # only now: a study that cannot be meant is refused without loading the worlds
+
+    asked = {env: cell for cell in reversed(cells) if (env := getattr(cell.config, "env", None))}
+    for env, cell in asked.items():
+        try:
+            world(env)
+        except UsageError as problem:
+            raise UsageError(f"{cell.stage} in {cell.run_dir}: {problem}") from None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An algorithm as a study lists it: under which name, on which potential, with which settings of its own."""
+
+    name: str
+    alg: str
+    control: str = "none"
+    label: Mapping[str, Any] = field(default_factory=dict)
+    train_rm: Mapping[str, Any] = field(default_factory=dict)
+    train_rs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def variant(self) -> str | None:
+        """The kind of labels its potential is made from; None for an algorithm without labels."""
+        return None if self.alg in ("ppo", "rnd", OWN) else self.alg.removeprefix("bk-")
+
+
+class _World:
+    """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
+
+    def __init__(self, table: Mapping[str, Any], out: Path) -> None:
+        check_keys(table, _WORLD_KEYS, "A study's world")
+        self.table = table
+        self.root = out / name_of_folder(table, "world")
+        self.preparation: list[Cell] = []
+        self.training: list[Cell] = []
+        self.evaluation: list[Cell] = []
+        self._made: dict[str, Path] = {}
+        tasks = tables_of(table, "task", "A study's world") or [{}]
+        entries = [_entries(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
+        variants = table.get("variants")
+        if variants is None:
+            variants = [v for v in _VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
+        if not isinstance(variants, list):
+            raise UsageError(f'The variants of {self.root.name} are a list, such as ["pref"], not {variants!r}.')
+        for variant in variants:
+            check_choice(variant, _VARIANTS, "variant")
+        for entry in (entry for listed in entries for entry in listed):
+            if entry.variant is not None and entry.variant not in variants:
+                raise UsageError(
+                    f"'{entry.name}' needs labels: add \"{entry.variant}\" to the variants of {self.root.name}."
+                )
+        collected, labelled = (_seeds(table, key) for key in ("collect_seeds", "label_seeds"))
+        draws = [_Draw(dataset, labels) for dataset in collected for labels in labelled]
+        if variants or "collect" in table:
+            for dataset in collected:
+                self._collection(_Draw(dataset, None))
+        for draw in draws:
+            for variant in variants:
+                if "variants" in table:
+                    self._potential(_Entry(f"bk-{variant}", f"bk-{variant}"), draw)
+                for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
+                    self._potential(entry, draw)
+        for task, listed in zip(tasks, entries, strict=True):
+            self._task(task, listed, draws)
+
+    def _collection(self, draw: _Draw) -> None:
+        """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
+        fixed: dict[str, Any] = _drawn(draw.dataset)
+        whole = self._cell("collect", out=self._data(draw), **fixed)
+        count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
+        if count == 1:
+            self.preparation.append(whole)
+            return
+        if count > episodes:
+            raise UsageError(
+                f"collect_shards = {count} share the {episodes} episodes_per_checkpoint of {self.root.name}; take "
+                "fewer shards, or record more episodes."
+            )
+        shards = [
+            replace(
+                whole.config,
+                out=Path(f"{whole.run_dir}-shard{number}"),
+                steps=-(-whole.steps // count),
+                episodes_per_checkpoint=episodes // count + (number <= episodes % count),
+                seed=derive_seed(whole.config.seed, "collect", number),
+            )
+            for number in range(1, count + 1)
+        ]
+        merge = MergeConfig(tuple(shard.run_dir for shard in shards), whole.config)
+        self.preparation += [*(Cell("collect", shard) for shard in shards), Cell("data_merge", merge)]
+
+    def _task(self, task: Mapping[str, Any], entries: Sequence[_Entry], draws: Sequence[_Draw]) -> None:
+        """Training and evaluation of one task; what needs no labels is not repeated for each draw of them."""
+        check_keys(task, _TASK_KEYS, "A task")
+        folder = self.root / name_of_folder(task, "task") if task else self.root
+        seeds = seed_list(task.get("seeds", self.table.get("seeds")), f"the seeds of {folder.name}")
+        for draw in draws:
+            for seed in seeds:
+                for entry in entries:
+                    if entry.variant is None and draw != draws[0]:
+                        continue
+                    potential = self._potential(entry, draw)
+                    name = f"{entry.name}{draw.suffix if potential else ''}-s{seed}"
+                    fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
+                    if entry.alg != OWN:
+                        fixed["potential"] = potential
+                    trained = self._cell("train_rs", task, vars(entry), out=folder / name, **fixed)
+                    self.training.append(trained)
+                    # One agent of a method is enough to look at: drawing takes longer than playing.
+                    seen = {} if (draw, seed) == (draws[0], seeds[0]) else {"evaluate": {"gifs": 0}}
+                    self.evaluation.append(
+                        self._cell("evaluate", task, seen, policy=folder / name, out=folder / f"eval-{name}")
+                    )
+
+    def _data(self, draw: _Draw) -> Path:
+        return self.root / f"data{draw.collected}"
+
+    def _potential(self, entry: _Entry, draw: _Draw) -> Path | None:
+        """The potential of an entry, made once for all that ask for the same one."""
+        if entry.variant is None:
+            return None
+        labels = self._labels(entry, draw)
+        key = json.dumps(["rm", labels.name, entry.control, entry.train_rm], sort_keys=True, default=str)
+        if key not in self._made:
+            control = "" if entry.control == "none" else f"-{entry.control}"
+            own = entry.label or entry.train_rm
+            out = self.root / f"rm-{entry.name if own else entry.variant + control}{draw.suffix}"
+            read = {"labels": labels, "dataset": self._data(draw)}
+            fixed: dict[str, Any] = {**read, "control": entry.control, "out": out, **_drawn(draw.labels)}
+            self._made[key] = out
+            self.preparation.append(self._cell("train_rm", vars(entry), variant=entry.variant, **fixed))
+        return self._made[key]
+
+    def _labels(self, entry: _Entry, draw: _Draw) -> Path:
+        """The labels that an entry's potential is made from."""
+        key = json.dumps(["label", entry.variant, draw, entry.label], sort_keys=True, default=str)
+        if key not in self._made:
+            out = self.root / f"label-{entry.name if entry.label else entry.variant}{draw.suffix}"
+            self._made[key] = out
+            fixed: dict[str, Any] = {"dataset": self._data(draw), **_drawn(draw.labels)}
+            whole = self._cell("label", vars(entry), variant=entry.variant, out=out, **fixed)
+            shards = [
+                self._cell(
+                    "label", vars(entry), variant=entry.variant, out=Path(f"{out}-shard{i}"), shard=part, **fixed
+                )
+                for i, part in enumerate(_parts(_count(self.table, "label_shards"), whole.config), 1)
+            ]
+            merge = Cell("label_merge", MergeConfig(tuple(cell.run_dir for cell in shards), whole.config))
+            self.preparation += [*shards, merge] if shards else [whole]
+        return self._made[key]
+
+    def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
+        """The world's table for this stage, the variant's own table on it, then those `above`; what the plan fixes."""
+        table = on_top({}, self.table.get(stage, {}))
+        if variant is not None:
+            own = {key: table.pop(key) for key in _VARIANTS if isinstance(table.get(key), dict)}
+            table = on_top(table, own.get(variant, {}))
+        for upper in above:
+            table = on_top(table, upper.get(stage, {}))
+        for key in _DECIDED.intersection(table):
+            raise UsageError(f"'{key}' of {stage} is decided by the study's plan; leave it out.")
+        if stage == "label":
+            fixed["variant"] = variant
+        return Cell(stage, build(_CONFIGS[stage], table, **fixed))
+
+
+def _entries(listed: Any, world: str) -> list[_Entry]:
+    """The algorithms of a world or task; "bk-pref:shuffled" stands for one on a control of its potential."""
+    if not isinstance(listed, list) or not listed:
+        raise UsageError(f"The world {world} needs algs = [...], in itself or in each of its tasks.")
+    entries = [_entry(item) for item in listed]
+    check_unique([entry.name for entry in entries], "algs")
+    return entries
+
+
+def _entry(item: Any) -> _Entry:
+    if isinstance(item, str):
+        alg, _, control = item.partition(":")
+        item = {"name": item.replace(":", "-"), "alg": alg} | ({"control": control} if control else {})
+    if not isinstance(item, Mapping):
+        raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
+    check_keys(item, _ENTRY_KEYS, "An entry of algs")
+    name = name_of_folder(item, "entry of algs")
+    check_choice(item.get("alg"), choices(settings.TrainRsConfig, "alg"), f"alg of '{name}'")
+    entry = _Entry(**{**item, "control": item.get("control") or "none"})
+    if entry.control == "constant":  # which has advice alone
+        entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
+    check_choice(entry.control, choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
+    if entry.alg == OWN and "potential" not in entry.train_rs:
+        raise UsageError(f"'{name}' needs a potential of your own: name its run, train_rs = {{ potential = \"…\" }}.")
+    if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
+        raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")
+    return entry
+
+
+def _count(table: Mapping[str, Any], name: str) -> int:
+    count = table.get(name, 1)
+    if type(count) is not int or count < 1:
+        raise UsageError(f"{name} must be a number of parts, not {count!r}.")
+    return count
+
+
+def _parts(count: int, config: settings.LabelConfig) -> list[str]:
+    """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control, which asks nobody.
+
+    Code is divided by conversations, so there are no more parts than those.
+    """
+    if count == 1:
+        return []
+    from bkrl.labelers import baseline  # which reads datasets, and so takes a moment to import
+
+    if config.llm in baseline.NAMES:
+        count = 1
+    elif config.variant == "code":
+        count = min(count, config.votes)
+    return [f"{part}/{count}" for part in range(1, count + 1)] if count > 1 else []
+
+
+def _seeds(table: Mapping[str, Any], key: str) -> list[int | None]:
+    """The seeds that a world lists under `key`; [None] where it lists none."""
+    return [*seed_list(table[key], key)] if key in table else [None]
+
+
+def _drawn(seed: int | None) -> dict[str, int]:
+    return {} if seed is None else {"seed": seed}
+
+
+def _apart(folders: Sequence[Path]) -> None:
+    """UsageError when two cells would share a run directory, or one would live inside another's."""
+    check_unique([folder.as_posix() for folder in folders], "the study; give each world, task and entry its own name")
+    taken = set(folders)
+    for folder in folders:
+        if inside := taken.intersection(folder.parents):
+            raise UsageError(f"{folder} would lie inside another run, {inside.pop()}; choose other names.")

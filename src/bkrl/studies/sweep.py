@@ -1,0 +1,406 @@
+"""Doing the cells of a study: what is ready is started, what is finished is skipped, what fails is remembered.
+
+A cell is finished when its run's manifest is there and was made with these settings. So a sweep that was stopped, or
+killed, goes on where it was. Beside the runs, `OUT/sweep/` holds `state.json` (failures, and the jobs of a cluster) and
+what each cell said, under `log/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+from bkrl.core.config import LabelConfig, SweepConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, make_folder, read_json, to_json
+from bkrl.core.reporter import Line, Reporter, duration
+from bkrl.runs.record import Run, changed, check_inputs, hold
+from bkrl.studies.executors import Executor, cores, open_executor
+from bkrl.studies.study import Cell, MergeConfig, Study, load_study
+
+_POLL = 1.0
+
+
+class Outcome(NamedTuple):
+    """How a sweep ended.
+
+    Attributes:
+        out: the study's folder.
+        done: names of finished cells.
+        failed: name → reason.
+        blocked: names of cells that need a failed one.
+        report: the report's run, when it was asked for and nothing failed.
+    """
+
+    out: Path
+    done: list[str]
+    failed: dict[str, str]
+    blocked: list[str]
+    report: Run | None = None
+
+
+class _Saved(TypedDict):
+    failed: NotRequired[dict[str, str]]
+    jobs: NotRequired[dict[str, str]]
+
+
+@dataclass
+class State:
+    """What a sweep remembers from one start to the next, by names of cells."""
+
+    path: Path
+    failed: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, str] = field(default_factory=dict)
+
+    def load(self) -> State:
+        """Recall what an earlier start saved, if there was one; InputError when that is damaged."""
+        try:
+            found: _Saved = read_json(self.path, _Saved) if self.path.exists() else {}
+        except InputError:
+            raise InputError(
+                f"{self.path} is damaged; restore it, or remove it when no job of this study is queued on a cluster."
+            ) from None
+        self.failed.update(found.get("failed", {}))
+        self.jobs.update(found.get("jobs", {}))
+        return self
+
+    def save(self) -> None:
+        """Write it."""
+        atomic_write(self.path, to_json({"failed": self.failed, "jobs": self.jobs}))
+
+
+def run(config: SweepConfig, reporter: Reporter) -> Outcome:
+    """Do every cell of a study that is not done.
+
+    Raises:
+        UsageError: the study cannot be meant, or another sweep is at work in the same folder.
+        KeyboardInterrupt: Ctrl-C; local workers have stopped and kept what they have.
+    """
+    out = config.folder
+    study = load_study(config.study, out)
+    cells = chosen(study, out, config.only)
+    state = State(out / "sweep" / "state.json")
+    executor = open_executor(
+        config.executor,
+        jobs=config.jobs,
+        log=lambda cell: out / "sweep" / "log" / f"{name_of(cell, out)}.log",
+        name=lambda cell: name_of(cell, out),
+        folder=out / "sweep",
+        submitted=state.jobs,
+        save=state.save,
+        parameters=_parameters(config, study),
+    )
+    make_folder(out / "sweep")
+    with hold(out / "sweep"):
+        state.load()  # only now: until a moment ago another sweep may have written it
+        if config.retry_failed:
+            for cell in cells:
+                state.failed.pop(name_of(cell, out), None)
+        announce(study, cells, config.jobs or (cores() if config.executor == "local" else 0), reporter)
+        outcome = _Sweep(cells, out, state, executor, reporter).go()
+    if config.report and not outcome.failed and not outcome.blocked:
+        report = import_module("bkrl.stages.report").run(study.report.config, reporter)
+        outcome = outcome._replace(report=report)
+    return outcome
+
+
+def runs(n: int) -> str:
+    """So many runs, in words."""
+    return f"{n} run{'' if n == 1 else 's'}"
+
+
+def told(outcome: Outcome) -> str:
+    """What went wrong, in sentences."""
+    reasons = [f"{outcome.out / name}: {reason}" for name, reason in outcome.failed.items()]
+    blocked = f" {len(outcome.blocked)} more need those." if outcome.blocked else ""
+    total = len(outcome.done) + len(outcome.failed) + len(outcome.blocked)
+    return f"{len(outcome.failed)} of {runs(total)} failed: {' '.join(reasons)}{blocked}"
+
+
+def name_of(cell: Cell, out: Path) -> str:
+    """A cell's name: its run directory below the study's folder, as in "babyai/ppo-s1"."""
+    return cell.run_dir.relative_to(out).as_posix()
+
+
+def needs(cells: Iterable[Cell]) -> dict[Path, list[Path]]:
+    """Run directory → the run directories of other cells that its settings name: what has to be there before."""
+    folders = {cell.run_dir: cell for cell in cells}
+    return {folder: [path for path in _paths(cell.config) if path in folders and path != folder]
+            for folder, cell in folders.items()}  # fmt: skip
+
+
+def chosen(study: Study, out: Path, only: str) -> list[Cell]:
+    """The cells whose name fits one of the patterns in `only` (all when it is empty), and all that those need.
+
+    Raises:
+        UsageError: no cell's name fits.
+    """
+    if not only:
+        return list(study.cells)
+    patterns = [pattern.strip() for pattern in only.split(",") if pattern.strip()]
+    wanted = {
+        cell.run_dir for cell in study.cells if any(fnmatchcase(name_of(cell, out), pattern) for pattern in patterns)
+    }
+    if not wanted:
+        some = ", ".join(name_of(cell, out) for cell in study.cells[-3:])
+        raise UsageError(f"No cell is called '{only}'; names look like {some} (see --dry-run), and * stands for any.")
+    needed = needs(study.cells)
+    for cell in reversed(study.cells):
+        if cell.run_dir in wanted:
+            wanted.update(needed[cell.run_dir])
+    return [cell for cell in study.cells if cell.run_dir in wanted]
+
+
+def standing(cell: Cell) -> str:
+    """ "done" for a finished cell, "" for one that is not, and else why what is there is not what is wanted."""
+    complete = (cell.run_dir / "manifest.json").exists()
+    if not complete and not (cell.run_dir / "config.json").exists():
+        return ""
+    try:
+        different = changed(cell.run_dir, *_made(cell))
+        stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell)) if complete else []
+    except InputError as problem:
+        return str(problem)
+    if different:
+        return f"{cell.run_dir} holds a run that differs in {', '.join(different)}; remove it, or choose another --out."
+    if stale:
+        return f"{stale[0]} Remove {cell.run_dir} to make it again."
+    return "done" if complete else ""
+
+
+def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
+    """Name, stage, steps and state of each cell, as of now."""
+    failed = State(out / "sweep" / "state.json").load().failed
+    rows = []
+    for cell in cells:
+        name = name_of(cell, out)
+        how = standing(cell) or (f"failed: {failed[name]}" if name in failed else "to do")
+        rows.append((name, cell.stage.replace("_", "-"), cell.steps, how))
+    return rows
+
+
+def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter) -> None:
+    """Say what there is to do, and about how long it takes; `jobs`: at the same time, 0 where nobody knows."""
+    reporter.say(study.title)
+    parts = {"train_rs": "train", "evaluate": "evaluate"}
+    for title in ("prepare", "train", "evaluate"):
+        part = [cell for cell in cells if parts.get(cell.stage, "prepare") == title]
+        if not part:
+            continue
+        done = sum((cell.run_dir / "manifest.json").exists() for cell in part)
+        steps = sum(cell.steps for cell in part)
+        told = f", {steps:,} environment steps" if steps else ""
+        reporter.say(f"  {title}: {runs(len(part))}{told}" + (f" ({done} done already)" if done else ""))
+    everything = sum(cell.steps for cell in study.training)
+    left = sum(c.steps for c in cells if c.stage == "train_rs" and not (c.run_dir / "manifest.json").exists())
+    if left and jobs and study.minutes:
+        minutes = study.minutes * 2 / min(jobs, len(study.training)) * left / everything
+        reporter.say(
+            f"  about {minutes:.0f} minutes on {jobs} cores (the whole study took {study.minutes:.0f} on 2); "
+            "stop at any time, the same command continues"
+        )
+
+
+class _Sweep:
+    """One start of a sweep: cells wait, run, and are done, failed or blocked."""
+
+    def __init__(self, cells: Sequence[Cell], out: Path, state: State, executor: Executor, reporter: Reporter) -> None:
+        self.cells = cells
+        self.out = out
+        self.state = state
+        self.executor = executor
+        self.reporter = reporter
+        self.needs = needs(cells)
+        self.done: set[Path] = set()
+        self.failed: dict[Path, str] = {}
+        self.ended: dict[Path, float] = {}
+        self.clocks: dict[Path, _Clock] = {}
+        self.waiting: list[Cell] = []
+        for cell in cells:
+            how = standing(cell)
+            if how == "done":
+                self._succeed(cell)
+            elif how or name_of(cell, out) in state.failed:
+                self.failed[cell.run_dir] = how or state.failed[name_of(cell, out)]
+            else:
+                self.waiting.append(cell)
+
+    def go(self) -> Outcome:
+        """Start, wait and file until nothing is left that can be done."""
+        try:
+            blocked = self._blocked()
+            todo = [cell for cell in self.waiting if cell.run_dir not in blocked]
+            if todo:
+                self.executor.prepare(todo, self.reporter)
+                with self.reporter.board() as show:
+                    self._until_done(show)
+        finally:
+            parting = self.executor.stop()
+            if parting:
+                self.reporter.say(parting)
+            self.state.save()
+        left = [name_of(cell, self.out) for cell in self.waiting]
+        done = [name_of(cell, self.out) for cell in self.cells if cell.run_dir in self.done]
+        failed = {name_of(c, self.out): self.failed[c.run_dir] for c in self.cells if c.run_dir in self.failed}
+        return Outcome(self.out, done, failed, left)
+
+    def _until_done(self, show: Callable[[Sequence[Line], str], None]) -> None:
+        started = time.monotonic()
+        while True:
+            running = self.executor.running()
+            ready = [cell for cell in self.waiting if cell.run_dir.as_posix() not in running and self._ready(cell)]
+            starting = ready[: self.executor.free()]
+            if starting:
+                self.executor.start(starting)
+                self.state.save()
+            lines = self._lines()
+            show(lines, _summary(lines, time.monotonic() - started))
+            if not self.executor.running():
+                return
+            for cell, reason in self.executor.ended(_POLL):
+                self.waiting.remove(cell)
+                how = reason or standing(cell) or "it ended without a result"
+                if how == "done":
+                    self._succeed(cell)
+                else:
+                    self.failed[cell.run_dir] = self.state.failed[name_of(cell, self.out)] = how
+                self.state.save()
+
+    def _succeed(self, cell: Cell) -> None:
+        self.done.add(cell.run_dir)
+        self.state.failed.pop(name_of(cell, self.out), None)
+
+    def _ready(self, cell: Cell) -> bool:
+        return all(folder in self.done for folder in self.needs[cell.run_dir])
+
+    def _blocked(self) -> set[Path]:
+        """Run directories of the cells that wait for something that has failed, directly or not."""
+        waiting = {cell.run_dir for cell in self.waiting}
+        lost = set(self.failed)
+        while more := {folder for folder in waiting - lost if not lost.isdisjoint(self.needs[folder])}:
+            lost |= more
+        return lost & waiting
+
+    def _lines(self) -> list[Line]:
+        running, blocked = self.executor.running(), self._blocked()
+        return [self._line(cell, running.get(cell.run_dir.as_posix()), cell.run_dir in blocked) for cell in self.cells]
+
+    def _line(self, cell: Cell, active: str | None, blocked: bool) -> Line:
+        name = name_of(cell, self.out)
+        if active == "queued":
+            return Line(name, "queued", total=cell.steps)
+        if active is not None:
+            return self.clocks.setdefault(cell.run_dir, _Clock.start(cell)).line(name, cell)
+        clock = self.clocks.get(cell.run_dir)
+        seconds = self.ended.setdefault(cell.run_dir, clock.seconds()) if clock else 0.0
+        if cell.run_dir in self.done:
+            return Line(name, "done", cell.steps, cell.steps, seconds=seconds)
+        if cell.run_dir in self.failed:
+            return Line(name, "failed", total=cell.steps, seconds=seconds, note=self.failed[cell.run_dir])
+        if blocked:
+            return Line(name, "waiting", note="needs one that failed")
+        return Line(name, "waiting", total=cell.steps)
+
+
+@dataclass
+class _Clock:
+    """When a cell was first seen running, and since when, and which step, its steps have been counted.
+
+    The rate is that of steps alone: what comes before the first of them (imports, compilation) is left out.
+    """
+
+    started: float
+    first: float
+    counted: float | None = None
+
+    @classmethod
+    def start(cls, cell: Cell) -> _Clock:
+        return cls(time.monotonic(), last_step(cell.run_dir))
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def line(self, name: str, cell: Cell) -> Line:
+        done = min(last_step(cell.run_dir), cell.steps) if cell.steps else 0.0
+        if self.counted is None and done > self.first:
+            self.counted, self.first = time.monotonic(), done
+        rate = (done - self.first) / (time.monotonic() - self.counted) if self.counted and done > self.first else 0.0
+        return Line(name, "running", done, cell.steps, rate, self.seconds())
+
+
+def _summary(lines: Sequence[Line], seconds: float) -> str:
+    """One sentence about them all; the rate is that of the steps being made now.
+
+    What is left is taken to go on at that rate, with those that have just begun as fast as the others, but not to end
+    before the slowest of those that run.
+    """
+    count = {state: sum(line.state == state for line in lines) for state in ("done", "running", "queued", "failed")}
+    parts = [f"{count['done']}/{len(lines)} done"]
+    parts += [f"{count[state]} {state}" for state in ("running", "queued", "failed") if count[state]]
+    stepping = [line for line in lines if line.state == "running" and line.total]
+    rated = [line for line in stepping if line.rate > 0]
+    if rated:
+        rate = sum(line.rate for line in rated)
+        left = sum(line.total - line.done for line in lines if line.state in ("running", "queued", "waiting"))
+        slowest = max((line.total - line.done) / line.rate for line in rated)
+        parts.append(f"{rate:,.0f} steps/s")
+        parts.append(f"about {duration(max(left / rate * len(rated) / len(stepping), slowest))} of steps left")
+    parts.append(f"{duration(seconds)} so far")
+    return ", ".join(parts)
+
+
+def last_step(run_dir: Path) -> int:
+    """The step of the newest whole line of metrics.jsonl; 0 when there is none."""
+    path = run_dir / "metrics.jsonl"
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 4096, 0))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return 0
+    for line in reversed(lines[:-1]):
+        try:
+            return int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue
+    return 0
+
+
+def _parameters(config: SweepConfig, study: Study) -> dict[str, Any]:
+    """What the study says of SLURM jobs, and on top of it what the command line says."""
+    given = {key: value for key, value in vars(config.slurm).items() if value is not None}
+    return {**study.slurm, **given}
+
+
+def _made(cell: Cell) -> tuple[str, object]:
+    """The stage and the settings that stand in a cell's run."""
+    if cell.stage == "data_merge":
+        from bkrl.data.derive import Merged  # which reads datasets, and so takes a moment to import
+
+        whole = cell.config.whole
+        return "collect", Merged(whole.env, whole.language, len(cell.config.shards))
+    return ("label", cell.config.whole) if cell.stage == "label_merge" else (cell.stage.replace("_", "-"), cell.config)
+
+
+def _places(cell: Cell) -> dict[str, Path]:
+    """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
+    if isinstance(cell.config, MergeConfig):
+        whole = cell.config.whole
+        data, one = ({"dataset": whole.dataset}, "shard") if isinstance(whole, LabelConfig) else ({}, "dataset")
+        return {**data, **{f"{one} {number}": path for number, path in enumerate(cell.config.shards, 1)}}
+    return {name: value for name, value in vars(cell.config).items() if isinstance(value, Path)}
+
+
+def _paths(config: Any) -> list[Path]:
+    found: list[Path] = []
+    for setting in dataclasses.fields(config):
+        value = getattr(config, setting.name)
+        found += [path for path in (value if isinstance(value, tuple) else (value,)) if isinstance(path, Path)]
+    return found

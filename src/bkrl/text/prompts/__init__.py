@@ -1,0 +1,237 @@
+"""Prompts: Markdown templates that anyone can read and replace, and the one function that fills them in.
+
+A template is split into turns at its `<<<role>>>` lines *before* anything is filled in, and text from a world
+(captions, programs' errors) enters only through the `quote` filter, as one JSON string without brackets of the kinds
+that mark up prompts, or backticks. So no text from a world can open a turn, close a block or end its own quotation, in
+our templates or in a model's chat template. Names of actions, which stand unquoted, go through `name`.
+
+A folder of one's own, or `bare`, replaces templates turn by turn (`open_prompts`): a file that has a system turn and no
+other keeps the shipped questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+LONGEST_QUOTE = 4000
+_TURN = re.compile(r"^<<<(system|user|assistant)>>>\n", re.MULTILINE)
+_LONGEST_NAME = 40
+_FOLDER = Path(__file__).parent
+_BARE = _FOLDER / "bare"
+_FILE = re.compile(r"[a-z0-9_]+\.md")
+_PIECE = re.compile(r"(world|layout)_[a-z0-9]+")
+_VALUES = {
+    "pref": {"world", "a", "b"},
+    "goal": {"world", "segment"},
+    "code": {"world", "layout", "horizon", "examples"},
+    "code_error": {"error"},
+    "code_improve": {"count", "lowest", "mean", "highest", "components", "ordering", "examples"},
+    "repair": {"reason", "format"},
+}
+"""What each template with turns is given."""
+_OF_PIECES = {"layout": {"layout"}, "code": {"world", "layout", "horizon"}}
+_NEEDED = {"pref": {"a", "b"}, "goal": {"segment"}, "code_error": {"error"}}
+_ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
+
+
+class Prompts:
+    """The shipped templates, and in their place those of a folder, if there is one."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._turns: dict[str, list[tuple[str, Template]]] = {}
+
+    def render(self, name: str, **values: Any) -> list[tuple[str, str]]:
+        """The turns of template `name` as (role, text), filled in with `values`; a value that is missing is an error.
+
+        Raises InputError where a template of one's own cannot be filled in.
+        """
+        if name not in self._turns:
+            own = dict(_split(self.own(f"{name}.md") or ""))
+            shipped = _split(_shipped(f"{name}.md"))
+            turns = [(role, own.get(role, text)) for role, text in shipped]
+            self._turns[name] = [(role, self._environment.from_string(text)) for role, text in turns]
+        with self._explained(name):
+            return [(role, template.render(**values).strip()) for role, template in self._turns[name]]
+
+    def piece(self, name: str, **values: Any) -> str:
+        """A piece of prompt without turns, filled in with `values`."""
+        template = self._environment.from_string(self._source(f"{name}.md"))
+        with self._explained(name):
+            return template.render(**values).strip()
+
+    def fingerprint(self, names: Iterable[str]) -> dict[str, str]:
+        """sha256 of each named template, for the manifest; of one's own, with the shipped one that it stands for."""
+        sources = {name: f"{self.own(f'{name}.md') or ''}{_shipped(f'{name}.md')}" for name in sorted(set(names))}
+        return {name: hashlib.sha256(source.encode()).hexdigest() for name, source in sources.items()}
+
+    def own(self, file: str) -> str | None:
+        """The text of a file of the folder; None where it has no such file.
+
+        Raises InputError for one that cannot be read, or lies elsewhere behind a link.
+        """
+        if self.folder is None or not (self.folder / file).exists():
+            return None
+        path = self.folder / file
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise InputError(f"The prompt {path} lies outside its folder; put the file itself there.")
+        try:
+            return path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise InputError(f"The prompt {path} cannot be read ({reason}).") from None
+
+    def files(self, names: Iterable[str]) -> dict[str, Path]:
+        """The files of one's own among the named templates, which decide what is asked."""
+        if self.folder is None or self.folder == _BARE:
+            return {}
+        paths = {f"{name}.md": self.folder / f"{name}.md" for name in sorted(set(names))}
+        return {file: path for file, path in paths.items() if path.exists()}
+
+    def check(self) -> None:
+        """Refuse a folder whose files replace nothing, leave it, or name values that the prompts do not have.
+
+        Raises InputError.
+        """
+        from jinja2 import TemplateSyntaxError, meta
+
+        assert self.folder is not None
+        found = sorted(path.name for path in self.folder.glob("*.md")) if self.folder.is_dir() else []
+        if not found:
+            raise InputError(f"There are no prompts (.md files) in {self.folder}; --prompt takes bare or a folder.")
+        for file in found:
+            name, text = file.removesuffix(".md"), self.own(file) or ""
+            if name not in names() and not _PIECE.fullmatch(name):
+                near = did_you_mean(name, names())
+                raise InputError(f"{self.folder / file} stands for no prompt.{near} There are {', '.join(names())}.")
+            known = _VALUES.get(name, _OF_PIECES.get(name.partition("_")[0], {"world"}))
+            before, *turns = _TURN.split(text)
+            if (name in _VALUES) == bool(before.strip()) or bool(turns) != (name in _VALUES):
+                form = "turns, each after a line such as <<<system>>>" if name in _VALUES else "text without turns"
+                raise InputError(f"{self.folder / file} must hold {form}.")
+            own = [role for role, _ in _split(text)]
+            roles = [role for role, _ in _split(_shipped(file))] if name in _VALUES else []
+            if set(own) - set(roles) or len(own) > len(set(own)):
+                raise InputError(f"{self.folder / file} may have one turn of each of {', '.join(roles)}, and no other.")
+            used: set[str] = set()
+            whole = dict(_split(_shipped(file))) | dict(_split(text)) if name in _VALUES else {"": text}
+            for part in whole.values():
+                try:
+                    parsed = self._environment.parse(part)
+                except TemplateSyntaxError as error:
+                    raise InputError(f"{self.folder / file} is no template: {error.message}.") from None
+                used |= meta.find_undeclared_variables(parsed)
+                for included in filter(None, meta.find_referenced_templates(parsed)):
+                    self._source(included)
+            if used - known:
+                raise InputError(
+                    f"{self.folder / file} asks for {', '.join(sorted(used - known))}; it is given "
+                    f"{', '.join(sorted(known))}."
+                )
+            if missing := _NEEDED.get(name, set()) - used:
+                raise InputError(
+                    f"{self.folder / file} leaves out {', '.join(sorted(missing))}: nothing would be asked."
+                )
+
+    @cached_property
+    def _environment(self) -> Environment:
+        from jinja2 import FunctionLoader, StrictUndefined
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            loader=FunctionLoader(self._source),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            autoescape=False,
+        )
+        environment.filters["quote"] = quote
+        return environment
+
+    def _source(self, file: str) -> str:
+        if not _FILE.fullmatch(file):
+            raise InputError(f"A prompt includes '{file}', which is no file of its folder.")
+        own = self.own(file)
+        return _shipped(file) if own is None else own
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Errors of a template of one's own in a sentence; those of a shipped one are ours."""
+        from jinja2 import TemplateError
+
+        try:
+            yield
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            if self.folder is None:
+                raise
+            raise InputError(f"The prompt {name}.md of {self.folder} cannot be filled in: {error}.") from None
+
+
+SHIPPED = Prompts()
+
+
+def open_prompts(choice: str | None) -> Prompts:
+    """The prompts that `--prompt` names: None is the shipped ones, `bare` those without knowledge, else a folder.
+
+    Raises InputError when a folder does not fit (`Prompts.check`).
+    """
+    if choice is None:
+        return SHIPPED
+    prompts = Prompts(_BARE if choice == "bare" else Path(choice))
+    prompts.check()
+    return prompts
+
+
+def names() -> list[str]:
+    """All templates of the package."""
+    return sorted(file.stem for file in _FOLDER.glob("*.md"))
+
+
+@lru_cache(maxsize=1 << 14)  # captions come again and again
+def quote(text: str) -> str:
+    """`text` as one JSON string on one line: control, direction and zero-width characters gone, length bounded."""
+    kept = "".join(_plain(character) for character in text)
+    if len(kept) > LONGEST_QUOTE:
+        kept = kept[:LONGEST_QUOTE] + "…"
+    quoted = json.dumps(kept, ensure_ascii=False)
+    return re.sub(r"[<>&`|\[\]]", lambda found: _ESCAPED[found[0]], quoted)
+
+
+def name(text: str) -> str:
+    """`text` as a name that may stand unquoted: letters, digits, spaces, hyphens and underscores, at most 40."""
+    return re.sub(r"[^\w -]+|\s+", " ", text).strip()[:_LONGEST_NAME] or "unnamed"
+
+
+def _plain(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    kind = unicodedata.category(character)[0]
+    return " " if kind == "Z" else "" if kind == "C" else character
+
+
+def _split(text: str) -> list[tuple[str, str]]:
+    """The turns of a template as (role, text)."""
+    pieces = _TURN.split(text)[1:]
+    return list(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+@cache
+def _shipped(file: str) -> str:
+    try:
+        return (_FOLDER / file).read_text("utf-8")
+    except OSError:
+        raise UsageError(f"There is no prompt '{file}'; the package has {', '.join(names())}.") from None

@@ -1,0 +1,84 @@
+"""Policies that see Crafter as pictures, while reward streams read its symbols."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.agents.networks import CELL_SIDE, Pixels, build_network
+from bkrl.agents.policy import network_for, observation_options
+from bkrl.core.config import PPOConfig
+from bkrl.core.errors import UsageError
+from bkrl.envs import make_vec, world
+from bkrl.envs.crafter.layout import VIEW_COLUMNS
+from bkrl.envs.crafter.textures import UNIT
+from bkrl.learn.ppo import PPO
+from bkrl.rewards.streams import EnvReward
+
+CONFIG = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, update_epochs=1)
+
+
+@pytest.mark.parametrize("network", ["paper", "compact"])
+@pytest.mark.parametrize("length", [10_000, 5])
+def test_trains_on_pictures_whether_an_episode_ends_or_not(network: str, length: int) -> None:
+    envs = make_vec("Crafter-Text-PlaceCraftingTable", 4, observation="both", length=length)
+    ppo = PPO(envs, network_for(network, envs, "image", 1, 0), [EnvReward()], CONFIG, total_steps=10**6, view="image")
+    for _ in range(2):
+        row = ppo.iterate()
+        assert np.isfinite(row["ppo/value_loss"])
+        assert (len(ppo.final_seen) > 0) == (length == 5)
+        assert ppo.final_seen.shape[1:] == (64, 64, 3)
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "network", "view", "seen"),
+    [
+        ("Crafter-Text-PlaceCraftingTable", "compact", None, "symbolic"),
+        ("Crafter-Text-PlaceCraftingTable", "compact", "symbolic", "symbolic"),
+        ("Crafter-Text-PlaceCraftingTable", "compact", "image", "image"),
+        ("Crafter-Text-PlaceCraftingTable", "paper", None, "image"),
+        ("Crafter-Text-PlaceCraftingTable", "paper", "image", "image"),
+        ("BabyAI-Text-GoToLocal-RedBall-S20", "compact", None, "symbolic"),
+        ("BabyAI-Text-GoToLocal-RedBall-S20", "paper", "symbolic", "symbolic"),
+        ("Toy-Grid", "compact", "symbolic", "symbolic"),
+    ],
+)
+def test_what_a_network_sees(env_id: str, network: str, view: str | None, seen: str) -> None:
+    options, found = observation_options(world(env_id), network, view)
+    assert (options, found) == ({"observation": "both"} if seen == "image" else {}, seen)
+    envs = make_vec(env_id, 1, **options)
+    assert network_for(network, envs, found, 1, 0).spec["name"] == network
+    envs.close()
+
+
+def test_what_it_cannot_see() -> None:
+    with pytest.raises(UsageError, match="only Crafter worlds come as pictures"):
+        observation_options(world("Toy-Grid"), "compact", "image")
+    with pytest.raises(UsageError, match="Crafter's symbols are neither"):
+        observation_options(world("Crafter-Text-Reward"), "paper", "symbolic")
+
+
+def test_compact_looks_at_pictures_cell_by_cell() -> None:
+    """Its squares are those that Crafter draws; what it makes of one depends on nothing else, and not on the place."""
+    assert (CELL_SIDE, 64 // CELL_SIDE) == (UNIT, VIEW_COLUMNS)
+    cells = build_network("compact", obs_shape=(64, 64, 3), num_actions=7, num_values=1).encoder[:-2]
+    picture = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3)).astype(np.uint8))
+    other = picture.clone()
+    other[0, 2 * CELL_SIDE, 5 * CELL_SIDE] += 100  # a corner of one square
+    other[0, 63, :], other[0, :, 63] = 0, 0  # the rim
+    other[0, :CELL_SIDE, :CELL_SIDE] = other[0, -CELL_SIDE - 1 : -1, -CELL_SIDE - 1 : -1]
+    with torch.no_grad():
+        one, two = cells(picture)[0], cells(other)[0]
+    changed = (one != two).any(0).nonzero().tolist()
+    assert changed == [[0, 0], [2, 5]]
+    assert torch.allclose(two[:, 0, 0], two[:, 8, 8], atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [[255.0] * 3, [10.0, 5.0, 3.0]])
+def test_pixels_are_divided_and_stay_as_they_are(scale: list[float]) -> None:
+    picture = torch.arange(16 * 16 * 3, dtype=torch.uint8).view(1, 16, 16, 3)
+    before = picture.clone()
+    assert torch.equal(Pixels(scale)(picture), picture.permute(0, 3, 1, 2).float() / torch.tensor(scale).view(3, 1, 1))
+    assert torch.equal(picture, before)

@@ -1,0 +1,288 @@
+"""Kernels on disk: where they are kept, that the person who waits is told, and that old ones go."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from bkrl.core import jit
+from bkrl.core.reporter import Reporter
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for caches, and nothing remembered of others."""
+    monkeypatch.setattr(jit, "_candidates", lambda source: iter([tmp_path]))
+    jit._cache_folder.cache_clear()
+    yield tmp_path
+    jit._cache_folder.cache_clear()
+
+
+def kept(folder: Path, name: str, days: float) -> Path:
+    """A cache that was last used some days ago."""
+    made = folder / name
+    made.mkdir()
+    (made / "f.nbi").write_text("an index")
+    then = time.time() - days * 86_400
+    os.utime(made, (then, then))
+    return made
+
+
+def test_kernels_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    writable = tmp_path / "cache"
+
+    def folder_among(*candidates: Path) -> Path | None:
+        monkeypatch.setattr(jit, "_candidates", lambda source: iter(candidates))
+        jit._cache_folder.cache_clear()
+        return jit._cache_folder(Path(jit.__file__).parent)
+
+    found = folder_among(blocked / "__pycache__", writable)
+    assert found is not None
+    assert found.parent == writable
+    assert folder_among(blocked / "__pycache__", blocked / "x") is None
+
+    shared = tmp_path / "shared"
+    assert jit._private(shared)
+    shared.chmod(0o777)
+    assert not jit._private(shared)
+    assert not jit._private(blocked)
+
+    def add_one(x: int) -> int:
+        return x + 1
+
+    assert jit.kernel(add_one)(1) == 2  # compiled, kept nowhere
+    jit._cache_folder.cache_clear()
+
+
+def compile_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile a kernel of ours that no folder holds."""
+
+    def double(x: float) -> float:
+        return x * 2
+
+    double.__module__ = "bkrl.envs.nowhere"
+    monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
+    assert jit.kernel(double)(1.5) == 3.0
+
+
+def test_compilation_is_announced_once_and_inside_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with jit.announce_compilation(said.append):
+        compile_one(monkeypatch)
+        compile_one(monkeypatch)
+        assert said == [jit.COMPILING]
+    with pytest.raises(ZeroDivisionError), jit.announce_compilation(said.append):
+        raise ZeroDivisionError
+    compile_one(monkeypatch)
+    assert said == [jit.COMPILING]
+
+
+def test_an_inner_block_gives_the_word_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer: list[str] = []
+    inner: list[str] = []
+    with jit.announce_compilation(outer.append):
+        with jit.announce_compilation(inner.append):
+            compile_one(monkeypatch)
+        assert (outer, inner) == ([], [jit.COMPILING])
+        compile_one(monkeypatch)
+    assert outer == [jit.COMPILING]
+
+
+def test_outside_of_stages_stderr_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jit._announcer, "say", jit._to_stderr)
+    compile_one(monkeypatch)
+    compile_one(monkeypatch)
+    assert capsys.readouterr() == ("", f"{jit.COMPILING}\n")
+    monkeypatch.setattr(jit._announcer, "say", jit._to_stderr)
+    with jit.announce_compilation(lambda text: None):
+        compile_one(monkeypatch)
+    compile_one(monkeypatch)
+    assert capsys.readouterr() == ("", "")  # whoever waited was told already
+
+
+FIRST_STEP = """
+import gymnasium
+env = gymnasium.make("bkrl.envs:BabyAI-Text-GoToLocal-RedBall-S20")
+env.reset(seed=0)
+"""
+
+
+def test_gymnasium_make_tells_that_it_compiles(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FIRST_STEP]
+    for told in (f"{jit.COMPILING}\n", ""):
+        ran = subprocess.run(
+            command, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
+        )
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", told)
+
+
+def test_a_helper_is_compiled_once_for_all_constants(cache: Path) -> None:
+    @jit.helper
+    def added(x: int, y: int) -> int:
+        return x + y
+
+    @jit.kernel
+    def added_twice(x: int) -> int:
+        return added(added(x, 1), 2)
+
+    assert added_twice(1) == 4
+    assert len(added.overloads) == 1  # type: ignore[attr-defined]
+    assert len(list(cache.rglob("*.nbi"))) == 1  # the kernel's alone
+
+
+def test_a_package_that_keeps_kernels_is_imported_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """numba's `cache=True` raises where it finds no folder. A file where a folder should be stops root, too."""
+    installed = importlib.util.find_spec("opensimplex")
+    assert installed is not None
+    assert installed.origin is not None
+    shutil.copytree(
+        Path(installed.origin).parent, tmp_path / "opensimplex", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "opensimplex" / "__pycache__").write_text("no folder")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    surroundings = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | {
+        "PYTHONPATH": f"{tmp_path}",
+        "HOME": os.devnull,
+        "XDG_CACHE_HOME": os.devnull,
+        "TMPDIR": str(temporary),
+    }
+
+    def kept_in(code: str) -> subprocess.CompletedProcess[str]:
+        script = f"{code}; from opensimplex import internals; print(internals._noise3._cache.cache_path)"
+        return subprocess.run([sys.executable, "-c", script], env=surroundings, capture_output=True, text=True)
+
+    assert "no locator available" in kept_in("pass").stderr
+    for module in ("reference", "textures; textures.tiles()"):
+        ran = kept_in(f"from bkrl.envs.crafter import {module}")
+        assert ran.returncode == 0, ran.stderr
+        assert Path(ran.stdout.strip()).is_relative_to(temporary)
+
+
+def test_a_stage_announces_by_its_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listener(Reporter):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def say(self, text: str) -> None:
+            self.said.append(text)
+
+    @jit.announced
+    def stage(config: str, reporter: Reporter) -> str:
+        compile_one(monkeypatch)
+        return config
+
+    listener = Listener()
+    assert stage("done", listener) == "done"
+    assert listener.said == [jit.COMPILING]
+
+
+@pytest.mark.parametrize("name", ["collect", "train_rs", "evaluate"])
+def test_the_stages_that_play_announce(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening: list[object] = []
+
+    @contextmanager
+    def listen(say: Callable[[str], None]) -> Iterator[None]:
+        listening.append(say)
+        yield
+
+    monkeypatch.setattr(jit, "announce_compilation", listen)
+    reporter = Reporter()
+    with pytest.raises(AttributeError):
+        import_module(f"bkrl.stages.{name}").run(None, reporter)
+    assert listening == [reporter.say]
+
+
+def test_caches_of_older_sources_go_when_nobody_used_them_for_long(cache: Path) -> None:
+    old = kept(cache, "kernels-0123456789ab", jit.KEPT_DAYS + 1)
+    left_by_a_kill = kept(cache, "kernels-0123456789ac.0f0f0f0f", jit.KEPT_DAYS + 1)
+    recent = kept(cache, "kernels-fedcba987654", jit.KEPT_DAYS - 1)
+    of_others = [kept(cache, name, 1000) for name in ("module.cpython-311", "kernels", "kernels-of-another-tool")]
+    own = jit._cache_folder(Path(jit.__file__).parent)
+    assert sorted(cache.iterdir()) == sorted([*of_others, recent, own])
+    assert not old.exists()
+    assert not left_by_a_kill.exists()
+
+
+def test_a_cache_in_use_does_not_grow_old(cache: Path) -> None:
+    own = jit._cache_folder(Path(jit.__file__).parent)
+    assert own is not None
+    os.utime(own, (0, 0))
+    (own / "f.nbi").write_text("an index")
+    jit._cache_folder.cache_clear()
+    assert jit._cache_folder(Path(jit.__file__).parent) == own
+    assert (own / "f.nbi").exists()
+
+
+def test_many_processes_may_remove_the_same_caches(tmp_path: Path) -> None:
+    for number in range(50):
+        kept(tmp_path, f"kernels-{number:012x}", jit.KEPT_DAYS + 1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(jit._remove_unused, [tmp_path] * 8))
+    assert not list(tmp_path.iterdir())
+    jit._remove_unused(tmp_path / "nowhere")
+
+
+def test_a_kernel_whose_cache_was_removed_is_compiled_and_kept_again(cache: Path) -> None:
+    def doubled(x: float) -> float:
+        return x * 2
+
+    kernel = jit.kernel(doubled)
+    own = jit._cache_folder(Path(doubled.__code__.co_filename).parent)
+    assert own is not None
+    shutil.rmtree(own)
+    assert kernel(1.5) == 3.0
+    assert list(own.rglob("*.nbi"))
+
+
+def test_two_processes_that_keep_two_signatures_at_once_keep_both(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba would name one file for both, and a later process would run the code of the other signature."""
+
+    def doubled(x: float) -> float:
+        return x * 2
+
+    first, second = (jit.kernel(doubled)._cache._cache_file for _ in range(2))  # as two processes would have it
+    other = threading.Thread(target=second.save, args=("of integers", "an integer's code"))
+    read = first._load_index
+
+    def read_while_the_other_keeps() -> object:
+        found = read()
+        other.start()
+        other.join(1)
+        return found
+
+    with monkeypatch.context() as during:
+        during.setattr(first, "_load_index", read_while_the_other_keeps)
+        first.save("of floats", "a float's code")
+    other.join()
+    assert first.load("of floats") == "a float's code"
+    assert first.load("of integers") == "an integer's code"
+
+
+def test_a_change_to_any_source_beside_a_kernel_begins_another_cache(cache: Path, tmp_path: Path) -> None:
+    """numba watches a kernel's own file alone; the rules it calls may stand in another."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    folders = []
+    for text in ("x = 1", "x = 2"):
+        (sources / "kernels.py").write_text("import rules")
+        (sources / "rules.py").write_text(text)
+        jit._cache_folder.cache_clear()
+        folders.append(jit._cache_folder(sources))
+    assert folders[0] != folders[1]

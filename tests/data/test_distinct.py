@@ -1,0 +1,86 @@
+"""Finding distinct rows: exact, also when hashes collide."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bkrl.data.distinct import number, number_rollout
+from bkrl.data.repeats import Seen, distinct_rows
+from bkrl.data.windows import Windows
+from tests.potentials.rollouts import random_rollouts
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**31), st.integers(0, 40), st.integers(1, 20), st.integers(1, 3))
+def test_rows_come_back_and_representatives_are_distinct(seed, count, width, levels):
+    rows = np.random.default_rng(seed).integers(0, levels, (count, width)).astype(np.uint8)
+    first, inverse = distinct_rows(rows)
+    np.testing.assert_array_equal(rows[first][inverse], rows)
+    assert len({row.tobytes() for row in rows}) == len(first)
+
+
+def test_rows_are_numbered_as_they_come():
+    first, inverse = distinct_rows(np.array([[7, 7], [3, 1], [7, 7], [0, 0], [3, 1]], np.uint8))
+    np.testing.assert_array_equal(first, [0, 1, 3])
+    np.testing.assert_array_equal(inverse, [0, 1, 0, 2, 1])
+    assert [len(part) for part in distinct_rows(np.zeros((0, 5), np.uint8))] == [0, 0]
+
+
+def test_rows_met_before_keep_their_places_until_there_is_no_room():
+    seen = Seen((3,), room=5)
+    rows = np.array([[7, 7, 0], [3, 1, 0], [7, 7, 0], [0, 0, 0]], np.uint8)
+    for expected, new, some in (([0, 1, 0], [0, 1], rows[:3]), ([1, 2, 0], [1], rows[[1, 3, 0]])):
+        found = seen.add(some)
+        np.testing.assert_array_equal(found[0], expected)
+        np.testing.assert_array_equal(found[1], new)
+    places, new = seen.add(rows[[3, 3, 3]])  # three more might not fit
+    np.testing.assert_array_equal(places, [0, 0, 0])
+    np.testing.assert_array_equal(new, [0])
+    assert seen.count == 1
+
+
+def test_rows_of_one_hash_are_told_apart():
+    def mixed(word: int) -> int:
+        word = word * 0x9E3779B97F4A7C15 % 2**64
+        return word ^ word >> 32
+
+    # the second word undoes what the first one did to the hash
+    rows = np.array([[word, mixed(word) ^ 12345] for word in range(50)] * 2, np.uint64)
+    first, inverse = distinct_rows(rows)
+    np.testing.assert_array_equal(first, np.arange(50))
+    np.testing.assert_array_equal(inverse, np.tile(np.arange(50), 2))
+
+
+def test_structured_rows_do_not_collide_by_the_hundred():
+    # single bytes at every place of a row: the pattern that a plain weighted sum confuses
+    rows = np.zeros((147 * 8, 147), np.uint8)
+    rows[np.arange(147 * 8), np.arange(147 * 8) % 147] = 1 + np.arange(147 * 8) // 147
+    first, _ = distinct_rows(rows)
+    assert len(first) == len(rows)
+
+
+def test_views_of_windows_are_numbered():
+    rng = np.random.default_rng(1)
+    windows = Windows(
+        rng.integers(0, 2, (30, 4, 3)).astype(np.uint8), np.zeros((30, 3), np.int64), np.ones((30, 4), bool)
+    )
+    numbered = number(windows)
+    np.testing.assert_array_equal(numbered.windows().observations, windows.observations)
+    assert len(numbered.views) == 8
+    distinct, inverse = numbered.distinct()
+    assert len(distinct) == len(windows.unique()[0])
+    np.testing.assert_array_equal(distinct[inverse].windows().observations, windows.observations)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 2), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9)
+)
+def test_a_numbered_rollout_is_its_windows(seed, horizon, more, steps, worlds, end_rate):
+    for rollout in random_rollouts(seed, horizon + more, steps, worlds, end_rate):
+        for first in {0, 1, steps}:
+            numbered = number_rollout(rollout, horizon, first).windows()
+            rows, final = rollout.windows(horizon, first), rollout.final_windows(horizon)
+            for name in ("observations", "actions", "valid"):
+                expected = np.concatenate([getattr(rows, name), getattr(final, name)])
+                np.testing.assert_array_equal(getattr(numbered, name), expected)

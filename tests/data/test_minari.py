@@ -1,0 +1,223 @@
+"""Datasets to Minari and back: its tools list and read them, and nothing of them is lost."""
+
+import errno
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from bkrl.cli.main import run_command
+from bkrl.core.errors import InputError, UsageError
+from bkrl.data.check import validate
+from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.minari import from_minari, to_minari
+from bkrl.envs import captioner
+from bkrl.report.tracing import lines, trace
+from bkrl.runs.record import Run
+from tests.experience import Config, views, write_dataset, write_world
+
+minari = pytest.importorskip("minari")
+WORLD = "BabyAI-Text-GoToLocal-Pretraining-S20"
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    """Where Minari keeps its datasets."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+def test_what_is_exported_and_imported_is_the_same_dataset(tmp_path, root, capsys):
+    data = write_world(tmp_path / "d", WORLD)
+    out = root / "babyai" / "explore-v3"
+    assert run_command(["data", "export", str(data), "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == "babyai/explore-v3"
+    assert run_command(["data", "import", "minari:babyai/explore-v3", "--out", str(tmp_path / "back")]) == 0
+    for name in ("steps/part-00000.parquet", "episodes.parquet", "info.json", "README.md"):
+        assert (data / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
+    assert Run.open(tmp_path / "back").facts["imported"] == "minari:babyai/explore-v3"
+    assert "✓" in "\n".join(lines(trace(tmp_path / "back")))
+    assert from_minari("minari:babyai/explore-v3", tmp_path / "back").complete
+    elsewhere = tmp_path / "elsewhere-v0"
+    to_minari(data, elsewhere)
+    again = from_minari(f"minari:{elsewhere}", tmp_path / "again")
+    assert again.file("steps/part-00000.parquet").read_bytes() == (data / "steps/part-00000.parquet").read_bytes()
+
+
+def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_worlds_that_are_not_known(tmp_path, root):
+    write_dataset(tmp_path / "d", shape=(40, 33, 3))  # as large as pictures, of which Minari would lose some
+    run = Run(tmp_path / "d", json.loads((tmp_path / "d" / "config.json").read_text()), None)
+    outputs = list(json.loads((tmp_path / "d" / "manifest.json").read_text())["outputs"])
+    run.finish(outputs, steps=100, reward_free=True)
+    to_minari(tmp_path / "d", root / "toy-v0")
+    back = from_minari("minari:toy-v0", tmp_path / "back")
+    assert back.file("steps/part-00000.parquet").read_bytes() == run.file("steps/part-00000.parquet").read_bytes()
+    assert (back.facts["explorer_steps"], back.facts["reward_free"], back.facts["env_id"]) == (100, True, "Toy")
+
+
+def test_minari_lists_an_export_and_makes_its_world(tmp_path, root):
+    data = Dataset.open(write_world(tmp_path / "d", WORLD))
+    to_minari(data.path, root / "bkrl" / "explore-v0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it warns of folders that are not where their id says
+        listed = minari.list_local_datasets()
+    assert list(listed) == ["bkrl/explore-v0"]
+    made = minari.load_dataset("bkrl/explore-v0")
+    first = made[0]
+    assert list(first.infos["caption"]) == [data.caption(row) for row in range(16)]
+    assert set(first.infos["mission"]) == {"go to the red ball"}
+    env = made.recover_environment()
+    assert env.spec.id == f"bkrl/{WORLD}"
+    assert env.spec.max_episode_steps > 0
+    assert env.observation_space == made.observation_space
+    assert env.action_space.n == made.action_space.n
+    env.reset(seed=1)
+    env.step(0)
+    env.close()
+
+
+def test_minari_reads_an_export(tmp_path, root, monkeypatch):
+    episodes = write_dataset(tmp_path / "d")
+    before = dict(os.environ)
+    to_minari(tmp_path / "d", root / "toy-v0")
+    assert dict(os.environ) == before
+    read = list(minari.load_dataset("toy-v0").iterate_episodes())
+    assert len(read) == 3
+    for got, want in zip(read, episodes, strict=True):
+        np.testing.assert_array_equal(got.observations, want["observations"])
+        np.testing.assert_array_equal(got.actions, want["actions"])
+        np.testing.assert_allclose(got.rewards, want["rewards"], rtol=1e-6)
+    assert [bool(e.terminations[-1]) for e in read] == Dataset.open(tmp_path / "d").terminated.tolist()
+    assert [bool(e.truncations[-1]) for e in read] == [False, True, False]
+    with pytest.raises(UsageError, match="exists"):
+        to_minari(tmp_path / "d", root / "toy-v0")
+    monkeypatch.chdir(tmp_path)
+    to_minari(Path("d"), Path("new/relative-v1"))
+    assert (tmp_path / "new" / "relative-v1" / "data").is_dir()
+    for name in ("exported", "a b-v0", "v0"):
+        with pytest.raises(UsageError, match="that end in a version"):
+            to_minari(tmp_path / "d", tmp_path / name)
+    with pytest.raises(UsageError, match=r"for example --out .*/a-b-v0\.$"):
+        to_minari(tmp_path / "d", tmp_path / "a b")
+
+
+def test_an_episode_that_succeeded_in_its_last_step_is_exported_as_both(tmp_path, root):
+    run = Run.create(tmp_path / "d", stage="collect", config=Config())
+    writer = DatasetWriter(run, env_id="Toy", obs_shape=(1,), action_names=("a",))
+    for both in (True, False):
+        writer.add_episode(
+            np.zeros((2, 1), np.uint8), np.zeros(1, int), np.ones(1), ["", ""],
+            mission="", terminated=True, truncated=both, success=True, seed=0, checkpoint_step=0,
+        )  # fmt: skip
+    writer.close()
+    run.finish(writer.outputs)
+    to_minari(tmp_path / "d", root / "both-v0")
+    read = list(minari.load_dataset("both-v0").iterate_episodes())
+    assert [bool(e.terminations[-1]) for e in read] == [True, True]
+    assert [bool(e.truncations[-1]) for e in read] == [True, False]
+
+
+def theirs(root, name, env_id="BabyAI-GoToLocal-v0", view=(7, 7, 3), actions=7, spec=True):
+    """A dataset as Minari has them of Minigrid: three episodes, the second of which is cut short without a word."""
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    rng = np.random.default_rng(3)
+    seen = [views(rng, "babyai", 5) for _ in range(3)]
+    space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, view, np.uint8),
+            "direction": spaces.Discrete(4),
+            "mission": spaces.Text(99, charset="abcdefghijklmnopqrstuvwxyz "),
+        }
+    )
+    buffers = [
+        EpisodeBuffer(
+            seed=[None, 4, None][number],
+            observations={
+                "image": list(np.resize(seen[number], (5, *view))),
+                "direction": [0] * 5,
+                "mission": [f"go to the {'abc'[number]} ball"] * 5,
+            },
+            actions=[0, 1, 2, 6],
+            rewards=[0.0, 0.0, 0.0, [0.7, 0.0, 0.0][number]],
+            terminations=[False] * 3 + [number != 1],
+            truncations=[False] * 4,
+            infos={},
+        )
+        for number in range(3)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = minari.create_dataset_from_buffers(
+            name, buffers, observation_space=space, action_space=spaces.Discrete(actions), data_format="arrow"
+        )
+    if spec:
+        entry = EnvSpec(id=env_id, entry_point="minigrid.envs.babyai:GoToLocal").to_json()
+        made.storage.update_metadata({"env_spec": entry})
+    return seen
+
+
+def test_a_dataset_of_minigrid_is_imported_with_captions_of_ours(tmp_path, root):
+    seen = theirs(root, "minigrid/go-v0")
+    validate(from_minari("minari:minigrid/go-v0", tmp_path / "made").path)
+    data = Dataset.open(tmp_path / "made")
+    np.testing.assert_array_equal(data.observations, np.concatenate(seen))
+    assert [data.caption(row) for row in range(5)] == captioner("BabyAI-GoToLocal-v0")(seen[0])
+    assert data.missions == ["go to the a ball", "go to the b ball", "go to the c ball"]
+    assert (data.env_id, data.info["family"], data.language) == ("BabyAI-GoToLocal-v0", "babyai", "en")
+    rows = data.episodes.to_pylist()
+    assert [row["truncated"] for row in rows] == [False, True, False]
+    assert [row["success"] for row in rows] == [True, False, False]
+    assert [row["seed"] for row in rows] == [-1, 4, -1]
+    assert "explorer_steps" not in data.run.facts
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"view": (22, 22, 3)}, "recorded without wrappers"),
+        ({"actions": 6}, "recorded without wrappers"),
+        ({"spec": False}, "does not say which environment"),
+    ],
+)
+def test_what_bkrl_cannot_hold_is_refused_before_there_is_a_folder(tmp_path, root, other, sentence):
+    theirs(root, "odd-v0", **other)
+    with pytest.raises(InputError, match=sentence):
+        from_minari("minari:odd-v0", tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_unknown_world_a_missing_and_a_damaged_dataset_are_named(tmp_path, root, capsys):
+    theirs(root, "odd-v0", env_id="CartPole-v1")
+    write_dataset(tmp_path / "d")
+    to_minari(tmp_path / "d", root / "toy-v0")
+    (root / "toy-v0" / "data" / "1" / "part-0.arrow").write_bytes(b"nothing")
+    for source, code, sentence in (
+        ("minari:odd-v0", 2, "There is no world 'CartPole-v1'"),
+        ("minari:none-v0", 3, "minari list local"),
+        ("toy-v0", 2, "minari:ID"),
+        ("minari:toy-v0", 3, "cannot be read"),
+    ):
+        assert run_command(["data", "import", source, "--out", str(tmp_path / "made")]) == code
+        assert sentence in capsys.readouterr().err
+    (root / "toy-v0" / "data" / "metadata.json").write_text("{}")
+    with pytest.raises(InputError, match="cannot be read"):
+        from_minari("minari:toy-v0", tmp_path / "made")
+
+
+def test_a_place_where_nothing_can_be_made_is_named_as_it_was_given(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    write_dataset(tmp_path / "d")
+
+    def refused(suffix, prefix, folder):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{folder}/{prefix}abcdef")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(UsageError, match=r"exported-v0 cannot be made \(Permission denied\); choose another --out\.$"):
+        to_minari(tmp_path / "d", tmp_path / "exported-v0")

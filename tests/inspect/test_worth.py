@@ -1,0 +1,97 @@
+"""What a potential is worth: the truth scores 1, its opposite -1, and what cannot be computed is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bkrl.data.windows import Windows
+from bkrl.envs import toy
+from bkrl.inspect import worth
+from bkrl.inspect.worth import ceiling, measure
+
+
+class Fixed:
+    """Φ of the current view alone."""
+
+    def __init__(self, function, horizon: int = 0) -> None:
+        self.function, self.horizon = function, horizon
+
+    def __call__(self, windows: Windows) -> np.ndarray:
+        return np.asarray(self.function(windows.observations[:, -1]), np.float32)
+
+
+def nearness(views: np.ndarray) -> np.ndarray:
+    """BabyAI: minus the distance of the nearest key, ball or box in view."""
+    x, y = np.meshgrid(np.arange(7), np.arange(7), indexing="ij")
+    away = np.abs(x - 3) + 6 - y
+    return -np.where(np.isin(views[..., 0], (5, 6, 7)), away, 20).min(axis=(1, 2))
+
+
+def test_the_true_value_of_a_toy_world_scores_one_and_its_opposite_minus_one():
+    values = toy.optimal_values(toy.table("Toy-Grid"), worth.GAMMA).max(1)
+    for sign in (1, -1):
+        known = sign * values
+        found = measure(Fixed(lambda views, known=known: known[views[:, 0]]), "toy")["small"]
+        row = next(row for row in found["tasks"] if row["task"] == "Toy-Grid")
+        assert row["states_rho"]["rho"] == pytest.approx(sign, abs=1e-3)
+        assert row["ceiling"] == pytest.approx(1)
+
+
+def test_a_constant_potential_has_no_rank_correlation():
+    found = measure(Fixed(lambda views: np.zeros(len(views))), "toy")["small"]
+    assert all(row["states_rho"]["rho"] is None for row in found["tasks"])
+    assert found["mean_states_rho"] is None
+
+
+def test_a_task_in_which_a_potential_is_constant_counts_as_zero_and_is_named():
+    values = toy.optimal_values(toy.table("Toy-Grid"), worth.GAMMA).max(1)
+
+    def known_in_the_grid(views):  # the tables differ in how many states are looked at
+        return values[views[:, 0]] if len(views) == grid else np.zeros(len(views))
+
+    everywhere = measure(Fixed(lambda views: views[:, 0].astype(float)), "toy")["small"]
+    grid = next(row["states"] for row in everywhere["tasks"] if row["task"] == "Toy-Grid")
+    assert [row["states"] for row in everywhere["tasks"]].count(grid) == 1
+    assert everywhere["constant_states"] == everywhere["constant_play"] == []
+    found = measure(Fixed(known_in_the_grid), "toy")["small"]
+    others = [row["task"] for row in found["tasks"] if row["task"] != "Toy-Grid"]
+    assert found["constant_states"] == others
+    assert found["mean_states_rho"] == pytest.approx(1 / (1 + len(others)), abs=1e-3)
+
+
+def test_where_nothing_can_be_ranked_nobody_is_charged_for_it():
+    one = [np.array([1.0, 2.0], np.float32)]
+    same = [np.zeros(2)]
+    assert worth._correlation(one, same) == {"rho": None, "low": None, "high": None, "constant": False}
+    assert worth._mean([worth._correlation(one, same), worth._correlation(one, one)]) == 1
+    assert worth._mean([worth._correlation([np.zeros(2, np.float32)], one), worth._correlation(one, one)]) == 0.5
+
+
+def test_nothing_is_faked_for_crafter():
+    found = measure(Fixed(lambda views: np.zeros(len(views))), "crafter")
+    assert found["small"] is found["paper"] is None
+    assert found["note"].startswith("not computed for Crafter")
+
+
+def test_nearness_to_things_is_knowledge_of_babyai(monkeypatch):
+    monkeypatch.setattr(worth, "PAPER", ("BabyAI-Text-PickUp-RedBall-S20",))
+    monkeypatch.setattr(worth, "SHARED", "BabyAI-Text-PickUp-RedBall-S20")
+    found = measure(Fixed(nearness), "babyai", layouts=2)
+    opposite = measure(Fixed(lambda views: -nearness(views)), "babyai", layouts=2)
+    assert found["small"]["mean_states_rho"] > 0.15
+    for part in ("small", "paper"):
+        for figure in ("mean_states_rho", "mean_play_rho"):
+            assert found[part][figure] == pytest.approx(-opposite[part][figure])
+        for row in found[part]["tasks"]:
+            assert abs(row["states_rho"]["rho"]) <= row["ceiling"] + 0.02 <= 1.02
+    # a task that is not known is likelier to be done where things are near
+    assert found["small"]["any_task"]["states_rho"]["rho"] > found["small"]["mean_states_rho"]
+    assert [row["task"] for row in found["paper"]["tasks"]] == ["PickUp-RedBall-S20"]
+
+
+def test_the_ceiling_is_the_mean_rank_of_each_view():
+    views = np.array([[0], [0], [1], [1]], np.uint8)
+    assert ceiling(views, np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(2 / np.sqrt(5))
+    assert ceiling(views, np.array([1.0, 2.0, 1.0, 2.0])) == 0.0
+    assert ceiling(np.arange(4, dtype=np.uint8)[:, None], np.array([3.0, 1.0, 4.0, 2.0])) == pytest.approx(1)

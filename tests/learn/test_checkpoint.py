@@ -1,0 +1,545 @@
+"""Checkpoints are whole or not there; a run that is stopped goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.agents.networks import ActorCritic
+from bkrl.agents.networks.advised import Advice, Advised
+from bkrl.agents.policy import network_for
+from bkrl.core.config import PPOConfig
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.files import sha256, to_json
+from bkrl.core.reporter import Reporter
+from bkrl.envs import make_vec
+from bkrl.learn.checkpoint import Checkpoints
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.loop import train
+from bkrl.learn.ppo import PPO
+from bkrl.rewards.rnd import RND
+from bkrl.rewards.streams import EnvReward
+from bkrl.runs.record import Run
+
+TENSORS = {
+    "a": torch.arange(6).view(2, 3),
+    "scalar": np.array(2.5),
+    "empty": np.zeros((0, 3), np.uint8),
+    "flags": np.array([True, False]),
+    "words": np.array([["go", "stop"], ["été", ""]]),
+    "big": np.array([2**64 - 1], np.uint64),
+}
+
+
+def test_everything_comes_back(tmp_path: Path, device: torch.device) -> None:
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.save(12, TENSORS | {"a": TENSORS["a"].to(device)}, {"rng": 2**127, "best": None})
+    found = checkpoints.newest()
+    assert found is not None
+    assert found.step == 12
+    assert found.facts == {"rng": 2**127, "best": None}
+    for name, value in TENSORS.items():
+        assert np.array_equal(found.tensors[name], np.asarray(value))
+        assert found.tensors[name].dtype == np.asarray(value).dtype
+
+
+def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 3, 4, 5):
+        checkpoints.save(step, TENSORS, {}, best=step == 2)
+    assert sorted(p.name[-1] for p in tmp_path.glob("step-*")) == ["2", "4", "5"]
+
+
+def test_a_best_one_of_training_that_was_lost_is_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 5, 2, 3, 4):
+        checkpoints.save(step, TENSORS, {}, best=step == 5)
+    assert sorted(p.name[-1] for p in tmp_path.glob("step-*")) == ["3", "4"]
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, name: str) -> None:
+    rng = np.random.default_rng(0)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, TENSORS, {"x": 1})
+    path = checkpoints.save(2, TENSORS, {"x": 2}) / name
+    whole = path.read_bytes()
+    for trial in range(20):
+        raw = bytearray(whole)
+        if trial % 2:
+            raw = raw[: rng.integers(0, len(raw))]
+        else:
+            raw[rng.integers(0, len(raw))] ^= 1 << rng.integers(0, 8)
+        path.write_bytes(bytes(raw))
+        found = checkpoints.newest()
+        assert found is not None
+        if found.step == 1:
+            assert "step-000000000002" in found.skipped[0]
+            assert "damaged" in found.skipped[0]
+        else:  # a flipped bit in the manifest's white space
+            assert name == "manifest.json"
+            assert found.facts == {"x": 2}
+    path.unlink()
+    assert checkpoints.newest().step == 1
+
+
+def test_half_written_ones_are_not_seen_and_swept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, TENSORS, {})
+    (tmp_path / ".step-000000000002.99.tmp").mkdir()
+    (tmp_path / "step-000000000003").mkdir()
+    found = checkpoints.newest()
+    assert found.step == 1
+    assert len(found.skipped) == 1
+    checkpoints.sweep()
+    assert not list(tmp_path.glob(".step*"))
+
+
+def test_a_folder_that_is_gone_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="cannot be written"):
+        Checkpoints(tmp_path / "gone" / "checkpoints").save(1, TENSORS, {})
+    assert not (tmp_path / "gone").exists()
+
+
+def plain(envs, seed: int) -> ActorCritic:
+    return network_for("compact", envs, "symbolic", 2, seed)
+
+
+def advised(envs, seed: int, form: type[Advised] = Advised) -> ActorCritic:
+    return form(plain(envs, seed), Advice(plain(envs, seed + 1), 0.01), weight=3.0, until=1000)
+
+
+class AskedEachTime(Advised):
+    """Advice that nobody keeps: it is asked for in every forward, as if it were learnt too."""
+
+    learnt = property(lambda self: self)
+
+    def shift(self, observations):
+        return None
+
+    def forward(self, observations):
+        logits, values = self.base(observations)
+        return (logits + self.beta * self.advice(observations) if self.now else logits), values
+
+
+def make(seed: int = 3, network=plain, device: torch.device = CPU.device) -> PPO:
+    torch.set_num_threads(1)
+    envs = make_vec("Toy-Grid", 4)
+    stream = EnvReward()
+    stream.horizon = 2
+    streams = [stream, RND((1,), 4, seed=1, device=device)]
+    config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, anneal_lr=True)
+    hardware = Hardware(device)
+    return PPO(envs, network(envs, seed), streams, config, total_steps=1280, seed=seed, hardware=hardware)
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAt(Reporter):
+    """A reporter that dies when training has reached a step."""
+
+    def __init__(self, step: float) -> None:
+        self.at = step
+        self.said: list[str] = []
+        self.noted: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    warn = say
+
+    def progress(self, title, total, unit="steps"):
+        from contextlib import contextmanager
+
+        @contextmanager
+        def block():
+            def update(completed: float, note: str = "") -> None:
+                self.noted.append(note)
+                if completed >= self.at:
+                    raise Stop
+
+            yield update
+
+        return block()
+
+
+def go(
+    path: Path, stop: float = float("inf"), network=plain, device: torch.device = CPU.device
+) -> tuple[PPO, list[str]]:
+    run = Run.create(path, stage="train-rs", config=PPOConfig())
+    ppo = make(network=network, device=device)
+    reporter = StopsAt(stop)
+
+    def judge(number: int, step: int) -> float:
+        run.log(step, **{"eval/return": float(number % 3)})
+        return float(number % 3)
+
+    try:
+        train(
+            ppo,
+            run,
+            reporter,
+            title="test",
+            checkpoint_every=200,
+            milestones=range(0, 1281, 320),
+            at_milestone=judge,
+        )
+    except Stop:
+        pass
+    finally:
+        run.close()
+    return ppo, reporter.said
+
+
+def test_progress_calls_what_was_evaluated_by_its_name(tmp_path: Path) -> None:
+    """Milestones are scored by the return, which is no success rate: a slow success pays less than 1."""
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    reporter = StopsAt(64)
+    with pytest.raises(Stop):
+        train(
+            make(), run, reporter, title="test", checkpoint_every=10_000, milestones=[0], at_milestone=lambda *at: 0.25
+        )
+    assert reporter.noted == ["return 0.25 when last evaluated"]
+    run.close()
+
+
+def timeless(path: Path) -> str:
+    return "".join(line for line in (path / "metrics.jsonl").open() if '"time/' not in line)
+
+
+def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path) -> None:
+    whole, _ = go(tmp_path / "whole")
+    for stop in (64, 448, 1024):
+        go(tmp_path / "stopped", stop)
+    ppo, said = go(tmp_path / "stopped")
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    for a, b in zip(whole.parameters, ppo.parameters, strict=True):
+        assert torch.equal(a, b)
+    assert whole.episodes == ppo.episodes
+    assert timeless(tmp_path / "whole").count("eval/return") == 5
+
+
+def test_advice_kept_for_an_update_is_byte_for_byte_advice_asked_for_each_time(tmp_path: Path) -> None:
+    """Also where the run is stopped in between; Ψ is evaluated once for an update, whatever its epochs."""
+    each, _ = go(tmp_path / "each", network=partial(advised, form=AskedEachTime))
+    kept, _ = go(tmp_path / "kept", network=advised)
+    for stop in (448, 1024):
+        go(tmp_path / "stopped", stop, network=advised)
+    stopped, said = go(tmp_path / "stopped", network=advised)
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert timeless(tmp_path / "each") == timeless(tmp_path / "kept") == timeless(tmp_path / "stopped")
+    go(tmp_path / "plain")
+    assert timeless(tmp_path / "kept") != timeless(tmp_path / "plain")
+    for a, b, c in zip(each.parameters, kept.parameters, stopped.parameters, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_advice_is_asked_for_once_in_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo = make(network=advised)
+    ppo.iterate()
+    asked: list[int] = []
+    evaluate = Advice.forward
+    monkeypatch.setattr(Advice, "forward", lambda self, seen: asked.append(len(seen)) or evaluate(self, seen))
+    ppo.update(*ppo.advantages())
+    assert asked == [len(np.unique(ppo.repeats.origins))]
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    whole, _ = go(tmp_path / "whole")
+    go(tmp_path / "stopped", 1024)
+    newest = sorted((tmp_path / "stopped" / "checkpoints").glob("step-*"))[-1]
+    state = newest / "state.safetensors"
+    raw = bytearray(state.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    state.write_bytes(bytes(raw))
+    ppo, said = go(tmp_path / "stopped")
+    assert newest.name in said[0]
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+
+
+def test_damaged_checkpoints_of_later_steps_do_not_push_out_what_is_written_now(tmp_path: Path) -> None:
+    """All are damaged, so the run begins again, and is killed once more before it is as far as they were."""
+    whole, _ = go(tmp_path / "whole")
+    go(tmp_path / "stopped", 1024)
+    for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):
+        (path / "state.safetensors").write_bytes(b"half")
+    _, said = go(tmp_path / "stopped", 448)
+    assert sum("is damaged" in sentence for sentence in said) >= 2
+    assert "begins again" in said[-1]
+    ppo, said = go(tmp_path / "stopped")
+    assert len(said) == 1
+    assert "continuing at step 3" in said[0]
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+
+
+def test_metrics_that_a_checkpoint_counts_are_on_the_disk_and_missed_when_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync, save = [0], os.fsync, Checkpoints.save
+    counted: list[tuple[int, int]] = []
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).name == "metrics.jsonl":
+            synced[0] = os.fstat(descriptor).st_size
+
+    def counts(self: Checkpoints, step: int, tensors, facts, **options) -> Path:
+        counted.append((facts["metrics_bytes"], synced[0]))
+        return save(self, step, tensors, facts, **options)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Checkpoints, "save", counts)
+    go(tmp_path / "run", 448)
+    assert counted[-1][0] > 0
+    assert all(size == known for size, known in counted)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before = metrics.read_bytes()
+    metrics.write_bytes(before[:100])
+    with pytest.raises(InputError, match="has 100 bytes and had"):
+        go(tmp_path / "run")
+    assert metrics.read_bytes() == before[:100]
+    metrics.write_bytes(before)
+    assert "continuing" in go(tmp_path / "run")[1][0]
+
+
+@pytest.mark.parametrize("lost", ["killed before the checkpoint", "the checkpoint is damaged"])
+def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lost: str) -> None:
+    """Worlds that cannot be saved go on in another way, where the evaluation that was the best may never be."""
+    run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
+    best = run.file("policy-best.json")
+
+    def go_on(scores: list[float], stop: float = float("inf")) -> None:
+        ppo = make()
+        ppo.envs.snapshot = ppo.envs.restore = unsaved
+
+        def keep() -> list[str]:
+            best.write_text(f"step {ppo.step} of {scores}")
+            if ppo.step == stop:
+                raise Stop
+            return [best.name]
+
+        train(
+            ppo,
+            run,
+            Reporter(),
+            title="test",
+            checkpoint_every=10_000,
+            milestones=[0, 320, 640],
+            at_milestone=lambda number, step: scores[number],
+            at_best=keep,
+        )
+
+    def unsaved(*state: object) -> None:
+        raise NotImplementedError
+
+    first, other = [0.0, 0.5, 1.0], [0.0, -1.0, -1.0]
+    with pytest.raises(Stop):
+        go_on(first, stop=640)
+    assert best.read_text() == f"step 640 of {first}"
+    kept = 320
+    if lost == "the checkpoint is damaged":
+        (run.file("checkpoints") / "step-000000000320" / "state.json").write_text("")
+        kept = 0
+    go_on(other)
+    assert best.read_text() == f"step {kept} of {first}"
+    run.close()
+
+
+@pytest.mark.parametrize("network", [plain, advised])
+def test_goes_on_where_it_was_on_every_device(tmp_path: Path, device: torch.device, network) -> None:
+    """On a GPU the same figures are promised, not the same bytes."""
+    whole, _ = go(tmp_path / "whole", network=network, device=device)
+    go(tmp_path / "stopped", 448, network=network, device=device)
+    ppo, said = go(tmp_path / "stopped", network=network, device=device)
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert whole.episodes == ppo.episodes
+    for a, b in zip(whole.parameters, ppo.parameters, strict=True):
+        torch.testing.assert_close(a, b)
+    assert ppo.noise.get_state().equal(whole.noise.get_state())
+
+
+def test_other_threads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(tmp_path / "run", 448)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    _, said = go(tmp_path / "run", 832)
+    assert said[0] == (
+        "this run computed on cpu, fp32, threads: 1 and goes on with cpu, fp32, threads: 2: its last digits will "
+        "differ."
+    )
+
+
+@pytest.mark.parametrize(("recorded", "told"), [("cpu, fp32", False), ("cpu, fp32, compiled", True)])
+def test_earlier_checkpoints_do_not_say_how_many_threads_there_were(tmp_path: Path, recorded: str, told: bool) -> None:
+    go(tmp_path / "run", 448)
+    found = Checkpoints(tmp_path / "run" / "checkpoints")
+    newest = found.newest()
+    found.save(newest.step, newest.tensors, newest.facts | {"hardware": recorded})
+    _, said = go(tmp_path / "run")
+    assert any("last digits" in sentence for sentence in said) == told
+    assert "exactly where it was" in said[-1]
+
+
+def test_generators_of_another_kind_of_device_begin_anew() -> None:
+    """The state of a GPU's generator means nothing to a processor's, and the other way round."""
+    tensors, counters = make().state()
+    kept = {name: np.asarray(torch.as_tensor(tensor).detach()) for name, tensor in tensors.items()}
+    kept |= {"rng.actions": np.zeros(16, np.uint8), "rng.minibatches": np.zeros(16, np.uint8)}
+    first, second = make(), make()
+    for ppo in (first, second):
+        ppo.restore(kept, counters | {"step": 64}, worlds=True)
+        ppo.iterate()
+    assert torch.equal(first.logits, second.logits)
+    assert np.array_equal(first.rollout_.actions, second.rollout_.actions)
+
+
+def test_the_checkpoint_matters(tmp_path: Path) -> None:
+    """The equality above is no accident: without the worlds' state the continuation differs."""
+    go(tmp_path / "whole")
+    go(tmp_path / "stopped", 448)
+    for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):
+        found = Checkpoints(path.parent)
+        loaded = found.newest()
+        tensors = {k: v for k, v in loaded.tensors.items() if not k.startswith("worlds.")}
+        found.save(loaded.step, tensors, loaded.facts | {"exact": False})
+        break
+    _, said = go(tmp_path / "stopped")
+    assert "fresh episodes" in said[0]
+    assert timeless(tmp_path / "stopped") != timeless(tmp_path / "whole")
+
+
+ARGUMENTS = ["train-rs", "--env", "Toy-Grid", "--steps", "30000", "--num-envs", "16", "--num-steps", "32"]
+ARGUMENTS += ["--eval-every", "15000", "--eval-episodes", "8", "--checkpoint-every", "4096"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals(tmp_path: Path, number: int, code: int) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from bkrl.__main__ import main; main()",
+        *ARGUMENTS,
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 600
+    while not list(tmp_path.glob("run/checkpoints/step-*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    if number != signal.SIGKILL:
+        assert "run the same command again to continue" in errors
+    again = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert again.returncode == 0, again.stderr
+    assert "continuing at step" in again.stderr
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["facts"]["steps"] >= 30_000
+
+
+def test_a_flipped_bit_in_any_file_of_an_interrupted_run_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a refusal, or by a sentence where what was damaged is put back or not needed."""
+    monkeypatch.setattr(sys, "argv", ["bkrl"])  # else the bits that are turned depend on how the tests were started
+
+    def go_on(path: Path, stop: float) -> list[str]:
+        run = Run.create(path, stage="train-rs", config=PPOConfig())
+        reporter = StopsAt(stop)
+
+        def judge(number: int, step: int) -> float:
+            run.file(f"kept-{number}.json").write_text(f"the policy at step {step}")
+            return float(number == 1)
+
+        def best() -> list[str]:
+            run.file("policy-best.json").write_text(f"the best policy of {path.name}")
+            return ["policy-best.json"]
+
+        options = {"checkpoint_every": 200, "at_milestone": judge, "at_best": best}
+        try:
+            train(
+                make(), run, reporter, title="", milestones=(0, 320, 900), kept=lambda n: [f"kept-{n}.json"], **options
+            )
+        except Stop:
+            pass
+        finally:
+            run.close()
+            run.release()
+        return reporter.said
+
+    go_on(tmp_path / "whole", 896)
+    names = sorted(str(file.relative_to(tmp_path / "whole")) for file in (tmp_path / "whole").rglob("*.js*"))
+    names += sorted(str(file.relative_to(tmp_path / "whole")) for file in (tmp_path / "whole").rglob("*.safetensors"))
+    assert len([name for name in names if name.endswith("state.json")]) == 3  # the two newest and the best
+    assert {"config.json", "kept-0.json", "kept-1.json", "metrics.jsonl", "policy-best.json"} < set(names)
+    counted = Checkpoints(tmp_path / "whole" / "checkpoints").newest().facts["metrics_bytes"]
+    rng = np.random.default_rng(0)
+    assert [said for said in go_on(copied(tmp_path, "whole"), 0) if "continuing" not in said] == []
+    for name in names:
+        for _ in range(3):
+            path = copied(tmp_path, "whole")
+            raw = bytearray((path / name).read_bytes())
+            raw[rng.integers(0, counted if name == "metrics.jsonl" else len(raw))] ^= 1 << rng.integers(0, 8)
+            if name.endswith("manifest.json") and json_of(raw) == json_of((path / name).read_bytes()):
+                continue  # its white space says nothing
+            (path / name).write_bytes(raw)
+            try:
+                said = go_on(path, 0)
+            except (InputError, UsageError) as problem:  # a setting that reads as another one is a run that differs
+                said = [str(problem).replace("holds a run", "config.json")]
+            part = name.split("/")[1] if "/" in name else name
+            assert any(part in sentence for sentence in said), (name, said)
+
+
+def copied(folder: Path, name: str) -> Path:
+    """A fresh copy of a run, in place of the last one."""
+    shutil.rmtree(folder / "copy", ignore_errors=True)
+    return shutil.copytree(folder / name, folder / "copy")
+
+
+def json_of(raw: bytes | bytearray) -> object:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
+
+
+def test_checkpoints_without_hashes_of_metrics_and_files_go_on(tmp_path: Path) -> None:
+    """Those of earlier commits: the best one's name stood in best.json."""
+    whole, _ = go(tmp_path / "whole")
+    go(tmp_path / "run", 448)
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    newest = checkpoints.newest()
+    facts = {key: value for key, value in newest.facts.items() if key != "metrics_sha256"}
+    facts["progress"] = {key: value for key, value in facts["progress"].items() if key != "files"}
+    checkpoints.save(newest.step, newest.tensors, facts)
+    for state in checkpoints.folder.glob("*/state.json"):
+        document = json.loads(state.read_text())
+        del document["best"]
+        state.write_text(to_json(document))
+        manifest = json.loads((state.parent / "manifest.json").read_text())
+        manifest["files"]["state.json"] = {"bytes": state.stat().st_size, "sha256": sha256(state)}
+        (state.parent / "manifest.json").write_text(to_json(manifest))
+    ppo, said = go(tmp_path / "run")
+    assert len(said) == 1
+    assert "exactly where it was" in said[0]
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))

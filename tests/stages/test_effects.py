@@ -1,0 +1,118 @@
+"""Flags given in vain are refused on the command line, and only there: studies share settings between methods."""
+
+import importlib
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bkrl.cli.main import run_command
+from bkrl.core.config import LabelConfig, TrainRsConfig
+from bkrl.core.flags import flags_of
+from bkrl.rewards.upstream import DEFECTS
+from bkrl.runs.record import Run
+from bkrl.stages.effects import BELONGS, in_vain
+from bkrl.studies.executors import shell
+from bkrl.studies.study import plan
+
+STUDY = {
+    "world": [
+        {
+            "name": "w",
+            "algs": ["ppo", "rnd", "bk-code", "bk-pref"],
+            "seeds": [1],
+            "train_rm": {"epochs": 7, "min_agreement": 0.6},
+            "train_rs": {"int_coef": 0.3, "shaping_coef": 0.5},
+        }
+    ]
+}
+
+
+def labels(path: Path, variant: str) -> Path:
+    data = Run.create(path / "data", stage="collect", config={})
+    data.finish([])
+    run = Run.create(
+        path / variant,
+        stage="label",
+        config=LabelConfig(data.path, variant=variant),  # type: ignore[arg-type]
+        inputs={"dataset": data.path},
+    )
+    run.finish([], variant=variant)
+    return run.path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train-rs --shaping advice", "no effect here, only with --alg bk-code, bk-pref, bk-goal or bk-own;"),
+        ("train-rs --shaping-coef 2 --advice-coef 1", "--shaping-coef and --advice-coef have no effect here, only"),
+        ("train-rs --int-coef 0.1", "only with --alg rnd; leave it out, or pass --lenient."),
+        ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
+        ("train-rs --alg bk-code --potential p --advice-coef 2", "only with --shaping advice or pbrs+advice"),
+        ("train-rs --alg bk-code --potential p --shaping pbim --shaping-until 9", "advice, pbrs+advice or decay;"),
+        ("train-rs --alg bk-code --potential p --shaping advice --shaping-coef 2", "decay, pbim or additive"),
+        ("train-rs --alg bk-code --potential p --compat b2 --shaping-shift 1", "only with training without --compat"),
+        ("collect --int-coef 0 --ext-coef 1 --int-gamma 0.9", "--int-gamma has no effect here, only with an"),
+        ("label d --variant code --length 3", "--length has no effect here, only with --variant pref or goal"),
+        ("label d --llm random --votes 3", "--votes has no effect here, only with an --llm that is asked"),
+        ("sweep smoke --mem 3", "--mem has no effect here, only with --executor slurm"),
+    ],
+)  # fmt: skip
+def test_a_flag_in_vain_is_refused_with_what_it_belongs_to(arguments, sentence, refused):
+    assert sentence in refused(arguments.split(), 2)
+
+
+@pytest.mark.parametrize(
+    ("variant", "flags", "sentence"),
+    [
+        ("code", "--epochs 3 --ensemble 2", "--epochs and --ensemble have no effect here, only with preference labels"),
+        ("goal", "--min-agreement 0.5", "--min-agreement has no effect here, only with preference labels"),
+        ("pref", "--encoder minilm", "--encoder has no effect here, only with goal labels"),
+        ("pref", "--control zero --epochs 3", "only with --control none, shuffled or constant"),
+    ],
+)
+def test_train_rm_knows_which_labels_a_flag_is_for(variant, flags, sentence, capsys, tmp_path):
+    path, out = labels(tmp_path, variant), tmp_path / "rm"
+    assert run_command(["train-rm", str(path), "--out", str(out), *flags.split()]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+    assert run_command(["train-rm", str(path), "--out", str(out), *flags.split(), "--lenient"]) != 2
+
+
+def test_labels_that_are_not_there_are_what_is_told(capsys, tmp_path):
+    assert run_command(["train-rm", str(tmp_path / "none"), "--epochs", "3"]) == 3
+    assert "There is no run at" in capsys.readouterr().err
+
+
+def test_only_what_was_given_is_looked_at(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["train-rs", "--env", "Toy-Gird"]) == 2
+    assert "Did you mean 'Toy-Grid'" in capsys.readouterr().err
+    assert run_command(["train-rs", "--env", "Toy-Gird", "--int-coef", "1", "--lenient"]) == 2
+    assert "Did you mean 'Toy-Grid'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("alg", "variant"), [("ppo", ""), ("rnd", ""), ("bk-code", "code"), ("bk-goal", "goal")])
+def test_a_published_defect_that_concerns_an_algorithm_is_not_in_vain(alg, variant):
+    for name in ("upstream", *(name for name, defect in DEFECTS.items() if variant in defect.variants)):
+        assert in_vain(TrainRsConfig(alg=alg, compat=name), ["compat"]) == []
+
+
+@pytest.mark.parametrize("config", BELONGS)
+def test_every_rule_is_about_settings_that_exist(config):
+    known = {path[-1] for path, *_ in flags_of(config)}
+    for rule in BELONGS[config]:
+        assert known.issuperset(rule.names)
+
+
+def test_the_printed_commands_of_a_study_with_shared_settings_are_accepted(tmp_path, monkeypatch):
+    """They make the runs that the sweep would make, with the same settings, so nothing may be left out."""
+    seen = []
+    for cell in plan(STUDY, tmp_path / "out").cells:
+        stage = importlib.import_module(f"bkrl.stages.{cell.stage}")
+        monkeypatch.setattr(stage, "run", lambda config, reporter: seen.append(config))
+        assert run_command(shlex.split(shell.command(cell))[1:]) == 0, shell.command(cell)
+        assert seen[-1] == cell.config
+    trained = [shell.command(cell) for cell in plan(STUDY, tmp_path / "out").training]
+    assert ["--lenient" in command for command in trained] == [True, True, True, True]
+    assert "--lenient" not in shell.command(plan(STUDY, tmp_path / "out").preparation[0])

@@ -1,0 +1,43 @@
+"""The whole chain, as one command, on both real worlds."""
+
+import json
+
+import pytest
+
+from bkrl.cli.main import run_command
+from bkrl.core.config import ReproduceConfig
+from bkrl.core.reporter import Reporter
+from bkrl.studies.reproduce import run
+from bkrl.studies.study import load_study
+
+
+def test_a_dry_run_does_nothing(tmp_path, capsys):
+    assert run_command(["reproduce", "--preset", "smoke", "--out", str(tmp_path / "r"), "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert "about" in told.err
+    assert "babyai/bk-code-s1" in told.out
+    assert run_command(["reproduce", "--preset", "smoke", "--out", str(tmp_path / "r"), "--dry-run", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert len(cells) == len(load_study("smoke", tmp_path / "r").cells)
+    assert {cell["state"] for cell in cells} == {"to do"}
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_the_smoke_chain_runs_whole_and_again_for_nothing(tmp_path):
+    config = ReproduceConfig(preset="smoke", out=tmp_path / "r", jobs=2)
+    result = run(config, Reporter())
+    assert result is not None
+    page = (result.path / "report.html").read_text()
+    for words in ("bk-code", "bk-pref", "bk-goal", "ppo", "RedBall", "PlaceCraftingTable"):
+        assert words in page
+    page_bytes = (result.path / "report.html").read_bytes()
+    manifests = {path: path.stat().st_mtime_ns for path in (tmp_path / "r").rglob("manifest.json")}
+    assert len(manifests) == len(load_study("smoke", tmp_path / "r").cells) + 1  # the report
+    for path in manifests:
+        assert json.loads(path.read_text())["outputs"], path
+    run(config, Reporter())
+    # A report is always made anew, so that it notices what has changed; nothing has, so it says the same.
+    assert (result.path / "report.html").read_bytes() == page_bytes
+    del manifests[result.path / "manifest.json"]
+    assert manifests == {path: path.stat().st_mtime_ns for path in manifests}

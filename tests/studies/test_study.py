@@ -1,0 +1,348 @@
+"""The study file: what its tables mean, what is shared, and what is refused before anything runs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bkrl.cli.main import run_command
+from bkrl.core.errors import InputError, UsageError
+from bkrl.envs import world
+from bkrl.studies.executors import shell
+from bkrl.studies.study import load_study, plan, presets
+from bkrl.studies.sweep import needs
+
+
+def study(text, out):
+    return plan(tomllib.loads(text), out)
+
+
+WORLD = """
+[[world]]
+name = "w"
+seeds = [1, 2]
+"""
+
+
+def test_every_shipped_study_is_well_formed(tmp_path):
+    assert {"smoke", "laptop"} <= set(presets())
+    for preset in presets():
+        study = load_study(preset, tmp_path)
+        assert all(cell.run_dir.is_relative_to(tmp_path) for cell in study.cells)
+        assert study.training, preset
+        for cell in study.training:
+            assert (cell.config.potential is None) == (cell.config.alg in ("ppo", "rnd"))
+
+
+def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
+    world = {"name": "w", "variants": ["pref"], "algs": ["ppo", "bk-pref", "bk-pref:shuffled"], "seeds": [1]}
+    study = plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    made = {c.config.run_dir: c.config.control for c in study.preparation if c.stage == "train_rm"}
+    assert made == {tmp_path / "w" / "rm-pref": "none", tmp_path / "w" / "rm-pref-shuffled": "shuffled"}
+    plain, pref, shuffled = (cell.config for cell in study.training)
+    assert (plain.potential, pref.potential) == (None, tmp_path / "w" / "rm-pref")
+    assert (shuffled.alg, shuffled.potential) == ("bk-pref", tmp_path / "w" / "rm-pref-shuffled")
+    assert shuffled.run_dir == tmp_path / "w" / "bk-pref-shuffled-s1"
+
+
+def test_a_misspelt_setting_is_named(tmp_path):
+    world = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
+    with pytest.raises(UsageError, match="'stepz' in TrainRsConfig. Did you mean 'steps'"):
+        plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    with pytest.raises(UsageError, match="no 'colect'. Did you mean 'collect'"):
+        plan({"title": "", "minutes": 1, "world": [world | {"colect": {}}]}, tmp_path)
+
+
+def test_entries_with_settings_of_their_own_share_a_potential(tmp_path):
+    found = study(
+        WORLD
+        + """
+algs = ["bk-pref", { name = "bk-pref+fast", alg = "bk-pref", train_rs = { ppo = { learning_rate = 0.01 } } },
+        { name = "zero", alg = "bk-pref", control = "zero" },
+        { name = "coin", alg = "bk-pref", label = { llm = "random" } }]
+train_rs = { steps = 9, ppo = { num_envs = 8, learning_rate = 0.5 } }
+""",
+        tmp_path,
+    )
+    root = tmp_path / "w"
+    assert [c.run_dir.name for c in found.preparation] == [
+        "data", "label-pref", "rm-pref", "rm-pref-zero", "label-coin", "rm-coin"
+    ]  # fmt: skip
+    by_name = {c.run_dir.name: c.config for c in found.training}
+    assert by_name["bk-pref+fast-s2"].potential == by_name["bk-pref-s1"].potential == root / "rm-pref"
+    assert by_name["zero-s1"].potential == root / "rm-pref-zero"
+    assert by_name["coin-s1"].potential == root / "rm-coin"
+    fast, plain = by_name["bk-pref+fast-s1"], by_name["bk-pref-s1"]
+    assert (fast.steps, fast.ppo.num_envs, fast.ppo.learning_rate) == (9, 8, 0.01)
+    assert (plain.steps, plain.ppo.num_envs, plain.ppo.learning_rate) == (9, 8, 0.5)
+    llms = {c.run_dir.name: c.config.llm for c in found.preparation if c.stage == "label"}
+    assert llms == {"label-pref": "rules", "label-coin": "random"}
+
+
+def test_draws_of_labels_are_crossed_with_seeds_and_plain_ppo_is_not_repeated(tmp_path):
+    found = study(WORLD + 'algs = ["ppo", "bk-goal"]\nlabel_seeds = [4, 5]\n', tmp_path)
+    assert {c.run_dir.name: c.config.seed for c in found.preparation} == {
+        "data": 1, "label-goal-l4": 4, "rm-goal-l4": 4, "label-goal-l5": 5, "rm-goal-l5": 5
+    }  # fmt: skip
+    trained = {c.run_dir.name: c.config for c in found.training}
+    assert set(trained) == {"ppo-s1", "ppo-s2", "bk-goal-l4-s1", "bk-goal-l4-s2", "bk-goal-l5-s1", "bk-goal-l5-s2"}
+    assert trained["bk-goal-l5-s2"].potential.name == "rm-goal-l5"
+    assert trained["bk-goal-l5-s2"].seed == 2
+    assert {c.config.policy for c in found.evaluation} == {c.run_dir for c in found.training}
+
+
+def test_datasets_are_crossed_with_draws_of_labels_and_seeds(tmp_path):
+    text = WORLD + 'algs = ["ppo", "bk-goal", "bk-goal:zero"]\ncollect_seeds = [8, 9]\nlabel_seeds = [4, 5]\n'
+    found = study(text, tmp_path)
+    made = {c.run_dir.name: c.config for c in found.preparation}
+    assert {name: config.seed for name, config in made.items() if "zero" not in name} == {
+        "data-d8": 8, "label-goal-d8-l4": 4, "rm-goal-d8-l4": 4, "label-goal-d8-l5": 5, "rm-goal-d8-l5": 5,
+        "data-d9": 9, "label-goal-d9-l4": 4, "rm-goal-d9-l4": 4, "label-goal-d9-l5": 5, "rm-goal-d9-l5": 5,
+    }  # fmt: skip
+    assert made["label-goal-d9-l4"].dataset.name == "data-d9"
+    assert made["rm-goal-zero-d9-l5"].dataset.name == "data-d9"
+    assert made["rm-goal-zero-d9-l5"].labels.name == "label-goal-d9-l5"
+    trained = {c.run_dir.name: c.config for c in found.training}
+    assert len(trained) == 2 + 2 * 2 * 2 * 2  # ppo once for each seed
+    assert trained["bk-goal-d9-l5-s2"].potential.name == "rm-goal-d9-l5"
+    assert trained["bk-goal-d9-l5-s2"].seed == 2
+
+
+def test_several_datasets_may_be_collected_in_shards_and_labelled_once_each(tmp_path):
+    found = study(WORLD + 'algs = ["bk-pref"]\ncollect_seeds = [8, 9]\ncollect_shards = 2\n', tmp_path)
+    assert [c.run_dir.name for c in found.preparation] == [
+        "data-d8-shard1", "data-d8-shard2", "data-d8", "data-d9-shard1", "data-d9-shard2", "data-d9",
+        "label-pref-d8", "rm-pref-d8", "label-pref-d9", "rm-pref-d9",
+    ]  # fmt: skip
+    shards = [c.config.seed for c in found.preparation if "shard" in c.run_dir.name]
+    assert len(set(shards)) == 4
+    assert {c.run_dir.name for c in found.training} == {f"bk-pref-d{d}-s{s}" for d in (8, 9) for s in (1, 2)}
+
+
+def test_constant_advice_is_an_entry_like_any_control(tmp_path):
+    trained = study(WORLD + 'algs = ["bk-pref:constant", "bk-pref:zero"]\n', tmp_path).training
+    assert {c.run_dir.name: (c.config.potential.name, c.config.shaping) for c in trained if c.config.seed == 1} == {
+        "bk-pref-constant-s1": ("rm-pref-constant", "advice"),
+        "bk-pref-zero-s1": ("rm-pref-zero", "pbrs"),
+    }
+
+
+def test_a_potential_of_ones_own_is_named_by_its_entry(tmp_path):
+    entry = '{ name = "ball", alg = "bk-own", train_rs = { potential = "logs/ball" } }'
+    planned = study(WORLD + f"algs = [{entry}]\n", tmp_path)
+    assert planned.preparation == []
+    assert {str(cell.config.potential) for cell in planned.training} == {"logs/ball"}
+
+
+def test_pictures_are_drawn_for_the_first_seed_of_each_entry_alone(tmp_path):
+    text = WORLD + 'algs = ["ppo", "bk-pref"]\nlabel_seeds = [1, 2]\nevaluate = { gifs = 3 }\n'
+    drawn = {cell.run_dir.name: cell.config.gifs for cell in study(text, tmp_path).evaluation}
+    assert {name for name, gifs in drawn.items() if gifs} == {"eval-ppo-s1", "eval-bk-pref-l1-s1"}
+    assert drawn["eval-ppo-s1"] == 3
+    assert len(drawn) == 6
+
+
+def test_several_tasks_stand_on_one_collection_and_one_labelling(tmp_path):
+    found = study(
+        WORLD
+        + """
+algs = ["ppo", "bk-pref"]
+train_rs = { steps = 5, env = "A" }
+
+[[world.task]]
+name = "red"
+
+[[world.task]]
+name = "key"
+algs = ["bk-pref", "bk-goal"]
+seeds = [7]
+train_rs = { env = "B" }
+evaluate = { episodes = 3 }
+""",
+        tmp_path,
+    )
+    root = tmp_path / "w"
+    assert [c.stage for c in found.preparation] == ["collect", "label", "train_rm", "label", "train_rm"]
+    where = {c.run_dir.relative_to(root).as_posix(): (c.config.env, c.config.steps) for c in found.training}
+    assert where == {
+        "red/ppo-s1": ("A", 5), "red/bk-pref-s1": ("A", 5), "red/ppo-s2": ("A", 5), "red/bk-pref-s2": ("A", 5),
+        "key/bk-pref-s7": ("B", 5), "key/bk-goal-s7": ("B", 5),
+    }  # fmt: skip
+    assert {c.config.potential for c in found.training} == {None, root / "rm-pref", root / "rm-goal"}
+    assert [c.config.episodes for c in found.evaluation if c.run_dir.parent.name == "key"] == [3, 3]
+
+
+def test_labels_in_shards_are_joined(tmp_path):
+    found = study(WORLD + 'algs = ["bk-pref"]\nlabel_shards = 2\n', tmp_path)
+    root = tmp_path / "w"
+    data, one, two, merge, rm = found.preparation
+    assert (data.stage, one.stage, two.stage, merge.stage, rm.stage) == (
+        "collect", "label", "label", "label_merge", "train_rm"
+    )  # fmt: skip
+    assert (one.config.shard, two.config.shard) == ("1/2", "2/2")
+    assert merge.config.shards == (one.run_dir, two.run_dir) == (root / "label-pref-shard1", root / "label-pref-shard2")
+    assert merge.run_dir == rm.config.labels == root / "label-pref"
+    assert needs(found.cells)[merge.run_dir] == [one.run_dir, two.run_dir]
+    shards = f"{one.run_dir} {two.run_dir}"
+    assert shell.command(merge) == f"bkrl label merge {shards} --dataset {root / 'data'} --out {root / 'label-pref'}"
+
+
+def test_what_cannot_be_divided_is_labelled_as_a_whole(tmp_path):
+    found = study(
+        WORLD
+        + """
+algs = ["bk-code", { name = "coin", alg = "bk-pref", label = { llm = "random" } },
+        { name = "many", alg = "bk-code", label = { votes = 2 } }]
+label_shards = 3
+""",
+        tmp_path,
+    )
+    labelled = {c.run_dir.name: c.config.shard for c in found.preparation if c.stage == "label"}
+    assert labelled == {
+        "label-code": None, "label-coin": None, "label-many-shard1": "1/2", "label-many-shard2": "2/2"
+    }  # fmt: skip
+
+
+SHARED = (
+    WORLD
+    + """
+algs = ["bk-pref"]
+collect = { env = "A", steps = 100, checkpoints = 3, episodes_per_checkpoint = 8, seed = 5, ppo = { gamma = 0.5 } }
+"""
+)
+
+
+def test_a_collection_in_shards_is_shared_among_explorers_and_joined(tmp_path):
+    found, root = study(SHARED + "collect_shards = 3\n", tmp_path), tmp_path / "w"
+    *explorers, merge, label, rm = found.preparation
+    assert [c.stage for c in explorers] == ["collect"] * 3
+    assert [c.run_dir for c in explorers] == [root / f"data-shard{n}" for n in (1, 2, 3)]
+    shared = [(c.config.steps, c.config.checkpoints, c.config.episodes_per_checkpoint) for c in explorers]
+    assert shared == [(34, 3, 3), (34, 3, 3), (34, 3, 2)]
+    assert {(c.config.env, c.config.ppo.gamma) for c in explorers} == {("A", 0.5)}
+    assert (merge.stage, merge.run_dir) == ("data_merge", root / "data")
+    assert label.config.dataset == rm.config.dataset == merge.run_dir
+    assert needs(found.cells)[merge.run_dir] == [c.run_dir for c in explorers]
+    assert needs(found.cells)[label.run_dir] == [merge.run_dir]
+    assert (
+        shell.command(merge) == f"bkrl data merge {' '.join(str(c.run_dir) for c in explorers)} --out {root / 'data'}"
+    )
+
+
+def test_explorers_have_seeds_of_their_own_which_their_number_does_not_change(tmp_path):
+    def seeds(text):
+        return [c.config.seed for c in study(text, tmp_path).preparation if c.stage == "collect"]
+
+    two, four = (seeds(SHARED + f"collect_shards = {n}\n") for n in (2, 4))
+    assert four[:2] == two
+    other = seeds(SHARED.replace("seed = 5", "seed = 6") + "collect_shards = 4\n")
+    assert len({*four, *other, 1, 2, 5, 6}) == 12
+
+
+def test_one_explorer_is_no_shard(tmp_path):
+    assert study(SHARED + "collect_shards = 1\n", tmp_path) == study(SHARED, tmp_path)
+
+
+def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
+    assert study(WORLD + 'algs = ["ppo"]\n', tmp_path).preparation == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('algs = ["bk-prf"]', "Did you mean 'bk-pref'"),
+        ('algs = ["bk-pref:shufled"]', "Did you mean 'shuffled'"),
+        ('algs = ["ppo:zero"]', "ppo uses no labels"),
+        ('algs = ["bk-own"]', "'bk-own' needs a potential of your own"),
+        ('algs = ["bk-own:zero"]', "needs a potential of your own"),
+        ('algs = ["ppo", "ppo"]', "'ppo' stands twice in algs"),
+        ('algs = ["ppo", { name = "PPO", alg = "ppo" }]', "'PPO' stands twice"),
+        ('algs = [{ name = "../x", alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ name = "nul", alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ name = "a", alg = "ppo", trainrs = {} }]', "Did you mean 'train_rs'"),
+        ('algs = [3]', "a name or a table, not 3"),
+        ('algs = "ppo"', "needs algs = "),
+        ('algs = ["bk-goal"]\nvariants = ["pref"]', "add \"goal\" to the variants"),
+        ('algs = ["ppo"]\nvariants = ["prefs"]', "Did you mean 'pref'"),
+        ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
+        ('algs = ["ppo"]\ncollect_seeds = 2', "collect_seeds must be a list of seeds"),
+        ('algs = ["bk-pref"]\nlabel_shards = 0', "a number of parts"),
+        ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
+        ('algs = ["bk-pref"]\ncollect_shards = 0', "collect_shards must be a number of parts, not 0"),
+        ('algs = ["bk-pref"]\ncollect_shards = 41', "collect_shards = 41 share the 40 episodes_per_checkpoint of w"),
+        ('algs = ["bk-pref"]\nlabel_shards = "2"', "label_shards must be a number of parts, not '2'"),
+        ('algs = ["ppo"]\ntrain_rs = 3', "Settings are a table"),
+        ('algs = ["ppo"]\n[[world]]\nname = "v"', "The world v needs algs"),
+        ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),
+        ('algs = ["ppo"]\ntrain_rs = { steps = 0 }', "at least 1, not 0"),
+        ('algs = ["ppo"]\ntrain_rs = { seed = 3 }', "decided by the study"),
+        ('algs = ["ppo"]\ntrain_rs = { network = "compakt" }', "Did you mean 'compact'"),
+        ('algs = ["ppo"]\ntrain_rs = { ppo = { gama = 1 } }', "'gama' in PPOConfig. Did you mean 'gamma'"),
+        ('algs = ["ppo"]\n[[world.task]]\nname = "ppo-s1"\n[[world.task]]\nname = "ppo-S1"', "stands twice"),
+        ('algs = ["bk-pref"]\n[[world.task]]\nname = "data"', "would lie inside another run"),
+        ('algs = ["ppo"]\n[[world.task]]\nname = "a"\nsteps = 3', "A task has no 'steps'"),
+        ('algs = ["ppo"]\nvariants = 3', "are a list"),
+        ('algs = ["ppo"]\ntrain_rs = { reward_scale = nan }', "must be a finite number, not nan"),
+        ('algs = ["ppo"]\ntrain_rs = { pref = { steps = 3 } }', "There is no setting 'pref'"),
+        ('algs = ["ppo"]\ntrain_rs = { fresh = true }', "'fresh' of train_rs is decided by the study"),
+        ('algs = ["bk-pref"]\nlabel = { dry_run = true }', "'dry_run' of label is decided by the study"),
+        ('algs = ["bk-pref"]\nlabel = { shard = "1/2" }', "'shard' of label is decided by the study"),
+        ('algs = [{ name = "a", alg = "bk-pref", label = { num = 1979-01-01 } }]', "must be of type int"),
+        ('algs = ["ppo"]\n[[world]]\nname = "sweep"\nalgs = ["ppo"]\nseeds = [1]', "would lie inside another run"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_said_before_anything_runs(tmp_path, text, sentence):
+    with pytest.raises(UsageError) as caught:
+        study(WORLD + text + "\n", tmp_path)
+    assert sentence in str(caught.value)
+
+
+def test_study_files_that_are_not_there_or_not_toml(tmp_path):
+    with pytest.raises(UsageError, match="Did you mean 'smoke'"):
+        load_study("smok", tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_study(str(tmp_path / "none.toml"), tmp_path)
+    (tmp_path / "bad.toml").write_text("title = ")
+    with pytest.raises(InputError, match="is not TOML"):
+        load_study(str(tmp_path / "bad.toml"), tmp_path)
+    (tmp_path / "bad.toml").write_bytes('title = "Φ"'.encode("utf-16"))
+    with pytest.raises(InputError, match="is not text in UTF-8"):
+        load_study(str(tmp_path / "bad.toml"), tmp_path)
+    (tmp_path / "marked.toml").write_bytes((WORLD + 'algs = ["ppo"]').encode("utf-8-sig"))
+    assert load_study(str(tmp_path / "marked.toml"), tmp_path).cells
+
+
+def test_what_a_study_says_of_itself_is_checked_too(tmp_path):
+    for line, said in (
+        ("title = 3", "title must be of type str, not 3"),
+        ('minutes = "many"', "minutes must be of type float, not 'many'"),
+        ("minutes = nan", "minutes must be a finite number, not nan"),
+        ('slurm = "yes"', "slurm must be a table, not 'yes'"),
+    ):
+        with pytest.raises(UsageError, match=f"A study's {said}"):
+            study(line + WORLD + 'algs = ["ppo"]', tmp_path)
+    with pytest.raises(UsageError, match="at least one"):
+        study("", tmp_path)
+
+
+@pytest.mark.parametrize("stage", ["collect", "train_rs", "evaluate"])
+def test_a_world_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsys, stage):
+    name = "BabyAI-Text-GoToLocal-RedBal-S20"
+    text = WORLD + f'algs = ["ppo"]\nvariants = ["code"]\n[world.{stage}]\nenv = "{name}"\n'
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(UsageError, match=rf"{stage} in .*'{name}'\. Did you mean 'BabyAI-Text-GoToLocal-RedBall-S20'"):
+        load_study(str(tmp_path / "s.toml"), tmp_path)
+    for flags in (["--dry-run"], ["--executor", "print"], []):
+        assert run_command(["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), *flags]) == 2
+        assert "Did you mean" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_worlds_that_docs_name_exist():
+    text = Path("docs/studies.md").read_text()
+    named = set(re.findall(r'env = "([^"]+)"', text))
+    assert len(named) > 2
+    for env in named:
+        world(env)

@@ -1,0 +1,768 @@
+"""Sweeps: what is done, skipped, blocked and remembered; the same bytes in any order, any process, after any kill."""
+
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bkrl.cli import console
+from bkrl.cli import main as cli
+from bkrl.cli.main import run_command
+from bkrl.core.config import ReportConfig, SweepConfig
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.reporter import Line, Reporter
+from bkrl.data.dataset import DatasetWriter
+from bkrl.runs.record import Run, hold
+from bkrl.studies import sweep
+from bkrl.studies.executors import local, open_executor, shell
+from bkrl.studies.executors.local import Local
+from bkrl.studies.executors.work import work
+from bkrl.studies.study import load_study, plan, presets
+from tests.studies.toy_study import SHARED, TOY, contents, toy
+
+OUT = Path("out")  # relative, because some results name the runs that they were made from
+BKRL = [sys.executable, "-m", "bkrl"]
+
+
+class Here:
+    """Runs cells in this process, one after another; the last of those that are ready goes first."""
+
+    def __init__(self, out):
+        self.out, self.waiting, self.order = out, [], []
+
+    def prepare(self, cells, reporter):
+        pass
+
+    def free(self):
+        return 99
+
+    def start(self, cells):
+        self.waiting += cells
+
+    def running(self):
+        return {cell.run_dir.as_posix(): "running" for cell in self.waiting}
+
+    def ended(self, seconds):
+        cell = self.waiting.pop()
+        self.order.append(sweep.name_of(cell, self.out))
+        return [(cell, work(cell, self.out / "log" / cell.run_dir.name))]
+
+    def stop(self):
+        return ""
+
+
+def do(tmp_path, monkeypatch, text=TOY, reporter=None, **settings):
+    """A sweep in this process; the outcome and the order in which cells were done."""
+    monkeypatch.chdir(tmp_path)
+    config = SweepConfig(study=str(toy(tmp_path, text)), **{"out": OUT, **settings})
+    here = Here(config.folder)
+    monkeypatch.setattr(sweep, "open_executor", lambda *args, **kwargs: here)
+    return sweep.run(config, reporter or Reporter()), here.order
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        outcome, order = do(tmp_path, monkeypatch)
+    assert not outcome.failed
+    assert len(outcome.done) == len(order) == 7
+    return tmp_path / "out"
+
+
+def test_cells_are_done_after_what_they_need_and_only_once(tmp_path, monkeypatch, undisturbed):
+    outcome, order = do(tmp_path, monkeypatch, only="chain/eval-bk*")
+    assert order == [f"chain/{name}" for name in ("data", "label-pref", "rm-pref", "bk-pref-s1", "eval-bk-pref-s1")]
+    assert outcome.done == order
+    outcome, order = do(tmp_path, monkeypatch)
+    assert set(order) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
+    # Another order of cells, the same bytes.
+    assert contents(tmp_path / "out") == contents(undisturbed)
+    assert do(tmp_path, monkeypatch)[1] == []
+
+
+def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, undisturbed):
+    command = [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--jobs"]
+    first = subprocess.Popen([*command, "1"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 600
+    while not list((tmp_path / "out").glob("chain/*-s1/checkpoints/step*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.communicate(timeout=300)  # its workers hold the pipe too: none is left behind
+    assert not (tmp_path / "out" / "chain" / "eval-bk-pref-s1" / "manifest.json").exists()
+    second = subprocess.run([*command, "2", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert second.returncode == 0, second.stderr
+    assert len(json.loads(second.stdout)["done"]) == 7
+    assert contents(tmp_path / "out") == contents(undisturbed)
+
+
+def _compile_slowly(files):
+    """Stands for the kernels of a world."""
+    time.sleep(3)
+    Path(files[0]).touch()
+
+
+def test_an_interrupt_ends_the_preparation(tmp_path, monkeypatch):
+    def interrupted(futures, timeout):
+        while not futures[0].running():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "_warm", _compile_slowly)
+    monkeypatch.setattr(local, "wait", interrupted)
+    executor = Local(1, lambda cell: tmp_path / "log")
+    with pytest.raises(KeyboardInterrupt):
+        executor.prepare([SimpleNamespace(config=SimpleNamespace(env=str(tmp_path / "compiled")))], Reporter())
+    executor.stop()
+    assert not (tmp_path / "compiled").exists()
+
+
+def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
+    endless = TOY.replace('algs = ["ppo", "bk-pref"]\nseeds = [1]', 'algs = ["ppo"]\nseeds = [1, 2, 3]')
+    endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*BKRL, "sweep", str(toy(tmp_path, endless)), "--out", str(out), "--jobs", "1", "--only", "*/ppo-*"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 600
+    while sweep.last_step(out / "chain" / "ppo-s1") < 1024 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert list((out / "chain" / "ppo-s1" / "checkpoints").iterdir())
+    assert not (out / "chain" / "ppo-s2").exists()
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C in a terminal", "terminal closed", "kill -9"])
+def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
+    """A terminal sends what it sends to the workers, too; a sweep that is killed says nothing to them."""
+    endless = TOY.replace('algs = ["ppo", "bk-pref"]', 'algs = ["ppo"]')
+    small, large = (f"ppo = {{ {text} }}\n\n[world.evaluate]" for text in (
+        "num_envs = 8, num_steps = 32", "num_envs = 128, num_steps = 512, update_epochs = 40"))  # fmt: skip
+    endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
+    endless = endless.replace("checkpoint_every = 512", "checkpoint_every = 1_000_000_000").replace(small, large)
+    run = tmp_path / "out" / "chain" / "ppo-s1"
+    process = subprocess.Popen(
+        [*BKRL, "sweep", str(toy(tmp_path, endless)), "--out", str(tmp_path / "out"), "--jobs", "1"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 600
+    while sweep.last_step(run) < 65536 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)  # into the next rollout or its update, which takes seconds
+    if how == "kill -9":
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGHUP if how == "terminal closed" else signal.SIGINT)
+    try:
+        process.communicate(timeout=300)  # its workers hold the pipe too: none is left behind
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    newest = max(run.glob("checkpoints/step-*"))
+    assert int(newest.name.removeprefix("step-")) == sweep.last_step(run) > 65536
+
+
+def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
+    cells = plan(tomllib.loads(TOY), tmp_path).cells
+    local = Local(1, lambda cell: tmp_path / "log")
+    local.start(cells[:1])
+    (worker,) = local._pools[0]._processes.values()
+    os.kill(worker.pid, signal.SIGKILL)
+    ((cell, reason),) = local.ended(60)
+    assert cell == cells[0]
+    assert "killed" in reason
+    assert local.free() == 1
+    assert local._pools[0] is None
+    local.stop()
+
+
+def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
+    cells = plan(tomllib.loads(TOY), tmp_path).cells
+    local = Local(1, lambda cell: tmp_path / "log")
+    pool = local._pool(0)
+    pool.submit(os.getpid).result()
+    (worker,) = pool._processes.values()
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join(60)
+    while not pool._broken:  # it notices a little later
+        time.sleep(0.02)
+    local.start(cells[:1])
+    assert local.ended(60) == [(cells[0], "")]
+    local.stop()
+
+
+def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_path):
+    endless = TOY.replace("steps = 512\ncheckpoints = 1", "steps = 1_000_000_000\ncheckpoints = 1")
+    cells = plan(tomllib.loads(endless), tmp_path).cells
+    local = Local(1, lambda cell: tmp_path / "log")
+    local.start(cells[:1])
+    deadline = time.monotonic() + 600
+    while sweep.last_step(cells[0].run_dir) < 1024 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (worker,) = local._pools[0]._processes.values()
+    os.kill(worker.pid, signal.SIGTERM)
+    ((cell, reason),) = local.ended(60)
+    assert cell == cells[0]
+    assert "told to stop" in reason
+    trained = [cell for cell in plan(tomllib.loads(TOY), tmp_path).cells if cell.stage == "train_rs"][:1]
+    local.start(trained)
+    assert local.ended(60) == [(trained[0], "")]
+    assert (trained[0].run_dir / "manifest.json").exists()
+    local.stop()
+
+
+BROKEN = TOY.replace("steps = 512\n", "steps = 512\nint_coef = 0\n")
+
+
+def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tmp_path, monkeypatch, capsys):
+    outcome, _ = do(tmp_path, monkeypatch, BROKEN)
+    assert list(outcome.failed) == ["chain/data"]
+    assert "paid for nothing" in outcome.failed["chain/data"]
+    assert outcome.blocked == [f"chain/{name}" for name in ("label-pref", "rm-pref", "bk-pref-s1", "eval-bk-pref-s1")]
+    assert set(outcome.done) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
+    # The same again: nothing is tried, the reason is still known.
+    again, order = do(tmp_path, monkeypatch, BROKEN)
+    assert order == []
+    assert again == outcome
+    rows = sweep.listed(load_study("toy.toml", OUT).cells, OUT)
+    assert rows[0][3].startswith("failed: With --ext-coef 0")
+    capsys.readouterr()
+    assert run_command(["sweep", "toy.toml", "--out", str(OUT)]) == 1
+    assert "1 run failed; --retry-failed tries again." in capsys.readouterr().err
+    # Mended, and asked to try again.
+    outcome, order = do(tmp_path, monkeypatch, only="chain/label*", retry_failed=True)
+    assert order == ["chain/data", "chain/label-pref"]
+    assert not outcome.failed
+    assert json.loads((tmp_path / "out" / "sweep" / "state.json").read_text())["failed"] == {}
+
+
+def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, monkeypatch):
+    only = "chain/ppo-s1"
+    do(tmp_path, monkeypatch, only=only)
+    changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
+    outcome, order = do(tmp_path, monkeypatch, changed, only=only)
+    assert order == []
+    assert "holds a run that differs in steps;" in outcome.failed[only]
+    assert not do(tmp_path, monkeypatch, only=only)[0].failed
+
+
+def test_an_unfinished_run_with_other_settings_is_no_failure_to_remember(tmp_path, monkeypatch):
+    """Its settings may come back, or the run may go: neither needs --retry-failed."""
+    only, run = "chain/ppo-s1", tmp_path / "out" / "chain" / "ppo-s1"
+    do(tmp_path, monkeypatch, only=only)
+    (run / "manifest.json").unlink()
+    changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
+    outcome, order = do(tmp_path, monkeypatch, changed, only=only)
+    assert order == []
+    assert "differs in steps; remove it, or choose another --out" in outcome.failed[only]
+    assert "differs in steps" in sweep.listed(plan(tomllib.loads(changed), OUT).training[:1], OUT)[0][3]
+    for file in [*run.glob("*.*"), *run.glob("checkpoints/*")]:
+        if file.is_file() and file.name != "config.json":
+            file.unlink()
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    assert do(tmp_path, monkeypatch, changed, only=only)[0].done == [
+        only
+    ]  # of a run that has not begun nothing is lost
+
+
+def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
+    only = "chain/bk-pref-s1,chain/eval-ppo-s1"
+    assert not do(tmp_path, monkeypatch, only=only)[0].failed
+    (tmp_path / "link").symlink_to("out")
+    for out in (tmp_path / "out", Path("link")):
+        outcome, order = do(tmp_path, monkeypatch, only=only, out=out)
+        assert order == []
+        assert not outcome.failed
+    # What lies there is another run now: that is still noticed.
+    shutil.rmtree(tmp_path / "out" / "chain" / "ppo-s1")
+    do(tmp_path, monkeypatch, TOY.replace("eval_episodes = 4", "eval_episodes = 5"), only="chain/ppo-s1")
+    outcome, _ = do(
+        tmp_path, monkeypatch, TOY.replace("eval_episodes = 4", "eval_episodes = 5"), only=only, out=Path("link")
+    )
+    assert "chain/eval-ppo-s1" in outcome.failed
+
+
+@pytest.mark.parametrize("before", ["label-pref", "rm-pref", "bk-pref-s1"])
+def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
+    """Wherever it is cut: what a run was made from is known by its hash, and is looked for where the study has it."""
+    done = do(tmp_path, monkeypatch, only=f"chain/{before}")[0].done
+    (tmp_path / "out").rename(tmp_path / "moved")
+    outcome, order = do(tmp_path, monkeypatch, only="chain/eval-bk*", out=Path("moved"))
+    assert not outcome.failed
+    assert len(outcome.done) == 5
+    assert set(order) == set(outcome.done) - set(done)
+    # Another run in the place of an input is still another run.
+    data = tmp_path / "moved" / "chain" / "data" / "manifest.json"
+    data.write_text(data.read_text() + " ")
+    assert "chain/label-pref" in do(tmp_path, monkeypatch, only="*/eval-bk*", out=tmp_path / "moved")[0].failed
+
+
+def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
+    text = TOY.replace("seeds = [1]", "seeds = [1]\nlabel_shards = 2").replace('llm = "return"', 'llm = "rules"')
+    data, one, two, merge, *_ = plan(tomllib.loads(text), tmp_path / "out").cells
+    made_from = {"dataset": data.run_dir, "shard 1": one.run_dir, "shard 2": two.run_dir}
+    for cell, config, inputs in (*((cell, cell.config, {}) for cell in (data, one, two)),
+                                 (merge, merge.config.whole, made_from)):  # fmt: skip
+        Run.create(cell.run_dir, stage="label", config=config, inputs=inputs).finish([])
+    (tmp_path / "out").rename(tmp_path / "moved")
+    merge = plan(tomllib.loads(text), tmp_path / "moved").cells[3]
+    assert sweep.standing(merge) == "done"
+
+    given = []
+    monkeypatch.setattr("bkrl.stages.label.merge", lambda *args: given.append(args))
+    work(merge, tmp_path / "log")  # if it had not been: from the dataset where it lies now
+    assert given[0][0] == merge.config.shards
+    assert given[0][3] == tmp_path / "moved" / "chain" / "data"
+
+
+def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_not(tmp_path):
+    def cells(out, text=SHARED):
+        return plan(tomllib.loads(text), tmp_path / out).cells
+
+    *explorers, merge = cells("out")[:3]
+    for number, cell in enumerate(explorers):
+        run = Run.create(cell.run_dir, stage="collect", config=cell.config)
+        writer = DatasetWriter(run, env_id=cell.config.env, obs_shape=(1,), action_names=("a",))
+        writer.add_episode(
+            np.zeros((2, 1), np.uint8), np.zeros(1, int), np.zeros(1), ["", ""],
+            mission="", terminated=True, truncated=False, success=True, seed=number, checkpoint_step=0,
+        )  # fmt: skip
+        writer.close()
+        run.finish(writer.outputs)
+    assert sweep.standing(merge) == ""
+    assert work(merge, tmp_path / "log") == ""
+    assert sweep.standing(merge) == "done"
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert sweep.standing(cells("moved")[2]) == "done"
+    more, one = (SHARED.replace("collect_shards = 2", f"collect_shards = {n}") for n in (3, 1))
+    assert "differs in datasets" in sweep.standing(cells("moved", more)[3])
+    assert "holds a run that differs in" in sweep.standing(cells("moved", one)[0])
+    (explorers[0].run_dir.parents[2] / "moved" / "chain" / "data-shard1" / "manifest.json").write_text("{}")
+    assert "made again since" in sweep.standing(cells("moved")[2])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """What a sweep makes of the study in shards, without disturbance."""
+    tmp_path = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        outcome, _ = do(tmp_path, monkeypatch, SHARED, only="*/label-pref")
+    assert len(outcome.done) == 6
+    return contents(tmp_path / "out")
+
+
+def test_a_killed_sweep_of_shards_ends_in_the_same_bytes(tmp_path, shared):
+    command = [*BKRL, "sweep", str(toy(tmp_path, SHARED)), "--out", str(OUT), "--only", "*/label-pref", "--jobs", "2"]
+    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 600
+    while not list((tmp_path / "out").glob("chain/*/steps/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.communicate(timeout=300)
+    assert not (tmp_path / "out" / "chain" / "label-pref" / "manifest.json").exists()
+    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert second.returncode == 0, second.stderr
+    assert contents(tmp_path / "out") == shared
+
+
+def test_the_printed_commands_of_shards_make_the_same(tmp_path, shared):
+    command = [*BKRL, "sweep", str(toy(tmp_path, SHARED)), "--out", str(OUT), "--only", "*/label-pref"]
+    printed = subprocess.run([*command, "--executor", "print"], capture_output=True, text=True, check=True).stdout
+    assert "step 4 of 4" in printed
+    bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl "$@"; }}\n'
+    done = subprocess.run(["bash"], cwd=tmp_path, input=bkrl + printed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "out") == shared
+
+
+def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeypatch):
+    import bkrl.stages.train_rs
+
+    def broken(config, reporter):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(bkrl.stages.train_rs, "run", broken)
+    cell = plan(tomllib.loads(TOY), tmp_path).training[0]
+    reason = work(cell, tmp_path / "log" / "x.log")
+    assert reason.startswith("ZeroDivisionError: a bug")
+    assert "Traceback" in (tmp_path / "log" / "x.log").read_text()
+
+
+def test_a_kernel_compiled_after_a_cell_does_not_speak_into_its_log(tmp_path, monkeypatch):
+    """The log may be gone by then, and with it the kernel."""
+    import bkrl.stages.train_rs
+    from bkrl.core import jit
+
+    monkeypatch.setattr(bkrl.stages.train_rs, "run", jit.announced(lambda config, reporter: None))
+    assert not work(plan(tomllib.loads(TOY), tmp_path).training[0], tmp_path / "log" / "x.log")
+    shutil.rmtree(tmp_path / "log")
+
+    def half(x: float) -> float:
+        return x / 2
+
+    half.__module__ = "bkrl.envs.nowhere"
+    monkeypatch.setattr(jit, "_cache_folder", lambda source: None)
+    assert jit.kernel(half)(3.0) == 1.5
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    with hold(tmp_path / "out" / "sweep"), pytest.raises(UsageError, match="Another process"):
+        do(tmp_path, monkeypatch)
+
+
+def test_a_sweep_that_is_refused_writes_nothing_and_one_that_is_not_reads_what_the_other_wrote(tmp_path, monkeypatch):
+    state = tmp_path / "out" / "sweep" / "state.json"
+    state.parent.mkdir(parents=True)
+    known = '{"failed": {"chain/data": "no"}, "jobs": {"chain/ppo-s1": "7"}}'
+    state.write_text(known)
+    with hold(state.parent), pytest.raises(UsageError, match="Another process"):
+        do(tmp_path, monkeypatch, retry_failed=True)
+    assert state.read_text() == known
+    state.unlink()
+
+    def after_another(path):
+        state.write_text(known)
+        return hold(path)
+
+    monkeypatch.setattr(sweep, "hold", after_another)
+    outcome, order = do(tmp_path, monkeypatch, only="chain/data")
+    assert outcome.failed == {"chain/data": "no"}
+    assert order == []
+
+
+def test_only_the_failures_that_are_chosen_are_tried_again(tmp_path, monkeypatch):
+    do(tmp_path, monkeypatch, BROKEN)
+    outcome, order = do(tmp_path, monkeypatch, BROKEN, only="chain/ppo-s1", retry_failed=True)
+    assert outcome.done == ["chain/ppo-s1"]
+    assert do(tmp_path, monkeypatch, BROKEN)[1] == order == []
+
+
+def test_a_damaged_run_is_one_failure_and_does_not_end_the_others(tmp_path, monkeypatch):
+    do(tmp_path, monkeypatch, only="chain/data")
+    (tmp_path / "out" / "chain" / "data" / "manifest.json").write_text("{")
+    outcome, order = do(tmp_path, monkeypatch)
+    assert "cannot be read as JSON" in outcome.failed["chain/data"]
+    assert set(order) == set(outcome.done) == {"chain/ppo-s1", "chain/eval-ppo-s1"}
+
+
+def commands(tmp_path, monkeypatch, **scripts):
+    """Shell scripts in place of a cluster's commands."""
+    for name, text in {"srun": "exit 1", "squeue": "exit 1", **scripts}.items():
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f"#!/bin/sh\n{text}\n")
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+def on_cluster(state, **settings):
+    """The slurm executor of a sweep in `OUT`."""
+    given = {"jobs": 0, "parameters": {}, **settings}
+    return open_executor(
+        "slurm",
+        log=lambda cell: OUT / "sweep" / "log" / cell.run_dir.name,
+        name=lambda cell: sweep.name_of(cell, OUT),
+        folder=OUT / "sweep",
+        submitted=state.jobs,
+        save=state.save,
+        **given,
+    )
+
+
+class Told(Reporter):
+    """Remembers what was said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    def warn(self, text):
+        self.lines.append(f"warning: {text}")
+
+
+SBATCH = """
+called=$(sed -n 's/^#SBATCH --job-name=//p' "$1")
+echo "$called" >> submitted
+echo "6|RUNNING|None|a job | of somebody's
+7_0|PENDING|Priority|$called
+7_1|RUNNING|None|$called" > queue
+"""
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_kill_while_jobs_are_submitted_submits_none_twice(tmp_path, monkeypatch, accepted):
+    """The kill comes from sbatch, after or before the queue has them: numbers and submitit's files are not written."""
+    from submitit.core.utils import DelayedSubmission
+
+    from bkrl.studies.executors import slurm
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.01)
+    sbatch = f"{SBATCH if accepted else ''}\nkill -9 $PPID"
+    commands(tmp_path, monkeypatch, sbatch=sbatch, squeue="cat queue")
+    (tmp_path / "queue").touch()
+    only = "chain/data,chain/ppo-s1"
+    killed = subprocess.run(
+        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--executor", "slurm", "--only", only],
+        capture_output=True,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    state, again = sweep.State(OUT / "sweep" / "state.json").load(), Told()
+    executor = on_cluster(state)
+    cells = sweep.chosen(load_study("toy.toml", OUT), OUT, only)
+    executor.prepare(cells, again)
+    if not accepted:
+        assert executor.running() == state.jobs == {}
+        return
+    assert executor.running() == {"out/chain/data": "queued", "out/chain/ppo-s1": "running"}
+    assert state.jobs == {"chain/data": "7_0", "chain/ppo-s1": "7_1"}
+    assert again.lines == ["2 jobs of an earlier start are still in the queue"]
+    for place, cell in enumerate(cells):
+        assert DelayedSubmission.load(OUT / "sweep" / "slurm" / f"7_{place}_submitted.pkl").args[0] == cell
+
+
+def test_a_single_job_is_found_again_by_its_name_and_one_that_was_not_chosen_is_not_forgotten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands(tmp_path, monkeypatch, squeue="echo '12|PENDING|None|bkrl-0a'")
+    (tmp_path / "out" / "sweep" / "slurm").mkdir(parents=True)
+    state = sweep.State(OUT / "sweep" / "state.json", jobs={"chain/ppo-s1": "bkrl-0a/0", "chain/data": "bkrl-0b/3"})
+    executor = on_cluster(state)
+    cells = load_study(str(toy(tmp_path)), OUT).training[:1]
+    executor.prepare(cells, Reporter())
+    assert state.jobs == {"chain/ppo-s1": "12", "chain/data": "bkrl-0b/3"}
+    assert "scancel 12`" in executor.stop()
+
+
+def test_each_array_asks_for_the_cores_of_its_own_cells(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands(tmp_path, monkeypatch, sbatch='cat "$1" >> scripts; echo Submitted batch job 7')
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    executor = on_cluster(sweep.State(OUT / "sweep" / "state.json"), parameters={"array_parallelism": 1})
+    data, *_, trained = load_study(str(toy(tmp_path)), OUT).cells
+    executor.start([data._replace(config=replace(data.config, threads=4))])
+    executor.start([data, trained])
+    scripts = (tmp_path / "scripts").read_text()
+    assert [line for line in scripts.splitlines() if "cpus-per-task" in line] == [
+        "#SBATCH --cpus-per-task=4",
+        "#SBATCH --cpus-per-task=1",
+    ]
+    assert "--array=0-1%1" in scripts
+
+
+def test_jobs_that_are_refused_end_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bkrl.studies.executors.slurm.POLL_SECONDS", 0.01)
+    for sbatch, why in (("echo 'no such partition' >&2; exit 1", "no such partition"), ("exit 1", "submitted")):
+        commands(tmp_path, monkeypatch, sbatch=sbatch, squeue="exit 0")
+        with pytest.raises(RunFailed, match=why):
+            sweep.run(SweepConfig(study=str(toy(tmp_path)), out=OUT, executor="slurm", only="*/data"), Reporter())
+
+
+def test_an_array_is_no_larger_than_clusters_take(tmp_path, monkeypatch):
+    commands(tmp_path, monkeypatch)
+    assert 1 < on_cluster(sweep.State(tmp_path / "state.json")).free() <= 1001
+
+
+def test_a_queue_that_does_not_answer_is_told_once(tmp_path, monkeypatch):
+    from bkrl.studies.executors import slurm
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+    commands(tmp_path, monkeypatch, sbatch="echo Submitted batch job 7")
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    executor, told = on_cluster(sweep.State(OUT / "sweep" / "state.json")), Told()
+    executor.prepare([], told)
+    executor.start(load_study(str(toy(tmp_path)), OUT).training[:1])
+    assert executor.ended(0) == executor.ended(0) == []
+    assert told.lines == ["warning: squeue does not answer; it is asked again, and the jobs go on meanwhile."]
+    assert executor.running()
+
+
+def test_jobs_of_an_earlier_start_are_not_forgotten_when_the_queue_does_not_answer(tmp_path, monkeypatch):
+    commands(tmp_path, monkeypatch)
+    state = tmp_path / "out" / "sweep" / "state.json"
+    state.parent.mkdir(parents=True)
+    for job in ("7", "bkrl-0a/0"):
+        state.write_text(json.dumps({"failed": {}, "jobs": {"chain/ppo-s1": job}}))
+        with pytest.raises(RunFailed, match="squeue does not answer"):
+            sweep.run(SweepConfig(study=str(toy(tmp_path)), out=tmp_path / "out", executor="slurm"), Reporter())
+        assert json.loads(state.read_text())["jobs"] == {"chain/ppo-s1": job}
+
+
+def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):
+    assert run_command(["sweep", "laptob"]) == 2
+    assert "Did you mean 'laptop'" in capsys.readouterr().err
+    assert run_command(["sweep", str(toy(tmp_path)), "--only", "nothing*", "--dry-run"]) == 2
+    assert "No cell is called 'nothing*'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
+    given = []
+
+    class Stage:
+        def run(self, settings, reporter):
+            given.append(settings)
+
+    monkeypatch.setattr(cli, "import_module", lambda name: Stage())
+    study = load_study(preset, Path("here"))
+    kinds = {
+        (cell.stage, getattr(cell.config, "alg", ""), getattr(cell.config, "shaping", "")): cell for cell in study.cells
+    }
+    cells = [*kinds.values(), study.report._replace(config=replace(study.report.config, runs=(Path("a"), Path("b"))))]
+    for cell in cells:
+        bkrl, *words = shlex.split(shell.command(cell))
+        assert bkrl == "bkrl"
+        assert run_command(words) == 0
+    assert given == [cell.config for cell in cells]
+
+
+def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbed):
+    out = tmp_path / "out"
+    printed = subprocess.run(
+        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--only", "*/eval-ppo-s1", "--executor", "print"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert not out.exists()
+    assert "step 2 of 2" in printed
+    bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl "$@"; }}\n'
+    done = subprocess.run(["bash"], cwd=tmp_path, input=bkrl + printed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = contents(out)
+    assert made
+    assert made == {name: raw for name, raw in contents(undisturbed).items() if name in made}
+
+
+def test_what_is_left_takes_as_long_as_the_slowest_and_counts_those_that_have_just_begun():
+    quick, slow = Line("a", "running", 0, 100, 10.0), Line("b", "running", 0, 100, 1.0)
+    begun, waiting = Line("c", "running", 0, 100), Line("d", "waiting", total=1000)
+    assert "11 steps/s, about 2 min of steps left" in sweep._summary([quick, slow], 0.0)  # 18 s at the rate of both
+    assert "10 steps/s, about 60 s of steps left" in sweep._summary([quick, begun, waiting], 0.0)
+    assert "left" not in sweep._summary([begun, waiting], 0.0)
+
+
+def test_what_can_no_longer_be_done_is_not_left_to_do(tmp_path, monkeypatch):
+    shown = []
+
+    class Watched(Reporter):
+        @contextmanager
+        def board(self):
+            yield lambda lines, summary: shown.append({line.name: line for line in lines})
+
+    do(tmp_path, monkeypatch, BROKEN, reporter=Watched())
+    blocked = shown[-1]["chain/bk-pref-s1"]
+    assert (blocked.state, blocked.total, blocked.note) == ("waiting", 0, "needs one that failed")
+    assert shown[0]["chain/bk-pref-s1"].total == 4096
+
+
+def test_cells_that_need_each_other_are_named_as_blocked(tmp_path, monkeypatch):
+    circle = TOY.replace(
+        'algs = ["ppo", "bk-pref"]',
+        """algs = [{ name = "a", alg = "ppo", train_rs = { init_from = "out/chain/b-s1" } },
+        { name = "b", alg = "ppo", train_rs = { init_from = "out/chain/a-s1" } }]""",
+    )
+    outcome, order = do(tmp_path, monkeypatch, circle)
+    assert order == ["chain/data"]
+    assert not outcome.failed
+    assert len(outcome.blocked) == 4
+
+
+def test_a_log_is_written_in_any_language(tmp_path):
+    """A system without UTF-8 must not make a failure of a cell that says Φ."""
+    say = (
+        "from pathlib import Path; from bkrl.studies.executors.work import LogReporter; "
+        "LogReporter(Path('x')).say(chr(934))"
+    )
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", say], cwd=tmp_path, env=plain, check=True)
+    assert "Φ" in (tmp_path / "x").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["{", '{"failed": 3}', '{"jobs": ["x"]}', "[]"])
+def test_a_damaged_memory_of_a_sweep_is_told(tmp_path, monkeypatch, text):
+    (tmp_path / "out" / "sweep").mkdir(parents=True)
+    (tmp_path / "out" / "sweep" / "state.json").write_text(text)
+    with pytest.raises(InputError, match="state.json is damaged; restore it, or remove it"):
+        do(tmp_path, monkeypatch)
+
+
+def test_a_full_disk_ends_the_sweep_after_its_workers(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(Here, "stop", lambda self: ended.append(self) or "some jobs go on")
+    monkeypatch.setattr(sweep, "atomic_write", lambda path, data: (_ for _ in ()).throw(RunFailed("no room")))
+    told = Told()
+    with pytest.raises(RunFailed, match="no room"):
+        do(tmp_path, monkeypatch, only="chain/ppo-s1", reporter=told)
+    assert len(ended) == 1
+    assert told.lines[-1] == "some jobs go on"
+
+
+def test_the_estimate_is_for_this_machine_alone(tmp_path):
+    text = "minutes = 4\n" + TOY
+    for jobs, sentences in ((2, 1), (0, 0)):
+        told = Told()
+        study = plan(tomllib.loads(text), tmp_path)
+        sweep.announce(study, study.cells, jobs, told)
+        assert sum("about" in line for line in told.lines) == sentences
+
+
+LINES = [
+    Line("w/ppo-s1", "running", 50, 100, 10.0, 5.0),
+    Line("w/[bold]x", "failed", note="no [red] dataset"),
+    Line("w/ppo-s2", "waiting", total=100),
+    Line("w/data", "done", 10, 10, seconds=3.0),
+]
+
+
+def test_the_live_table_shows_what_runs_and_why_something_failed(monkeypatch):
+    from rich.console import Console
+
+    live = console.LiveReporter()
+    live._console = Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
+    with live.board() as show:
+        show(LINES, "1/4 done")
+    text = live._console.file.getvalue()
+    for words in ("w/ppo-s1", "50/100", "10 steps/s", "5 s left", "w/[bold]x", "no [red] dataset", "1/4 done"):
+        assert words in text
+
+
+def test_a_pipe_gets_a_line_for_each_run_that_ends(capsys):
+    with console.PlainReporter().board() as show:
+        show([Line("a", "running"), Line("b", "done")], "x")
+        show([Line("a", "failed", note="because"), Line("b", "done")], "2/2")
+    assert capsys.readouterr().err == "a: failed, 0.0 s, because\n2/2\n"
+
+
+def test_a_sweep_with_a_report_names_it_and_its_headline(tmp_path, monkeypatch, capsys):
+    made = Run.renew(tmp_path / "report", stage="report", config=ReportConfig(runs=()))
+    made.finish([], headline="It helped.", report=tmp_path / "report" / "report.html")
+    monkeypatch.setattr(sweep, "run", lambda *_: sweep.Outcome(tmp_path, ["a"], {}, [], made))
+    assert run_command(["sweep", "smoke", "--report"]) == 0
+    told = "".join(capsys.readouterr().out.split())
+    assert "".join(str(tmp_path / "report" / "report.html").split()) in told
+    assert "Ithelped." in told
+    assert "1rundone" in told
