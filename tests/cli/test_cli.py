@@ -214,7 +214,6 @@ def test_any_width_of_the_terminal_is_borne(width):
     [
         (["label", "nowhere"], "`bkrl collect` makes one."),
         (["evaluate", "nowhere"], "`bkrl train-rs` makes one."),
-        (["watch", "nowhere"], "`bkrl collect` or `bkrl train-rs` makes one."),
         (["compare", "nowhere", "neither"], "`bkrl train-rs` makes one."),
         (["show", "nowhere"], "Name the folder that a command was given as --out, or chose."),
     ],

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -223,65 +223,9 @@ def _widths(rows: Sequence[Sequence[str]], screen: int) -> list[int | None]:
     return [*widths]
 
 
-_PALETTE = ("cyan", "yellow", "magenta", "green", "red", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
-PICTURE_SIZE = (100, 30)
-"""Columns and rows of a picture that goes to a pipe."""
-
-Picture = Sequence[Sequence[tuple[str, int | None]]]
-"""Rows of (text, number of its colour, or None)."""
-
-
-def print_picture(picture: Picture) -> None:
-    """Rows of coloured characters on stdout."""
-    with _listened_to():
-        _stdout().print(_coloured(picture), no_wrap=True, overflow="crop")
-
-
-def show_pictures(draw: Callable[[int, int], tuple[Picture, bool]], every: float) -> None:
-    """Draw again and again on the terminal, until `draw(width, height)` says that this was the last, or Ctrl-C."""
-    from rich.live import Live
-
-    screen = _stdout()
-    try:
-        with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
-            last = False
-            while not last:
-                picture, last = draw(screen.size.width, screen.size.height - 1)
-                live.update(_coloured(picture), refresh=True)
-                if not last:
-                    time.sleep(every)
-    except KeyboardInterrupt as reason:
-        if type(reason) is not KeyboardInterrupt:  # a signal that told the process to end is no wish to stop looking
-            raise
-
-
-def _coloured(picture: Picture) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    rows = []
-    for row in picture:
-        text = Text(no_wrap=True, overflow="crop")
-        for part, number in row:
-            text.append(_visible(part), style=None if number is None else _PALETTE[number % len(_PALETTE)])
-        rows.append(text)
-    return Group(*rows)  # joined to one text they would be wrapped again
-
-
-def is_live() -> bool:
-    """Whether stdout is a terminal that can be drawn on again and again."""
-    return _can_draw(sys.stdout)
-
-
 def _can_draw(stream: TextIO) -> bool:
     """Whether a stream is a terminal that moves its cursor: one of an editor (TERM=dumb) would show nothing at all."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
-
-
-def picture_size() -> tuple[int, int]:
-    """Columns and rows that a single picture may have: those of the terminal, or PICTURE_SIZE for a pipe."""
-    size = _stdout().size
-    return (size.width, size.height - 1) if sys.stdout.isatty() else PICTURE_SIZE
 
 
 def print_json(value: Any) -> None:

@@ -399,18 +399,6 @@ class SweepConfig:
         return self.out or Path("logs") / Path(self.study).name.removesuffix(".toml")
 
 
-@dataclass(frozen=True)
-class WatchConfig:
-    """Curves of runs that are under way, in the terminal; ends when all are complete."""
-
-    runs: Annotated[tuple[Path, ...], Flag("run directories, or folders with runs in them", positional=True)]
-    metric: Annotated[str, Flag("what to draw: success, return, or a key of metrics.jsonl such as ppo/entropy")] = (
-        "success"
-    )
-    every: Annotated[float, Flag("seconds between two looks", least=0.1)] = 2.0
-    once: Annotated[bool, Flag("print one frame and stop; what a pipe gets")] = False
-
-
 # The command line, docs/cli.md and study files all go through this table.
 VERBS: dict[str, type] = {
     "collect": CollectConfig,
@@ -422,4 +410,4 @@ VERBS: dict[str, type] = {
     "reproduce": ReproduceConfig,
 }
 # Commands about many runs, with flags made in the same way.
-MANY: dict[str, type] = {"sweep": SweepConfig, "watch": WatchConfig}
+MANY: dict[str, type] = {"sweep": SweepConfig}

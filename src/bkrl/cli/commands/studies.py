@@ -1,4 +1,4 @@
-"""Commands about many runs: sweep and watch."""
+"""The command about many runs: sweep."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import typer
 from bkrl.cli import console
 from bkrl.cli.commands.shown import show_run
 from bkrl.cli.options import command
-from bkrl.core.config import SweepConfig, WatchConfig
+from bkrl.core.config import SweepConfig
 from bkrl.core.errors import RunFailed
 
 PANEL = "Many runs"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
+    """Add the command of this file."""
     app.command("sweep", rich_help_panel=PANEL)(command(SweepConfig, sweep))
-    app.command("watch", rich_help_panel=PANEL)(command(WatchConfig, watch))
 
 
 def sweep(settings: SweepConfig, as_json: bool) -> None:
@@ -50,23 +49,6 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
             show_run(outcome.report, False)
     if outcome.failed:
         raise RunFailed(f"{sweep.runs(len(outcome.failed))} failed; --retry-failed tries again.")
-
-
-def watch(settings: WatchConfig, as_json: bool) -> None:
-    """Draw curves until all runs are complete; one frame with --once, and into a pipe."""
-    from bkrl.cli import watching
-
-    if as_json:
-        console.print_json([curve._asdict() for curve in watching.read_curves(settings)])
-    elif settings.once or not console.is_live():
-        console.print_picture(watching.frame(watching.read_curves(settings), settings.metric, *console.picture_size()))
-    else:
-
-        def draw(width: int, height: int) -> tuple[console.Picture, bool]:
-            curves = watching.read_curves(settings)
-            return watching.frame(curves, settings.metric, width, height), watching.over(settings, curves)
-
-        console.show_pictures(draw, settings.every)
 
 
 def _list(rows: list[tuple[Any, ...]], as_json: bool) -> None:
