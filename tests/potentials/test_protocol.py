@@ -112,6 +112,12 @@ def test_a_damaged_artefact_is_refused_in_a_sentence(tmp_path, damage):
     assert str(caught.value).endswith(".")
 
 
+def test_a_full_state_oracle_of_an_earlier_version_is_refused(tmp_path):
+    artefact(kind="state", control="oracle-state", files={}, horizon=0).write(tmp_path)
+    with pytest.raises(InputError, match=r"full-state oracle, a control that is no longer supported\.$"):
+        read_potential(tmp_path)
+
+
 def test_a_folder_that_is_no_train_rm_run_is_refused(tmp_path):
     with pytest.raises(InputError):
         load_potential(tmp_path / "nothing")

@@ -261,6 +261,8 @@ def test_shuffling_a_program_and_an_unknown_encoder_are_usage_errors(labelled, t
         run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "a", control="shuffled"), Reporter())
     with pytest.raises(UsageError, match="no encoder 'bert'"):
         run(TrainRmConfig(labels=labelled["goal"], out=tmp_path / "b", encoder="bert"), Reporter())
+    with pytest.raises(UsageError, match="use it with --control oracle"):
+        run(TrainRmConfig(labels=labelled["goal"], out=tmp_path / "c", control="zero", task=ENV), Reporter())
     assert not list(tmp_path.iterdir())
 
 

@@ -215,14 +215,13 @@ class TrainRmConfig:
         Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
     ] = 0.0
     control: Annotated[
-        Literal["none", "shuffled", "random", "zero", "constant", "oracle", "oracle-state"],
+        Literal["none", "shuffled", "random", "zero", "constant", "oracle"],
         Flag(
             "make a control instead: permuted labels, a fixed random network, Φ = 0, advice that is the same in every "
-            "state (for --shaping advice), or one that knows --task, as far as its target is in sight or from the "
-            "world's full state"
+            "state (for --shaping advice), or one that knows --task, as far as its target is in sight"
         ),
     ] = "none"
-    task: Annotated[str, Flag("oracles: the task they know")] = ""
+    task: Annotated[str, Flag("oracle: the task it knows")] = ""
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

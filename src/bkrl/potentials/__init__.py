@@ -21,7 +21,6 @@ _KINDS = {
     "goal": "bkrl.potentials.goal",
     "zero": "bkrl.potentials.controls",
     "random": "bkrl.potentials.controls",
-    "state": "bkrl.inspect.oracle_state",
 }
 _OWN: dict[str, Callable[[Artefact], Function]] = {}
 
@@ -98,6 +97,8 @@ def read_potential(folder: Path) -> Scaled:
     from bkrl.potentials.protocol import Artefact, Scaled
 
     artefact = Artefact.read(folder)
+    if artefact.control == "oracle-state":
+        raise InputError(f"{folder} holds a full-state oracle, a control that is no longer supported.")
     if artefact.kind in _KINDS:
         loaded = import_module(_KINDS[artefact.kind]).load(artefact)
     else:

@@ -1,8 +1,8 @@
 """Control potentials: what a claim about a potential has to beat.
 
 `zero` is plain PPO on the shaping path; `random` is a fixed network nobody trained, on the same kind of scale;
-`shuffled` is the same labels, permuted, sent through the same builder (see `permuted`).  Oracles, which know the task
-(`oracle.py`, `oracle_state.py`), are not for claims.
+`shuffled` is the same labels, permuted, sent through the same builder (see `permuted`).  An oracle, which knows
+the task (`oracle.py`), is not for claims.
 """
 
 from __future__ import annotations

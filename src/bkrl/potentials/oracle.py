@@ -1,7 +1,7 @@
 """Oracle potentials: what knowing the task would be worth, seen by the same eyes. Controls, never a claim.
 
 An oracle is a program like those of BK-Code, written from a task's true target: minus the steps to the nearest target
-in sight. It sees what the policy sees and nothing else; `oracle_state` knows the whole map.
+in sight. It sees what the policy sees and nothing else.
 """
 
 from __future__ import annotations

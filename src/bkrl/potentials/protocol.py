@@ -88,14 +88,14 @@ class Artefact:
     """`potential.json`: everything that is needed to evaluate a potential again, and where it came from.
 
     Attributes:
-        kind: "code", "preference", "goal", "zero", "random" or "state".
+        kind: "code", "preference", "goal", "zero", "random" or one that was registered.
         horizon: H, past actions in a window.
         env_id, env_family: the world the labels came from; a potential is valid for worlds of its family.
         obs_shape, action_names: the units it was built for.
         scale: lo and hi of the raw values.
         files: name → SHA-256 of the parts beside potential.json.
         settings: what the kind needs to rebuild itself (sizes, encoder, thresholds).
-        control: "none", "shuffled", "random", "zero", "oracle" or "oracle-state".
+        control: "none", "shuffled", "random", "zero", "constant" or "oracle".
         provenance: manifests' hashes of dataset and labels, who labelled, seed.
     """
 

@@ -25,9 +25,8 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.distinct import number
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.envs import captioner, world
-from bkrl.inspect import oracle_state
 from bkrl.inspect.certificate import Certificate, certify
-from bkrl.inspect.quality import REPORT, describe, doubts, outline
+from bkrl.inspect.quality import REPORT, describe, doubts
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import check_belongs
 from bkrl.potentials import EMPTY, advice, advice_source, dataset_of, load_potential, read_potential
@@ -111,19 +110,14 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         reporter.say(f"{result.path} is already complete.")
         return result
     provenance = _provenance(config, variant, labels, dataset)
-    potential: Scaled
-    if config.control == "oracle-state":
-        oracle, report = _store_state_oracle(config, provenance, result)
-        potential, certificate = oracle, oracle_state.certify(oracle, config.seed)
-    else:
-        built = make()
-        told = _advice(config, built, dataset, reporter)
-        if config.control == "constant":
-            built = built.silenced()
-        built.advise(*told)
-        potential, values = _store(config, provenance, dataset, built, result, reporter)
-        report = describe(potential, dataset, values, built.facts)
-        certificate = certify(potential, dataset, config.seed)
+    built = make()
+    told = _advice(config, built, dataset, reporter)
+    if config.control == "constant":
+        built = built.silenced()
+    built.advise(*told)
+    potential, values = _store(config, provenance, dataset, built, result, reporter)
+    report = describe(potential, dataset, values, built.facts)
+    certificate = certify(potential, dataset, config.seed)
     atomic_write(result.file(REPORT), to_json(report))
     atomic_write(result.file(CERTIFICATE), to_json(certificate.to_json()))
     potential.close()
@@ -165,8 +159,6 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
     run = Run.open(path, "train-rm")
     seed = int(run.config["config"]["seed"])
     potential = load_potential(path)
-    if isinstance(potential, oracle_state.StateOracle):
-        return oracle_state.certify(potential, seed)
     try:
         data = Dataset.open(dataset_of(run, dataset))
         if potential.artefact.obs_shape != data.obs_shape:
@@ -183,12 +175,12 @@ def _check_flags(config: TrainRmConfig, variant: str) -> None:
         raise UsageError(
             "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
         )
-    if config.control in ("oracle", "oracle-state"):
+    if config.control == "oracle":
         if config.task:
             world(config.task)  # says what a misspelt name was meant to be
-        (oracle_program if config.control == "oracle" else oracle_state.check_task)(config.task)
+        oracle_program(config.task)
     elif config.task:
-        raise UsageError("--task is what an oracle knows: use it with --control oracle or oracle-state.")
+        raise UsageError("--task is what an oracle knows: use it with --control oracle.")
     if config.epochs < 1:
         raise UsageError("--epochs must be at least 1.")
 
@@ -206,7 +198,7 @@ def _maker(
     if config.control == "oracle":
         source = oracle_program(config.task)
         return lambda: _program(source, dataset, config.seed, reporter, {"task": config.task})
-    if config.control in ("zero", "random", "oracle-state"):
+    if config.control in ("zero", "random"):
         return lambda: _build_control(config, variant, labels, dataset)
     makers = {"code": _read_code, "pref": _read_preferences, "goal": _read_goals}
     if variant not in makers:
@@ -493,28 +485,6 @@ def _provenance(config: TrainRmConfig, variant: str, labels: Run, dataset: Datas
         "dataset_manifest_sha256": dataset.manifest_sha256,
         "seed": config.seed,
     }
-
-
-def _store_state_oracle(
-    config: TrainRmConfig, provenance: dict[str, Any], result: Run
-) -> tuple[oracle_state.StateOracle, dict[str, Any]]:
-    """The full-state oracle and its report: nothing of it comes from the labels or the dataset."""
-    facts, played = world(config.task), oracle_state.play(config.task, config.seed)
-    artefact = Artefact(
-        kind=oracle_state.KIND,
-        horizon=0,
-        env_id=facts.env_id,
-        env_family=facts.family,
-        obs_shape=facts.obs_shape,
-        action_names=facts.action_names,
-        scale=oracle_state.measured_scale(played),
-        control=config.control,
-        provenance=provenance,
-    )
-    artefact.write(result.path)
-    potential = oracle_state.load(Artefact.read(result.path))
-    phi = np.concatenate([potential.of_rollout(rollout) for rollout in played])
-    return potential, {**outline(artefact, phi), "ordering": None, "training": {}, "examples": []}
 
 
 def _rows(dataset: Dataset, limit: int) -> NDArray[np.int64]:

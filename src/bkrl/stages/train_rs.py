@@ -23,7 +23,6 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import World, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.inspect.oracle_state import StateOracle
 from bkrl.inspect.quality import doubts_of
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
@@ -61,9 +60,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         inputs["init_from"] = config.init_from
     _check_form(config, defects)
     potential = _potential(config, facts, variant)  # before the run's folder is made: a refusal leaves nothing behind
-    if isinstance(potential, StateOracle):
-        _check_state_oracle(config, potential, defects)
-    elif potential is not None:
+    if potential is not None:
         potential = spoilt(potential, defects)
     try:
         made = None
@@ -109,8 +106,7 @@ def learner(config: TrainRsConfig, potential: Scaled | None = None, defects: fro
     facts = world(config.env)
     hardware = choose(config.hardware, config.network)
     options, view = observation_options(facts, config.network, config.view)
-    knows: dict[str, Any] = {"distances": True} if isinstance(potential, StateOracle) else {}
-    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options, **knows)
+    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
     streams = _streams(config, facts, potential, defects, hardware.device)
     network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:
@@ -273,21 +269,6 @@ def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
                 f"--gamma {gamma:g} makes that too large to pay after a single step: choose a --gamma nearer to 1, "
                 "such as 0.99, or --shaping pbrs."
             )
-
-
-def _check_state_oracle(config: TrainRsConfig, potential: StateOracle, defects: frozenset[str]) -> None:
-    """Refuse what a function of the full state cannot be used for."""
-    task = potential.artefact.env_id
-    if config.env != task:
-        raise UsageError(
-            f"{config.potential} is an oracle of {task} and knows no other task; build one for {config.env}."
-        )
-    if config.backend != "native":
-        raise UsageError("A full-state oracle reads the state of the native engine: leave --backend out.")
-    if defects:
-        raise UsageError("A full-state oracle sees no windows, so there is nothing that --compat could spoil.")
-    if config.shaping in ADVISED:
-        raise UsageError("A full-state oracle says nothing about actions, only about states: use --shaping pbrs.")
 
 
 def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network: ActorCritic) -> ActorCritic:
