@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bkrl.data.distinct import number, number_rollout
-from bkrl.data.repeats import Seen, distinct_rows
+from bkrl.data.distinct import Seen, distinct_rows, number, number_rollout
 from bkrl.data.windows import Windows
 from tests.potentials.rollouts import random_rollouts
 
@@ -68,8 +67,17 @@ def test_views_of_windows_are_numbered():
     np.testing.assert_array_equal(numbered.windows().observations, windows.observations)
     assert len(numbered.views) == 8
     distinct, inverse = numbered.distinct()
-    assert len(distinct) == len(windows.unique()[0])
+    assert len(distinct) == len(np.unique(windows.observations, axis=0)) < len(windows)
     np.testing.assert_array_equal(distinct[inverse].windows().observations, windows.observations)
+
+
+def test_an_empty_view_is_not_taken_for_a_missing_one():
+    windows = Windows(
+        np.zeros((2, 2, 1), np.uint8), np.zeros((2, 1), np.int64), np.array([[False, True], [True, True]])
+    )
+    distinct, inverse = number(windows).distinct()
+    assert len(distinct) == 2
+    np.testing.assert_array_equal(distinct[inverse].windows().valid, windows.valid)
 
 
 @settings(max_examples=80, deadline=None)

@@ -99,17 +99,6 @@ def test_one_world_does_not_see_another():
     assert_same(after[np.arange(0, 14, 2)], before[np.arange(0, 14, 2)])
 
 
-def test_unique_and_scatter_give_back_the_batch():
-    rng = np.random.default_rng(1)
-    windows = Windows(
-        rng.integers(0, 2, (200, 3, 2)).astype(np.uint8), rng.integers(0, 2, (200, 2)), np.ones((200, 3), bool)
-    )
-    distinct, inverse = windows.unique()
-    assert len(distinct) < 200
-    assert_same(distinct[inverse], windows)
-    assert len(distinct.unique()[0]) == len(distinct)
-
-
 def test_windows_shorten_but_do_not_lengthen():
     windows = Windows(np.ones((1, 4, 2), np.uint8), np.array([[1, 2, 3]]), np.ones((1, 4), bool))
     assert windows.last(1).actions.tolist() == [[3]]
@@ -117,17 +106,7 @@ def test_windows_shorten_but_do_not_lengthen():
         windows.last(4)
 
 
-def test_an_empty_view_is_not_taken_for_a_missing_one():
-    windows = Windows(
-        np.zeros((2, 2, 1), np.uint8), np.zeros((2, 1), np.int64), np.array([[False, True], [True, True]])
-    )
-    distinct, inverse = windows.unique()
-    assert len(distinct) == 2
-    assert_same(distinct[inverse], windows)
-
-
 def test_no_windows_at_all_are_windows_too():
     ages = np.arange(3)
     none = gather(np.zeros((3, 2), np.uint8), np.zeros(3, np.int64), ages, np.zeros(0, np.int64), 2)
     assert (none.observations.shape, none.actions.shape, none.valid.shape) == ((0, 3, 2), (0, 2), (0, 3))
-    assert len(none.unique()[0]) == 0

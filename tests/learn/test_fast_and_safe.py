@@ -22,7 +22,7 @@ from bkrl.agents.policy import Policy, network_for, take_weights
 from bkrl.core.config import HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
-from bkrl.data.repeats import Repeats
+from bkrl.data.distinct import Repeats
 from bkrl.envs import make_vec, toy
 from bkrl.learn import checkpoint, hardware
 from bkrl.learn.checkpoint import Checkpoints

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bkrl.agents.networks import ActorCritic
 from bkrl.core.seeds import derive_seed
-from bkrl.data.repeats import Seen
+from bkrl.data.distinct import Seen
 from bkrl.envs.vector import Obs, WorldVectorEnv
 
 MOST_AT_ONCE = 128

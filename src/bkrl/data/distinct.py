@@ -1,7 +1,9 @@
-"""Windows whose views are numbered, each distinct view once.
+"""Distinct rows: what is done with a view, a window or a transition is done once for all its repeats.
 
-A rollout of T steps shows about T views a world, but its windows repeat each of them H + 1 times.  Numbering the views
-first means that a view is embedded, captioned or copied once, and that two windows are compared by a few numbers.
+In a room, two thirds to nine tenths of a rollout's views have been seen before in it, and its windows repeat each view
+H + 1 times. So a view is embedded, captioned or copied once; within a rollout, while the policy does not change, it
+gets its logits and values once; and two windows are compared by the numbers of their views. Each is the same function
+as without, and sums of gradients are the same sums, in another order.
 """
 
 from __future__ import annotations
@@ -12,8 +14,76 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.data.repeats import distinct_rows
+from bkrl.core.jit import kernel
 from bkrl.data.windows import Rollout, Windows
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For (M, ...) rows: where each distinct one is first seen (U,), increasing, and for every row its place among them
+    (M,).  Rows are compared whole, byte by byte.
+    """
+    count = len(rows)
+    origins = np.empty(count, np.int64)
+    _find(_words(rows), 0, count, _table(count), origins)
+    new = origins == np.arange(count)
+    return np.flatnonzero(new), (np.cumsum(new) - 1)[origins]
+
+
+class Repeats:
+    """The distinct rows of a (T, N, *obs_shape) uint8 array that is filled row by row.
+
+    Args:
+        storage: the array; held, and read when `add` is called.
+
+    Attributes:
+        origins: (T * N,) int64; where (t * N + n) the observation of each place was first seen.
+    """
+
+    def __init__(self, storage: NDArray[np.uint8]) -> None:
+        T, N = storage.shape[:2]
+        flat = storage.reshape(T * N, -1)
+        if not np.shares_memory(flat, storage):
+            raise ValueError("the storage must be contiguous")
+        self._rows = flat.view(np.uint64) if flat.shape[1] % 8 == 0 else flat
+        self._table = _table(T * N)
+        self._num_envs = N
+        self.origins = np.zeros(T * N, np.int64)
+
+    def clear(self) -> None:
+        """A new rollout begins."""
+        self._table.fill(-1)
+
+    def add(self, t: int) -> NDArray[np.int64]:
+        """Take in row t; the (N,) origins of its observations. A world whose origin is its own place sees a new one."""
+        first = t * self._num_envs
+        last = first + self._num_envs
+        _find(self._rows, first, last, self._table, self.origins)
+        return self.origins[first:last]
+
+
+class Seen:
+    """The distinct rows (*obs_shape) uint8 met so far, at most `room` of them; with more it begins anew."""
+
+    def __init__(self, obs_shape: tuple[int, ...], room: int) -> None:
+        size = int(np.prod(obs_shape))
+        self.room = room
+        self.count = 0
+        self._kept = np.zeros((room, -(-size // 8)), np.uint64)
+        self._table = _table(room)
+
+    def add(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For (B, *obs_shape) rows, B at most `room`: the place of each (B,), and which of them are new (U,).
+
+        Places count upwards from 0 in the order in which distinct rows are first met, so those of the new ones are the
+        last U before `count`.
+        """
+        if self.count + len(rows) > self.room:
+            self._table.fill(-1)
+            self.count = 0
+        places, new = np.empty((2, len(rows)), np.int64)
+        found = _keep(_words(rows), self._kept, self.count, self._table, places, new)
+        self.count += found
+        return places, new[:found]
 
 
 @dataclass(frozen=True)
@@ -89,3 +159,68 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
         actions = np.concatenate([actions, np.where(was, rollout.actions[past, n[:, None]], 0)])
         valid = np.concatenate([valid, np.concatenate([was, np.ones((len(t), 1), bool)], 1)])
     return NumberedWindows(everything[chosen], numbers[place], actions, valid)
+
+
+def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """(M, W): each row's bytes as whole words, the last one filled up with zeros."""
+    count = len(rows)
+    flat = np.ascontiguousarray(rows).reshape(count, -1).view(np.uint8) if count else np.zeros((0, 8), np.uint8)
+    if flat.shape[1] % 8:
+        padded = np.zeros((count, -(-flat.shape[1] // 8) * 8), np.uint8)
+        padded[:, : flat.shape[1]] = flat
+        flat = padded
+    return flat.view(np.uint64)
+
+
+def _table(rows: int) -> NDArray[np.int64]:
+    """Room for that many rows, at most half of it taken."""
+    return np.full(1 << max(2 * rows - 1, 1).bit_length(), -1, np.int64)
+
+
+@kernel
+def _find(rows, first, last, table, origins):  # type: ignore[no-untyped-def]
+    """For each row the place of the first like it."""
+    for i in range(first, last):
+        slot = _slot(rows, i, rows, table)
+        if table[slot] < 0:
+            table[slot] = i
+        origins[i] = table[slot]
+
+
+@kernel
+def _keep(rows, kept, count, table, places, new):  # type: ignore[no-untyped-def]
+    """For each row its place among those kept, `count` of which are there. New ones are kept too: which, how many."""
+    found = 0
+    for i in range(rows.shape[0]):
+        slot = _slot(rows, i, kept, table)
+        if table[slot] < 0:
+            kept[count + found] = rows[i]
+            table[slot] = count + found
+            new[found] = i
+            found += 1
+        places[i] = table[slot]
+    return found
+
+
+@kernel
+def _slot(rows, i, kept, table):  # type: ignore[no-untyped-def]
+    """Where in the table the number of a kept row like rows[i] stands, or has its free place.
+
+    Open addressing with linear probing; rows are compared whole, so a collision of hashes is no repeat.
+    """
+    mask = table.size - 1
+    hashed = np.uint64(14695981039346656037)
+    for j in range(rows.shape[1]):
+        hashed = (hashed ^ np.uint64(rows[i, j])) * np.uint64(1099511628211)
+        hashed ^= hashed >> np.uint64(29)
+    slot = np.int64(hashed & np.uint64(mask))
+    while table[slot] >= 0:
+        same = True
+        for j in range(rows.shape[1]):
+            if kept[table[slot], j] != rows[i, j]:
+                same = False
+                break
+        if same:
+            break
+        slot = (slot + 1) & mask
+    return slot

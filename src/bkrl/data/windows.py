@@ -49,22 +49,6 @@ class Windows:
         first = self.horizon - horizon
         return Windows(self.observations[:, first:], self.actions[:, first:], self.valid[:, first:])
 
-    def unique(self) -> tuple[Windows, Int64]:
-        """The distinct windows, and for each of the B windows the place of its twin among them.
-
-        Evaluate once, scatter with the second value: `phi(distinct)[inverse]`.
-        """
-        if len(self) == 0:
-            return self, np.zeros(0, np.int64)
-        flat = self.observations.reshape(len(self), -1)
-        # Actions and validity are small numbers, so a byte each keeps the key short and the comparison exact.
-        key = np.ascontiguousarray(
-            np.concatenate([flat, self.actions.astype(np.uint8), self.valid.astype(np.uint8)], axis=1)
-        )
-        rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
-        _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-        return self[first], inverse.astype(np.int64)
-
 
 def gather(observations: UInt8, actions: Int64, ages: NDArray[np.integer], rows: Int64, horizon: int) -> Windows:
     """Windows that end at `rows` of a single time-ordered record.

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.data.repeats import distinct_rows
+from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Windows, gather
 from bkrl.envs.babyai.constants import ACTION_NAMES, BALL, BOX, KEY, OBS_SHAPE, REWARD_DECAY
 from bkrl.envs.babyai.engine import Engine

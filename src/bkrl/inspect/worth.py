@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
-from bkrl.data.repeats import distinct_rows
+from bkrl.data.distinct import distinct_rows
 from bkrl.envs import toy
 from bkrl.envs.babyai.constants import FORWARD, LEFT, PICKUP, RIGHT
 from bkrl.envs.babyai.levels import LEVELS

@@ -23,7 +23,7 @@ from bkrl.agents.networks import ActorCritic
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import RunFailed
 from bkrl.core.seeds import derive_seed
-from bkrl.data.repeats import Repeats
+from bkrl.data.distinct import Repeats
 from bkrl.data.windows import Rollout
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware

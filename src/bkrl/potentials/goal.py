@@ -25,8 +25,7 @@ from torch import nn
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, read_table, to_json, write_table
 from bkrl.core.jit import kernel
-from bkrl.data.distinct import NumberedWindows
-from bkrl.data.repeats import distinct_rows
+from bkrl.data.distinct import NumberedWindows, distinct_rows
 from bkrl.potentials.protocol import Artefact
 from bkrl.text.encoders import EncoderSettings, TextEncoder, open_encoder
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.agents.networks import Linear
-from bkrl.data.repeats import distinct_rows
+from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Rollout
 
 _CHUNK = 4096

@@ -96,11 +96,21 @@ class Sandbox:
                 f"The program was made for windows of horizon {self.horizon} and observations {self.obs_shape}; it got "
                 f"horizon {windows.horizon} and {windows.observations.shape[2:]}."
             )
-        distinct, inverse = windows.unique()
-        everyone = np.arange(len(distinct) * (self.horizon + 1)).reshape(len(distinct), self.horizon + 1)
-        views = distinct.observations.reshape(-1, *self.obs_shape)
-        values, components = self.evaluate_views(views, everyone, distinct.actions, distinct.valid)
+        if len(windows) == 0:
+            return np.zeros(0), {}
+        parts = (windows.observations, windows.actions.astype(np.uint8), windows.valid.astype(np.uint8))
+        key = np.concatenate([part.reshape(len(windows), -1) for part in parts], axis=1)
+        # in the order of their bytes: what is said of a bad value names its window by that
+        rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
+        _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+        values, components = self.evaluate_each(windows[first])
         return values[inverse], {name: column[inverse] for name, column in components.items()}
+
+    def evaluate_each(self, windows: Windows) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """The same, with every window evaluated as it comes, repetitions included."""
+        index = np.arange(len(windows) * (self.horizon + 1)).reshape(len(windows), -1)
+        views = windows.observations.reshape(-1, *self.obs_shape)
+        return self.evaluate_views(views, index, windows.actions, windows.valid)
 
     def evaluate_views(
         self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
@@ -200,11 +210,7 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
         raise InputError("Probation needs at least one window.")
 
     def values(part: Windows) -> NDArray[np.float64]:
-        # past the removal of duplicates, which would hide much
-        index = np.arange(len(part) * (program.horizon + 1)).reshape(len(part), -1)
-        return program.evaluate_views(
-            part.observations.reshape(-1, *program.obs_shape), index, part.actions, part.valid
-        )[0]
+        return program.evaluate_each(part)[0]  # evaluating a repeated window once would hide much
 
     def require(fine: bool, reason: str) -> None:
         if not fine:

@@ -24,8 +24,7 @@ from bkrl.agents.networks import fitted
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.flags import Flag
-from bkrl.data.distinct import NumberedWindows
-from bkrl.data.repeats import distinct_rows
+from bkrl.data.distinct import NumberedWindows, distinct_rows
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact
 
