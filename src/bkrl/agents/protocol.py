@@ -1,0 +1,145 @@
+"""What an agent is, to those who play with it (`Agent`) and to those who train it (`TrainableAgent`).
+
+Axes: N agents, A actions, K values (one for each reward stream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.data.views import ViewName, Views
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+State = Mapping[str, Any]
+"""What agents remember: arrays or tensors by name, with a leading axis N. {} for agents without memory."""
+Inputs = Mapping[str, Any]
+"""Views as tensors on the agent's device, by name, with the leading axes of the views."""
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What N agents did in one step.
+
+    Attributes:
+        actions: (N,) int64.
+        logits: (N, A) float32, log-probabilities of all actions up to a constant for each agent.
+        values: (N, K) float32, what the agent expects of each reward stream; K is 0 for an agent without values.
+        state: what they remember from now on.
+    """
+
+    actions: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    values: NDArray[np.float32]
+    state: State
+
+    @property
+    def log_probs(self) -> NDArray[np.float32]:
+        """(N,) log-probabilities of the actions taken."""
+        shifted = self.logits - self.logits.max(1, keepdims=True)
+        chosen = np.take_along_axis(shifted, self.actions[:, None], 1)[:, 0]
+        return chosen - np.log(np.exp(shifted).sum(1))
+
+
+class Agent(Protocol):
+    """Who acts. `play`, `evaluate` and `collect` know only this.
+
+    An agent whose state is empty is a function of the views that it wants: what it says of equal views is equal.
+    """
+
+    @property
+    def env_id(self) -> str:
+        """The env it was made for."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """The family of envs in which it can act."""
+        ...
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """In the order of its logits."""
+        ...
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        """The views it reads; nothing else is computed for it."""
+        ...
+
+    def begin(self, num_envs: int) -> State:
+        """The state of N agents before their first step."""
+        ...
+
+    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
+        """One step of N agents.
+
+        Args:
+            views: what they look at; the kinds in `wants`.
+            state: what `begin` or the last `act` returned, for these agents.
+            started: (N,) True where `views` are the first of an episode: what was before is forgotten there.
+            noise: (N, A) Gumbel noise, with which the likeliest action is a sample; None: the likeliest action.
+        """
+        ...
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        """Write the agent into `folder`; the names of the files. `bkrl.agents.load_agent` reads it back."""
+        ...
+
+
+class TrainableAgent(Agent, Protocol):
+    """An agent that a policy-gradient learner trains: its policy is a torch module.
+
+    Leading axes of inputs and outputs are (B,) for an agent without memory; an agent with memory is given sequences,
+    (T, B), and the state (B, …) before their first step.
+    """
+
+    @property
+    def module(self) -> nn.Module:
+        """All weights; those that require a gradient are trained."""
+        ...
+
+    def inputs(self, views: Views) -> Inputs:
+        """What the agent makes of views whatever is learnt: computed once for all epochs of an update."""
+        ...
+
+    def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
+        """Logits (…, A), values (…, K), both float32, and the state after the last step.
+
+        Args:
+            inputs: from `inputs`.
+            state: before the first step; {} without memory.
+            started: (T, B) bool tensor, where an episode begins; not read without memory.
+        """
+        ...
+
+    def values(self, views: Views, state: State, started: NDArray[np.bool_]) -> Tensor:
+        """(B, K) what the agent expects after one step from `views` (B,); arguments as in `act`."""
+        ...
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """What is trained, in groups that may have learning rates of their own."""
+        ...
+
+    def at_step(self, step: int) -> None:
+        """Environment steps taken by now: for what changes by a schedule. Called between iterations."""
+        ...
+
+    def prepare(self, device: Any, compile: bool) -> None:
+        """Move to a device; translate the module with `torch.compile` if that is asked for."""
+        ...
+
+
+class Goals(Protocol):
+    """What sets agents their goals while they act (`Views.goal`)."""
+
+    def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[Any]:
+        """(N, ...) the goals of N agents, which see `views`; `started` as in `Agent.act`."""
+        ...

@@ -1,0 +1,96 @@
+"""What agents look at: one row for each of N agents in one step, or for each of T × N steps of a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ViewName = Literal["symbols", "image", "text", "mission", "goal"]
+
+
+@dataclass(frozen=True)
+class Views:
+    """What N agents can look at in one step. All arrays have the same leading axes, (N,) or (T, N).
+
+    Attributes:
+        symbols: (N, *obs_shape) uint8, the symbolic observation.
+        image: (N, H, W, 3) uint8, the picture; None where no agent wants it, as for all that follow.
+        text: (N,) objects, the caption as a tuple of sentences.
+        mission: (N,) objects, the sentence that the env asks the agent to fulfil, "" where there is none.
+        goal: (N, ...) of any dtype, what a method has set the agent as its goal.
+    """
+
+    symbols: NDArray[np.uint8]
+    image: NDArray[np.uint8] | None = None
+    text: NDArray[np.object_] | None = None
+    mission: NDArray[np.object_] | None = None
+    goal: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def __getitem__(self, rows: Any) -> Views:
+        """The rows chosen by an index, a slice, an index array or a mask over the leading axes."""
+        return self._each(lambda array: array[rows])
+
+    def __setitem__(self, rows: Any, views: Views) -> None:
+        """Write rows; both must hold the same kinds of views."""
+        for array, new in zip(self.arrays(), views.arrays(), strict=True):
+            if array is not None:
+                array[rows] = new
+
+    def arrays(self) -> list[NDArray[Any] | None]:
+        """Symbols, image, text, mission and goal."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def flat(self) -> Views:
+        """(T, N) rows as (T * N,) rows."""
+        return self._each(lambda array: array.reshape(array.shape[0] * array.shape[1], *array.shape[2:]))
+
+    def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Views:
+        return Views(*(a if a is None else change(a) for a in self.arrays()))  # type: ignore[arg-type]
+
+    @staticmethod
+    def joined(parts: Sequence[Views]) -> Views:
+        """Rows one after the other."""
+        columns = zip(*(part.arrays() for part in parts), strict=True)
+        return Views(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
+
+
+def texts(values: Iterable[Any]) -> NDArray[np.object_]:
+    """(N,) objects: sentences, or tuples of sentences, as one array."""
+    listed = list(values)
+    array = np.empty(len(listed), object)
+    for i, value in enumerate(listed):  # `array[:] = listed` would take tuples of one length for a matrix
+        array[i] = value
+    return array
+
+
+class ViewKeys:
+    """Bytes that tell views apart, in the kinds of views that are wanted: equal bytes stand for equal views.
+
+    Texts are numbered in the order in which they are met, so keys of one `ViewKeys` mean nothing to another.
+    """
+
+    def __init__(self, wants: Sequence[ViewName]) -> None:
+        self.wants = wants
+        self._numbers: dict[Any, int] = {}
+
+    def __call__(self, views: Views) -> NDArray[np.uint8]:
+        """(N, ...) uint8; the wanted array itself where that is one array of bytes."""
+        columns = [self._bytes(getattr(views, name)) for name in self.wants]
+        if len(columns) == 1:
+            return columns[0]
+        return np.concatenate([column.reshape(len(views), -1) for column in columns], axis=1)
+
+    def _bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
+        if array.dtype == object:
+            numbers = [self._numbers.setdefault(value, len(self._numbers)) for value in array.tolist()]
+            array = np.array(numbers, np.int64)[:, None]
+        if array.dtype == np.uint8:
+            return array
+        return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
