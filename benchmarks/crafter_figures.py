@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.envs.crafter import make_native_vec
+from bkrl.envs import make_vec
 
 ENV_ID = "CrafterReward-v1"
 NUM_ENVS = 64
@@ -21,7 +21,7 @@ WARM_UP = 400  # steps of each world: more than two episodes, so that not all wo
 
 
 def _native(observation: str) -> Any:
-    env = make_native_vec(ENV_ID, NUM_ENVS, observation=observation)
+    env = make_vec(ENV_ID, NUM_ENVS, observation=observation)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
     for actions in rng.integers(0, 17, (WARM_UP, NUM_ENVS)):

@@ -28,7 +28,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import crafter_figures
-from bkrl.envs.babyai import make_native_vec, make_reference
+from bkrl.envs import make, make_vec
 from bkrl.envs.babyai.captions import Captioner
 from command_line import parser_of, show
 
@@ -61,9 +61,9 @@ def ratio_of(slow: Callable[[], float], fast: Callable[[], float], rounds: int) 
 def babyai_ratio(rounds: int, seconds: float) -> dict[str, float]:
     """The native engine against minigrid in a SyncVectorEnv."""
     reference = SyncVectorEnv(
-        [lambda: make_reference(RED_BALL)] * REFERENCE_ENVS, autoreset_mode=AutoresetMode.SAME_STEP
+        [lambda: make(RED_BALL, backend="reference")] * REFERENCE_ENVS, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    native = make_native_vec(RED_BALL, NATIVE_ENVS)
+    native = make_vec(RED_BALL, NATIVE_ENVS)
     for env in (reference, native):
         env.reset(seed=0)
         steps_per_second(env, 0.2)  # compile, warm up
@@ -77,7 +77,7 @@ def thread_scaling(rounds: int, seconds: float) -> dict[str, float]:
     """Two threads of one native engine against one, and two engines in a thread each, which share the GIL alone."""
     figures = {}
     for num_envs in THREADED_ENVS:
-        one, two, mine, other = (make_native_vec(RED_BALL, num_envs, threads=threads) for threads in (1, 2, 1, 1))
+        one, two, mine, other = (make_vec(RED_BALL, num_envs, threads=threads) for threads in (1, 2, 1, 1))
         for env in (one, two, mine, other):
             env.reset(seed=0)
             steps_per_second(env, 0.2)
@@ -118,7 +118,7 @@ def spins_per_second(num_threads: int) -> float:
 
 def captions(rounds: int) -> dict[str, float]:
     """Captions a second of distinct views, first never seen, then seen."""
-    env = make_native_vec("BabyAI-GoToLocal-v0", 64)
+    env = make_vec("BabyAI-GoToLocal-v0", 64)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
     views = np.concatenate([env.step(rng.choice(3, 64, p=[0.2, 0.2, 0.6]))[0] for _ in range(1000)])

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.agents.networks import build_network, rebuild_network, symbols_for
-from bkrl.agents.networks.symbols import SymbolLayer, Symbols
+from bkrl.agents.networks import build_network, rebuild_network
+from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.policy import network_for
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
+from bkrl.envs.family import Symbols
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,8 @@ def test_looking_changes_nothing(count: int) -> None:
 
 def test_bounds_tell_categories_from_quantities() -> None:
     assert Symbols.of_bounds(np.array([1, 31, 32])).sizes == (2, 32, 0)
-    assert symbols_for((7, 7, 3)).sizes[:3] == (11, 6, 4)
-    assert symbols_for((2,)).sizes == (0, 0)
+    assert Symbols.of_shape((7, 7, 3)).sizes[:3] == (11, 6, 4)
+    assert Symbols.of_shape((2,)).sizes == (0, 0)
     symbols = Symbols((2, 4), (-1, 0), (-1, -1), (0, (1, 1)))
     assert typed(Symbols, json.loads(json.dumps(symbols.to_json()))) == symbols
 

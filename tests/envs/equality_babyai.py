@@ -1,6 +1,6 @@
 """The native BabyAI engine against PyPI minigrid, side by side from the same seeds and actions.
 
-    python tests/envs/equality_babyai.py --steps 2000000 --seeds 500
+    python -m tests.envs.equality_babyai --steps 2000000 --seeds 500
 
 Every observation, final observation, reward, terminated, truncated, success, mission, caption, episode statistic and,
 after every reset, the state of the random stream must agree. A mismatch ends the run with the id, the seed, the step
@@ -23,7 +23,9 @@ import numpy as np
 from minigrid.utils.baby_ai_bot import BabyAIBot
 
 from bkrl.core.errors import UsageError
-from bkrl.envs.babyai import caption, make_native_vec, make_reference, other_ids, runs_natively
+from bkrl.envs import make, make_vec
+from bkrl.envs.babyai import minigrid_ids, runs_natively
+from bkrl.envs.babyai.captions import caption
 from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.reference import ReferenceBabyAI
@@ -45,7 +47,7 @@ class Mismatch(AssertionError):
 def native_ids() -> list[str]:
     """Every id the engine runs: the published levels, then minigrid's."""
     ids = list(LEVELS)
-    for env_id in other_ids():
+    for env_id in minigrid_ids():
         try:
             if runs_natively(env_id):
                 ids.append(env_id)
@@ -186,8 +188,8 @@ def first_step(grid: Any, start: Cell, goal: Cell) -> int | None:
 
 def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str]) -> None:
     """Run worlds of one id with these seeds for so many steps each; Mismatch where anything differs."""
-    native = make_native_vec(env_id, len(seeds))
-    references = [make_reference(env_id) for _ in seeds]
+    native = make_vec(env_id, len(seeds))
+    references = [make(env_id, backend="reference") for _ in seeds]
     drivers = [
         Driver(stream, env, np.random.default_rng([seed, 7])) for env, seed in zip(references, seeds, strict=True)
     ]

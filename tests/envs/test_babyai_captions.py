@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import InputError, UsageError
-from bkrl.envs.babyai import caption
-from bkrl.envs.babyai.captions import REMEMBERED_VIEWS, Captioner
+from bkrl.envs.babyai.captions import REMEMBERED_VIEWS, Captioner, caption
 from bkrl.envs.babyai.constants import (
     BALL,
     BLUE,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -16,10 +12,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import bkrl.envs
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.jit import kernel
-from bkrl.envs.babyai import make_native, make_native_vec, make_reference
+from bkrl.envs import make, make_vec
 from bkrl.envs.babyai.layouts import PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level
 from bkrl.envs.babyai.loading import load
@@ -28,6 +23,7 @@ from bkrl.envs.babyai.reference import TextLevel
 from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.babyai.view import observe
 from bkrl.envs.vector import ReferenceVectorEnv
+from tests.envs import equality_babyai as equality
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 
@@ -54,31 +50,20 @@ PYPI_SAMPLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def equality() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("equality_babyai", Path(__file__).with_name("equality_babyai.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["equality_babyai"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("stream", ["random", "bot", "meddler"])
-def test_published_levels_equal_minigrid(equality: ModuleType, stream: str) -> None:
+def test_published_levels_equal_minigrid(stream: str) -> None:
     for i, env_id in enumerate(LEVELS):
         equality.compare(env_id, stream, [100 + i, 200 + i], 60, Counter())
 
 
-def test_a_truncated_episode_equals_minigrid(equality: ModuleType) -> None:
+def test_a_truncated_episode_equals_minigrid() -> None:
     seen: Counter[str] = Counter()
     equality.compare("BabyAI-Text-PickUp-RedBall-S20", "random", [0, 1], 401, seen)
     assert seen["truncated"] > 0
 
 
 @pytest.mark.parametrize("env_id", PYPI_SAMPLE)
-def test_other_levels_equal_minigrid(equality: ModuleType, env_id: str) -> None:
+def test_other_levels_equal_minigrid(env_id: str) -> None:
     for stream, seeds in (("meddler", [1, 2]), ("bot", [3, 4]), ("errands", [5, 6])):
         equality.compare(env_id, stream, seeds, 60, Counter())
 
@@ -93,7 +78,7 @@ def test_other_levels_equal_minigrid(equality: ModuleType, env_id: str) -> None:
         ("BabyAI-SynthSeq-v0", 300),
     ],
 )
-def test_errands_equal_minigrid(equality: ModuleType, env_id: str, steps: int) -> None:
+def test_errands_equal_minigrid(env_id: str, steps: int) -> None:
     seen: Counter[str] = Counter()
     equality.compare(env_id, "errands", [11, 12, 13], steps, seen)
     assert seen["success"] > 1
@@ -124,8 +109,8 @@ def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
             env.reset()
 
 
-def test_a_wrong_engine_is_found_out(equality: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = equality.make_native_vec
+def test_a_wrong_engine_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = equality.make_vec
 
     def tampered(env_id: str, num_envs: int) -> Any:
         env = original(env_id, num_envs)
@@ -139,7 +124,7 @@ def test_a_wrong_engine_is_found_out(equality: ModuleType, monkeypatch: pytest.M
         env.step = wrong_step
         return env
 
-    monkeypatch.setattr(equality, "make_native_vec", tampered)
+    monkeypatch.setattr(equality, "make_vec", tampered)
     with pytest.raises(
         equality.Mismatch, match=r"(?s)observation differs: .*seed 6, step 0.*engine's world.*minigrid's"
     ):
@@ -182,26 +167,26 @@ def assert_same(first: list[np.ndarray], second: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize("env_id", ["BabyAI-Text-GoToLocal-Pretraining-S20", "BabyAI-MiniBossLevel-v0"])
 def test_restore_then_step_equals_step(env_id: str) -> None:
-    env = make_native_vec(env_id, 8)
+    env = make_vec(env_id, 8)
     env.reset(seed=3)
     play(env, 150, 0)
     state = env.snapshot()
     going_on = play(env, 300, 1)
     env.restore(state)
     assert_same(play(env, 300, 1), going_on)
-    another = make_native_vec(env_id, 8)
+    another = make_vec(env_id, 8)
     another.restore(state)
     assert_same(play(another, 300, 1), going_on)
     assert {str(array.dtype) for array in state.values()} <= {"uint8", "uint32"}
 
 
 def test_a_foreign_snapshot_is_refused() -> None:
-    env = make_native_vec(RED_BALL, 4)
+    env = make_vec(RED_BALL, 4)
     with pytest.raises(RuntimeError, match="before reset"):
         env.snapshot()
     env.reset(seed=0)
     state = env.snapshot()
-    other = make_native_vec("BabyAI-Text-GoToLocal-RedKey-S20", 4)
+    other = make_vec("BabyAI-Text-GoToLocal-RedKey-S20", 4)
     other.reset(seed=0)
     for wrong in (
         other.snapshot(),
@@ -220,14 +205,14 @@ def test_a_foreign_snapshot_is_refused() -> None:
 
 
 def make_and_snapshot(env_id: str, num_envs: int) -> dict[str, np.ndarray]:
-    env = make_native_vec(env_id, num_envs)
+    env = make_vec(env_id, num_envs)
     env.reset(seed=0)
     return env.snapshot()
 
 
 def test_some_worlds_can_be_reset() -> None:
     env: Any
-    for env in (make_native_vec(RED_BALL, 4), bkrl.envs.make_vec(RED_BALL, 4, backend="reference")):
+    for env in (make_vec(RED_BALL, 4), make_vec(RED_BALL, 4, backend="reference")):
         first, _ = env.reset(seed=10)
         play(env, 30, 0)
         mask = np.array([True, False, False, True])
@@ -238,17 +223,17 @@ def test_some_worlds_can_be_reset() -> None:
 
 
 def test_without_seed_the_stream_goes_on() -> None:
-    ours, theirs = make_native_vec(RED_BALL, 2), bkrl.envs.make_vec(RED_BALL, 2, backend="reference")
+    ours, theirs = make_vec(RED_BALL, 2), make_vec(RED_BALL, 2, backend="reference")
     for _ in range(3):
         np.testing.assert_array_equal(ours.reset(seed=4)[0], theirs.reset(seed=4)[0])
         for _ in range(3):
             np.testing.assert_array_equal(ours.reset()[0], theirs.reset()[0])
-    unseeded = [make_native_vec(RED_BALL, 1).reset()[0].tobytes() for _ in range(4)]
+    unseeded = [make_vec(RED_BALL, 1).reset()[0].tobytes() for _ in range(4)]
     assert len(set(unseeded)) > 1
 
 
 def test_bad_input_changes_nothing() -> None:
-    env = make_native_vec(RED_BALL, 3)
+    env = make_vec(RED_BALL, 3)
     with pytest.raises(RuntimeError, match="call reset"):
         env.step(np.zeros(3, int))
     with pytest.raises(ValueError, match="first reset must be of all"):
@@ -267,13 +252,13 @@ def test_bad_input_changes_nothing() -> None:
     for name, array in env.snapshot().items():
         np.testing.assert_array_equal(array, state[name])
     with pytest.raises(UsageError, match="no option 'colour'"):
-        make_native_vec(RED_BALL, 3, colour="red")
+        make_vec(RED_BALL, 3, colour="red")
     with pytest.raises(ValueError, match="at least 1"):
-        make_native_vec(RED_BALL, 0)
+        make_vec(RED_BALL, 0)
 
 
 def test_returned_arrays_belong_to_the_caller() -> None:
-    env = make_native_vec(RED_BALL, 2)
+    env = make_vec(RED_BALL, 2)
     first, _ = env.reset(seed=0)
     kept = first.copy()
     env.step(np.array([0, 1]))[0][:] = 9
@@ -282,7 +267,7 @@ def test_returned_arrays_belong_to_the_caller() -> None:
 
 
 def test_threads_change_nothing() -> None:
-    one, two = make_native_vec(RED_BALL, 200), make_native_vec(RED_BALL, 200, threads=2)
+    one, two = make_vec(RED_BALL, 200), make_vec(RED_BALL, 200, threads=2)
     assert_same([one.reset(seed=1)[0]], [two.reset(seed=1)[0]])
     assert_same(play(one, 100, 0), play(two, 100, 0))
     before = threading.active_count()
@@ -303,11 +288,11 @@ def test_gymnasium_finds_the_engine() -> None:
 
 @pytest.mark.parametrize("env_id", [*LEVELS, "BabyAI-BossLevel-v0", "MiniGrid-DoorKey-5x5-v0"])
 def test_single_world_passes_the_checker(env_id: str) -> None:
-    check_env(make_native(env_id, "rgb_array"), skip_render_check=True)
+    check_env(make(env_id, render_mode="rgb_array"), skip_render_check=True)
 
 
 def test_single_world_equals_minigrid() -> None:
-    ours, theirs = make_native(RED_BALL, "rgb_array"), make_reference(RED_BALL, "rgb_array")
+    ours, theirs = make(RED_BALL, render_mode="rgb_array"), make(RED_BALL, backend="reference", render_mode="rgb_array")
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(ours.reset(seed=8)[0], theirs.reset(seed=8)[0])
     for _ in range(900):
@@ -326,7 +311,7 @@ def test_single_world_equals_minigrid() -> None:
 
 @pytest.mark.parametrize("env_id", ["BabyAI-KeyInBox-v0", "MiniGrid-LavaGapS5-v0", "BabyAI-PutNextS5N2Carrying-v0"])
 def test_pictures_equal_minigrids(env_id: str) -> None:
-    ours, theirs = make_native(env_id, "rgb_array"), make_reference(env_id, "rgb_array")
+    ours, theirs = make(env_id, render_mode="rgb_array"), make(env_id, backend="reference", render_mode="rgb_array")
     rng = np.random.default_rng(1)
     ours.reset(seed=2)
     theirs.reset(seed=2)
@@ -342,7 +327,7 @@ def test_pictures_equal_minigrids(env_id: str) -> None:
 
 def test_worlds_with_rules_of_their_own_run_on_minigrid() -> None:
     for env_id in ("MiniGrid-Dynamic-Obstacles-5x5-v0", "MiniGrid-GoToDoor-5x5-v0"):
-        env = make_native_vec(env_id, 2)
+        env = make_vec(env_id, 2)
         assert isinstance(env, ReferenceVectorEnv)
         assert "always runs on minigrid" in env.world.rules
         env.reset(seed=0)
@@ -351,8 +336,8 @@ def test_worlds_with_rules_of_their_own_run_on_minigrid() -> None:
 
 @pytest.mark.parametrize("env_id", [RED_BALL, "BabyAI-Unlock-v0", "MiniGrid-LavaGapS5-v0"])
 def test_pictures_are_minigrids_own_whatever_was_drawn_before(env_id: str) -> None:
-    native = make_native_vec(env_id, 2)
-    theirs = [make_reference(env_id, render_mode="rgb_array") for _ in range(2)]
+    native = make_vec(env_id, 2)
+    theirs = [make(env_id, backend="reference", render_mode="rgb_array") for _ in range(2)]
     native.reset(seed=5)
     for number, one in enumerate(theirs):
         one.reset(seed=5 + number)
@@ -369,20 +354,20 @@ def test_pictures_are_minigrids_own_whatever_was_drawn_before(env_id: str) -> No
 
 def test_a_picture_is_of_an_episode() -> None:
     with pytest.raises(RuntimeError, match="before reset"):
-        make_native_vec(RED_BALL, 1).frame(0)
+        make_vec(RED_BALL, 1).frame(0)
 
 
 def test_memory() -> None:
-    env = make_native_vec("BabyAI-Text-GoToLocal-RedBall-S30", 4096)
+    env = make_vec("BabyAI-Text-GoToLocal-RedBall-S30", 4096)
     env.reset(seed=0)
     assert sum(array.nbytes for array in env.snapshot().values()) < 50e6
-    small = make_native_vec(RED_BALL, 4096)
+    small = make_vec(RED_BALL, 4096)
     small.reset(seed=0)
     assert sum(array.nbytes for array in small.snapshot().values()) < 25e6
 
 
 def test_views_are_drawn_from_the_state_alone() -> None:
-    env = make_native_vec(RED_BALL, 3)
+    env = make_vec(RED_BALL, 3)
     views, _ = env.reset(seed=0)
     engine = env.engine  # type: ignore[attr-defined]
     again = np.zeros_like(engine.observations)

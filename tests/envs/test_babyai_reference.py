@@ -14,7 +14,8 @@ from minigrid.core import constants as minigrid_constants
 from minigrid.core.actions import Actions
 
 from bkrl.core.errors import UsageError
-from bkrl.envs.babyai import constants, find, make_reference, worlds
+from bkrl.envs import make, world
+from bkrl.envs.babyai import FAMILY, constants
 from bkrl.envs.babyai.levels import LEVELS
 
 PYPI_SAMPLE = [
@@ -36,7 +37,7 @@ def test_constants_are_those_of_minigrid() -> None:
 
 @pytest.mark.parametrize("env_id", [*LEVELS, *PYPI_SAMPLE])
 def test_gymnasium_checker(env_id: str) -> None:
-    check_env(make_reference(env_id, "rgb_array"), skip_render_check=True)
+    check_env(make(env_id, backend="reference", render_mode="rgb_array"), skip_render_check=True)
 
 
 EXPECTED = {
@@ -54,8 +55,8 @@ EXPECTED = {
 @pytest.mark.parametrize("env_id", EXPECTED)
 def test_missions_sizes_and_limits(env_id: str) -> None:
     max_steps, objects, mission = EXPECTED[env_id]
-    assert {w.env_id: w.max_steps for w in worlds()}[env_id] == max_steps
-    env = make_reference(env_id)
+    assert {w.env_id: w.max_steps for w in FAMILY.worlds()}[env_id] == max_steps
+    env = make(env_id, backend="reference")
     for seed in range(3):
         env.reset(seed=seed)
         assert env.inner.max_steps == max_steps
@@ -64,7 +65,7 @@ def test_missions_sizes_and_limits(env_id: str) -> None:
 
 
 def test_pretraining_targets_come_from_the_seed() -> None:
-    env = make_reference("BabyAI-Text-GoToLocal-Pretraining-S20")
+    env = make("BabyAI-Text-GoToLocal-Pretraining-S20", backend="reference")
 
     def missions() -> list[str]:
         env.reset(seed=5)
@@ -84,8 +85,8 @@ def test_pretraining_targets_come_from_the_seed() -> None:
 ROLLOUT = """
 import hashlib
 import numpy as np
-from bkrl.envs.babyai import make_reference
-env = make_reference("BabyAI-Text-GoToLocal-Pretraining-S20")
+from bkrl.envs import make
+env = make("BabyAI-Text-GoToLocal-Pretraining-S20", backend="reference")
 rng, digest = np.random.default_rng(3), hashlib.sha256(env.reset(seed=11)[0].tobytes())
 for i in range(300):
     view, *rest = env.step(int(rng.integers(6)))
@@ -113,13 +114,13 @@ def test_same_seed_in_another_process() -> None:
 
 
 def test_success_and_truncation() -> None:
-    env = make_reference("BabyAI-OneRoomS8-v0")
+    env = make("BabyAI-OneRoomS8-v0", backend="reference")
     env.reset(seed=0)
     for step in range(64):
         _, reward, terminated, truncated, info = env.step(constants.DONE)
         assert (reward, terminated, info["success"]) == (0, False, False)
         assert truncated == (step == 63)
-    env = make_reference("MiniGrid-Empty-5x5-v0")
+    env = make("MiniGrid-Empty-5x5-v0", backend="reference")
     env.reset(seed=0)
     for action in (2, 2, 1, 2):
         assert not env.step(action)[4]["success"]
@@ -129,7 +130,7 @@ def test_success_and_truncation() -> None:
 
 
 def test_lava_ends_without_success() -> None:
-    env = make_reference("MiniGrid-LavaGapS5-v0")
+    env = make("MiniGrid-LavaGapS5-v0", backend="reference")
     env.reset(seed=0)
     for _ in range(100):
         _, reward, terminated, _, info = env.step(int(env.np_random.integers(3)))
@@ -140,14 +141,14 @@ def test_lava_ends_without_success() -> None:
 
 
 def test_stdout_stays_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    env = make_reference("BabyAI-UnblockPickup-v0")  # rejects many layouts
+    env = make("BabyAI-UnblockPickup-v0", backend="reference")  # rejects many layouts
     for seed in range(20):
         env.reset(seed=seed)
     assert capsys.readouterr().out == ""
 
 
 def test_rendering() -> None:
-    env = make_reference("BabyAI-Text-GoToLocal-RedBall-S20", "rgb_array")
+    env = make("BabyAI-Text-GoToLocal-RedBall-S20", backend="reference", render_mode="rgb_array")
     env.reset(seed=0)
     picture = env.render()
     assert picture is not None
@@ -157,11 +158,11 @@ def test_rendering() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(UsageError, match="Did you mean 'BabyAI-Text-GoToLocal-RedBall-S20'"):
-        find("BabyAI-Text-GoToLocal-RedBal-S20")
-    assert find("CartPole-v1") is None
+        world("BabyAI-Text-GoToLocal-RedBal-S20")
+    assert FAMILY.find("CartPole-v1") is None
     with pytest.raises(UsageError, match="render mode"):
-        make_reference("BabyAI-GoToObj-v0", "human")
-    env = make_reference("BabyAI-GoToObj-v0")
+        make("BabyAI-GoToObj-v0", backend="reference", render_mode="human")
+    env = make("BabyAI-GoToObj-v0", backend="reference")
     with pytest.raises(UsageError, match="call reset"):
         env.step(0)
     env.reset(seed=0)
@@ -175,12 +176,12 @@ def test_bad_input() -> None:
 
 
 def test_any_minigrid_id() -> None:
-    facts = find("MiniGrid-Dynamic-Obstacles-5x5-v0")
+    facts = world("MiniGrid-Dynamic-Obstacles-5x5-v0")
     assert facts is not None
     assert facts.action_names == ("left", "right", "forward")
-    boss = find("BabyAI-BossLevel-v0")
+    boss = world("BabyAI-BossLevel-v0")
     assert boss is not None
-    env = make_reference("BabyAI-BossLevel-v0")
+    env = make("BabyAI-BossLevel-v0", backend="reference")
     longest = 0
     for seed in range(30):
         env.reset(seed=seed)

@@ -7,8 +7,9 @@ import pytest
 
 from bkrl.core.errors import InputError
 from bkrl.envs import clause_reader, make_vec
-from bkrl.envs.crafter import caption, layout
 from bkrl.envs.crafter import captions as module
+from bkrl.envs.crafter import layout
+from bkrl.envs.crafter.captions import caption_batch as caption
 from bkrl.envs.crafter.rules import ITEMS
 from bkrl.potentials.goal import clauses
 

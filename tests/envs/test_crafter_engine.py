@@ -13,14 +13,15 @@ import bkrl.envs
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.jit import kernel
 from bkrl.envs.crafter import engine as engine_module
-from bkrl.envs.crafter import layout, verify
+from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_words, uniform, uniforms
 from bkrl.envs.crafter.noise import noise3, seed_noise
 from bkrl.envs.crafter.render import _grey, _pale
 from bkrl.envs.crafter.rules import GAMES
 from bkrl.envs.crafter.state import OBJECT, WORLD
+from tests.envs import equality_crafter as equality
 
-STAGED = [(env_id, stage) for env_id, stage in zip(list(GAMES) * 2, list(verify.STAGES)[1:], strict=False)]
+STAGED = [(env_id, stage) for env_id, stage in zip(list(GAMES) * 2, list(equality.STAGES)[1:], strict=False)]
 
 
 def worlds(num=1):
@@ -118,18 +119,18 @@ def test_colours_fade_as_in_pillow():
 
 
 def test_random_play_agrees_with_the_reference():
-    met = verify.play("CrafterReward-v1", 3, 330, guided=False)
+    met = equality.play("CrafterReward-v1", 3, 330, guided=False)
     assert met["dark steps"] > 0
     assert met["episodes"] > 0
 
 
 @pytest.mark.parametrize(("env_id", "stage"), STAGED)
 def test_staged_play_agrees_with_the_reference(env_id, stage):
-    verify.play(env_id, len(stage), 120, stage, length=260)
+    equality.play(env_id, len(stage), 120, stage, length=260)
 
 
 def test_every_way_to_die_and_every_tool_agree_with_the_reference():
-    pair = verify.Pair("CrafterReward-v1", 1)
+    pair = equality.Pair("CrafterReward-v1", 1)
     for item, amount in (("wood", 9), ("stone", 9), ("coal", 2), ("iron", 2), ("sapling", 1)):
         pair.set_item(item, amount)
     verbs = pair.reference.world.action_names
@@ -179,9 +180,9 @@ def test_every_way_to_die_and_every_tool_agree_with_the_reference():
 
 
 def test_a_difference_is_reported_with_seed_step_and_both_states():
-    pair = verify.Pair("CrafterReward-v1", 5)
+    pair = equality.Pair("CrafterReward-v1", 5)
     pair.native.engine.worlds["inventory"][0, 5] = 3
-    with pytest.raises(verify.Mismatch, match=r"(?s)seed 5.*step 1: symbolic differs\nengine: .*\nreference: "):
+    with pytest.raises(equality.Mismatch, match=r"(?s)seed 5.*step 1: symbolic differs\nengine: .*\nreference: "):
         pair.step(0)
 
 
@@ -219,7 +220,7 @@ def test_vector_and_reference_vector_agree():
 
 
 def test_a_plant_stays_ripe_however_long_an_episode_may_be():
-    pair = verify.Pair("CrafterReward-v1", 0)
+    pair = equality.Pair("CrafterReward-v1", 0)
     x, y = pair.position
     for dx, dy in ((2, 0), (1, 1), (1, -1)):  # nobody comes near to eat it
         pair.clear(x + dx, y + dy, "stone")
@@ -320,7 +321,7 @@ def test_what_was_handed_out_stays():
 
 def test_tables_of_objects_grow_and_close_their_gaps(monkeypatch):
     monkeypatch.setattr(engine_module, "FIRST_ROWS", 300)
-    pair = verify.Pair("CrafterReward-v1", 2)
+    pair = equality.Pair("CrafterReward-v1", 2)
     x, y = pair.position
     for i in range(-9, 10):
         for j in range(-9, 10):

@@ -149,7 +149,7 @@ def test_same_seed_same_bytes_in_another_process() -> None:
 
 
 def test_captions_frames_and_bad_actions() -> None:
-    assert toy.caption(np.array([[3], [0]], np.uint8)) == ["You are in place 3.", "You are in place 0."]
+    assert toy.FAMILY.caption(np.array([[3], [0]], np.uint8)) == ["You are in place 3.", "You are in place 0."]
     envs = make_vec("Toy-Grid", 2)
     with pytest.raises(RuntimeError, match="reset"):
         envs.step(np.zeros(2, int))

@@ -12,13 +12,12 @@ from gymnasium import spaces
 from safetensors import SafetensorError
 from torch import Tensor
 
-from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit, rebuild_network, symbols_for
-from bkrl.agents.networks.symbols import Symbols
+from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit, rebuild_network
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
-from bkrl.envs.crafter import layout
+from bkrl.envs import World, family
+from bkrl.envs.family import Symbols
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.envs.world import World
 from bkrl.runs.record import Run
 
 FORMAT = 1
@@ -145,16 +144,14 @@ def observation_options(world: World, network: str, view: str | None = None) -> 
     Raises:
         UsageError: the world is not drawn, or the network cannot read its symbols.
     """
-    drawn = world.family == "crafter"
+    drawn = family(world.family).images
     if view is None:
         view = "image" if network == "paper" and drawn else "symbolic"
     if view == "image" and not drawn:
-        raise UsageError(
-            f"--view image: only Crafter worlds come as pictures, and {world.env_id} does not; leave --view out."
-        )
+        raise UsageError(f"--view image: {world.env_id} does not come as pictures; leave --view out.")
     if view == "symbolic" and network == "paper" and drawn:
         raise UsageError(
-            "--view symbolic: the paper network reads views and pictures, and Crafter's symbols are neither; use "
+            f"--view symbolic: the paper network reads views and pictures, and {world.env_id} shows neither; use "
             "--network compact, or leave --view out."
         )
     return options_of_view(view), view
@@ -195,20 +192,4 @@ def advice_network(facts: World, seed: int) -> ActorCritic:
 
 
 def _symbols(world: World, shape: Sequence[int], high: Any) -> Symbols | None:
-    if is_image(shape):
-        return None
-    if world.family == "crafter":
-        return _crafter_symbols()
-    return symbols_for(shape, high)
-
-
-def _crafter_symbols() -> Symbols:
-    """Crafter's 82 bytes: grass, and having none of an item, are the ordinary case; what is faced is read too."""
-    sizes, reference = [0] * layout.SIZE, [-1] * layout.SIZE
-    for entry in range(layout.VIEW.start or 0, layout.VIEW.stop):
-        sizes[entry], reference[entry] = len(layout.CELL_NAMES), layout.CELL["grass"]
-    sizes[layout.FACING] = len(layout.FACINGS)
-    for entry in range(layout.INVENTORY.start, layout.INVENTORY.stop):
-        sizes[entry], reference[entry] = 10, 0
-    sizes[layout.SLEEPING], reference[layout.SLEEPING] = 2, 0
-    return Symbols(tuple(sizes), tuple(reference), (-1,) * layout.SIZE, (layout.FACING, tuple(layout.FACED_CELL)))
+    return None if is_image(shape) else family(world.family).symbols(shape, high)

@@ -1,9 +1,6 @@
 """Worlds by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:ID")` imports it for you.
 
-A family (a subpackage or module named in `_FAMILIES`) exports `worlds()`, `make_reference(env_id, **options)`,
-`make_native_vec(env_id, num_envs, **options)` and `caption(observations, …)`. Optional are `find(env_id)`, which
-recognises ids that are not listed (any other level of PyPI minigrid), `other_ids()`, which names these, and
-`clause_reader()` (see below).
+Every world belongs to a `Family` (`family.py`), which is asked for whatever depends on the kind of world.
 
 Gymnasium knows every id as `bkrl/ID`; the listed ones also without `bkrl/`. `BabyAI-GoToLocal-v0` alone stays what
 minigrid registers under this name, slow and with other observations, whatever module stands before it.
@@ -14,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import gymnasium
 import numpy as np
@@ -24,25 +21,27 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
+from bkrl.envs.family import ClauseReader, Episodes, Family, World
 from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
-from bkrl.envs.world import ClauseReader, World
 
-__all__ = ["World", "WorldVectorEnv", "captioner", "clause_reader", "env_ids", "make", "make_vec", "world"]
+__all__ = ["Family", "World", "WorldVectorEnv", "captioner", "env_ids", "family", "make", "make_vec", "world"]
 
 Backend = Literal["native", "reference"]
-F = TypeVar("F")
+F = TypeVar("F", bound=Family)
 
-_FAMILIES = ("babyai", "crafter", "toy")
+FAMILIES = ("babyai", "crafter", "toy")
+"""The modules and folders here whose `FAMILY` is one."""
 _OWN: dict[str, Any] = {}
 
 
-def register_family(name: str, env_id: str, make: Callable[[], F]) -> F:
-    """The family from outside bkrl that `env_id` is to belong to, made when it is new.
+def register_family(new: F, env_id: str) -> F:
+    """The family from outside bkrl that `env_id` is to belong to: the one of this name, or `new` if there is none.
 
     Raises:
         UsageError: bkrl has a family of this name itself, or the id stands in another family.
     """
-    if name in _FAMILIES:
+    name = new.name
+    if name in FAMILIES:
         raise UsageError(f"'{name}' is a family of bkrl's own; choose another name.")
     try:
         taken = world(env_id).family
@@ -52,17 +51,28 @@ def register_family(name: str, env_id: str, make: Callable[[], F]) -> F:
         raise UsageError(f"'{env_id}' is an environment of the family '{taken}' already; choose another id.")
     for remembered in (_worlds, world):
         remembered.cache_clear()
-    return cast("F", _OWN.setdefault(name, make()))
+    kept: F = _OWN.setdefault(name, new)
+    return kept
 
 
-def _family(name: str) -> Any:
-    return _OWN[name] if name in _OWN else import_module(f"bkrl.envs.{name}")
+def family(name: str) -> Family:
+    """The family of a name; one without any knowledge where bkrl does not know the name (any more)."""
+    load_plugins()
+    if name in FAMILIES:
+        known: Family = import_module(f"bkrl.envs.{name}").FAMILY
+        return known
+    return _OWN.get(name) or Family(name)
+
+
+def family_of(env_id: str) -> Family:
+    """The family of a world; UsageError where there is no such world."""
+    return family(world(env_id).family)
 
 
 @cache
 def _worlds() -> dict[str, World]:
     load_plugins()
-    return {w.env_id: w for family in (*_FAMILIES, *_OWN) for w in _family(family).worlds()}
+    return {w.env_id: w for name in (*FAMILIES, *_OWN) for w in family(name).worlds()}
 
 
 def env_ids() -> list[str]:
@@ -76,11 +86,10 @@ def world(env_id: str) -> World:
     known = _worlds()
     if env_id in known:
         return known[env_id]
-    for family in _FAMILIES:
-        find = getattr(_family(family), "find", None)
-        found = find(env_id) if find else None
+    for name in FAMILIES:
+        found = family(name).find(env_id)
         if found is not None:
-            return cast(World, found)
+            return found
     raise UsageError(f"There is no world '{env_id}'.{did_you_mean(env_id, known)} `bkrl list envs` shows them all.")
 
 
@@ -106,23 +115,22 @@ def make_vec(
         options: of the family, e.g. `observation="image"` for Crafter or `max_steps=100` for BabyAI.
     """
     facts = world(env_id)
-    family = _family(facts.family)
-    common: dict[str, Any] = {
+    known = family(facts.family)
+    episodes: Episodes = {
         "autoreset_mode": autoreset_mode,
-        "episode_statistics": episode_statistics,
         "max_episode_steps": max_episode_steps,
+        "episode_statistics": episode_statistics,
     }
-    if _native(backend) and hasattr(family, "make_native_vec"):
-        return cast(WorldVectorEnv, family.make_native_vec(env_id, num_envs, **common, **options))
-    return ReferenceVectorEnv(facts, partial(family.make_reference, env_id, **options), num_envs, **common)
+    if _native(backend):
+        return known.make_vec(facts, num_envs, episodes, **options)
+    return Family.make_vec(known, facts, num_envs, episodes, **options)
 
 
 def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasium.Env[Any, Any]:
     """One world as an ordinary `gymnasium.Env` with the same dynamics."""
-    family = _family(world(env_id).family)
-    if _native(backend) and hasattr(family, "make_native"):
-        return cast("gymnasium.Env[Any, Any]", family.make_native(env_id, **options))
-    return cast("gymnasium.Env[Any, Any]", family.make_reference(env_id, **options))
+    facts = world(env_id)
+    known = family(facts.family)
+    return (known.make if _native(backend) else known.make_reference)(facts, **options)
 
 
 def _native(backend: str) -> bool:
@@ -139,30 +147,23 @@ def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callab
         language: "en", or "fr" for BabyAI.
         compat: keep the known defects of the published captioner.
     """
-    family = world(env_id).family
-    options: dict[str, Any] = {}
-    if language != "en":
-        if family != "babyai":
-            raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
-        options["language"] = language
-    if compat:
-        if family != "babyai":
-            raise UsageError(f"{env_id} has no upstream caption mode; leave the switch out.")
-        options["compat"] = True
-    return partial(_family(family).caption, **options)
+    known = family_of(env_id)
+    if language != "en" and known.languages == ("en",):
+        raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
+    if compat and not known.published_captions:
+        raise UsageError(f"{env_id} has no upstream caption mode; leave the switch out.")
+    return partial(known.caption, language=language, compat=compat)
 
 
 @cache
 def missions_vary(env_id: str) -> bool:
     """Whether episodes of a world ask for different things, of which the observations say nothing."""
-    vary = getattr(_family(world(env_id).family), "missions_vary", None)
-    return bool(vary(env_id)) if vary else False
+    return family_of(env_id).missions_vary(world(env_id))
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:
     """What reads off observations which clauses their English captions have; None where captions must be split."""
-    make_reader = getattr(_family(world(env_id).family), "clause_reader", None)
-    return cast(ClauseReader, make_reader()) if make_reader else None
+    return family_of(env_id).clause_reader()
 
 
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -224,7 +225,7 @@ class _Spec(EnvSpec):
 def _register() -> None:
     """Enter every id as `bkrl/ID`, and those that nobody else registers as `ID` too."""
     listed = list(_worlds())
-    others = [other for family in _FAMILIES for other in getattr(_family(family), "other_ids", list)()]
+    others = [other for name in FAMILIES for other in family(name).other_ids()]
     for name, env_id in [*((env_id, env_id) for env_id in listed), *((_NAMESPACE + i, i) for i in [*listed, *others])]:
         if name not in gymnasium.registry:
             gymnasium.registry[name] = _Spec(

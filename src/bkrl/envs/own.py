@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bkrl import envs
 from bkrl.core.errors import UsageError
-from bkrl.envs.world import World
+from bkrl.envs.family import Family, World
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 Caption = Callable[[NDArray[np.uint8]], list[str]]
@@ -62,13 +62,14 @@ def register_env(
     if max_steps < 1:
         raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
     card = World(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
-    envs.register_family(card.family, env_id, OwnFamily).add(card, make, caption)
+    envs.register_family(OwnFamily(card.family), env_id).add(card, make, caption)
 
 
-class OwnFamily:
-    """Registered environments that share a family: what `bkrl.envs` asks of one."""
+class OwnFamily(Family):
+    """Registered environments that share a family."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self._made: dict[str, tuple[World, Make]] = {}
         self._caption: Caption | None = None
 
@@ -86,12 +87,11 @@ class OwnFamily:
         """The facts about each."""
         return [card for card, _ in self._made.values()]
 
-    def make_reference(self, env_id: str) -> gymnasium.Env[Any, Any]:
+    def make_reference(self, world: World) -> gymnasium.Env[Any, Any]:  # type: ignore[override]  # it knows no options
         """One environment, cut off after its `max_steps`."""
-        card, make = self._made[env_id]
-        return _Success(gymnasium.wrappers.TimeLimit(make(), card.max_steps))
+        return _Success(gymnasium.wrappers.TimeLimit(self._made[world.env_id][1](), world.max_steps))
 
-    def caption(self, observations: NDArray[np.uint8]) -> list[str]:
+    def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """(B, *shape) → B captions."""
         assert self._caption is not None
         return list(self._caption(observations))

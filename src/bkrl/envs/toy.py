@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -21,9 +21,9 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
+from bkrl.envs.family import Episodes, Family, World
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import Moved, WorldVectorEnv
-from bkrl.envs.world import World
 
 _RULES = "A table of transitions written for bkrl."
 
@@ -162,22 +162,29 @@ def table(env_id: str) -> Table:
     return _TABLES[env_id][0]
 
 
-def make_reference(env_id: str, render_mode: str | None = "rgb_array") -> ToyEnv:
-    """One toy world as an ordinary environment."""
-    return ToyEnv(env_id, render_mode=render_mode)
+class Toy(Family):
+    """The worlds of `_TABLES`."""
+
+    exact: ClassVar[Literal["tables"]] = "tables"
+
+    def worlds(self) -> list[World]:
+        """The toy worlds."""
+        return worlds()
+
+    def make_reference(self, world: World, render_mode: str | None = "rgb_array", **unknown: Any) -> ToyEnv:
+        """One toy world as an ordinary environment."""
+        return ToyEnv(world.env_id, render_mode=render_mode, **unknown)
+
+    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> ToyVectorEnv:
+        """N copies of a toy world, stepped by table look-up; options: see `ToyVectorEnv`."""
+        return ToyVectorEnv(world.env_id, num_envs, **episodes, **options)
+
+    def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
+        """(B, 1) uint8 → B sentences."""
+        return [f"You are in place {int(place)}." for place in np.asarray(observations).reshape(len(observations))]
 
 
-make_native = make_reference
-
-
-def make_native_vec(env_id: str, num_envs: int, **options: Any) -> ToyVectorEnv:
-    """N copies of a toy world, stepped by table look-up; options: see `ToyVectorEnv`."""
-    return ToyVectorEnv(env_id, num_envs, **options)
-
-
-def caption(observations: NDArray[np.uint8]) -> list[str]:
-    """(B, 1) uint8 → B sentences."""
-    return [f"You are in place {int(place)}." for place in np.asarray(observations).reshape(len(observations))]
+FAMILY = Toy("toy")
 
 
 class ToyEnv(WorldEnv):

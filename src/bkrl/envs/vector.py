@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.world import World
+from bkrl.envs.family import World
 
 Obs = Any  # a uint8 array (N, *shape), or a dict of such arrays
 Moved = tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]

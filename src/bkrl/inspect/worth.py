@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl import envs
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.distinct import distinct_rows
@@ -44,11 +45,6 @@ GAMMA: Final = 0.99
 _PLAYED: Final = 4  # episodes of play in each layout
 _KEPT: Final = 500  # states of a layout and task, at most, evenly spaced
 _RESAMPLES: Final = 200
-
-NOT_COMPUTED: Final = {
-    "crafter": "not computed for Crafter: its worlds are too large to be solved and it has no single goal to measure a "
-    "distance to",
-}
 
 
 @dataclass
@@ -85,14 +81,15 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
 
     Args:
         potential: its horizon and units must be those of the family.
-        family: "babyai", "toy" or another, for which nothing is computed.
+        family: the name of a family of worlds; nothing is computed where it has no `exact` values.
         layouts: drawn of each level, by the seeds `seed`, `seed` + 1, …
         seed: of layouts and play.
     """
-    if family == "toy":
+    known = envs.family(family)
+    if known.exact == "tables":
         return {"small": _toys(potential), "paper": None, "note": "the toy worlds are tables, solved exactly"}
-    if family != "babyai":
-        return {"small": None, "paper": None, "note": NOT_COMPUTED.get(family, f"not computed for {family}")}
+    if known.exact != "rooms":
+        return {"small": None, "paper": None, "note": known.inexact}
     return {"small": _small(potential, layouts, seed), "paper": _paper(potential, layouts, seed), "note": ""}
 
 

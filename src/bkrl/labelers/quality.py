@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bkrl import envs
 from bkrl.core.reporter import percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.agreement import alpha_with_interval, mean_share, self_agreement, share
@@ -88,7 +89,7 @@ def segments_of(row: Row) -> tuple[Segment, Segment]:
 
 def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
     """What the rules annotator says of the pair, A shown first; None if it does not know the world or its words."""
-    if world.family not in {name.lower() for name in KNOWLEDGE}:
+    if envs.family(world.family).knowledge not in KNOWLEDGE:
         return None
     a, b = (segment_text(dataset, segment) for segment in segments_of(row))
     try:

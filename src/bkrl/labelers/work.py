@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bkrl import envs
 from bkrl.core.config import LabelConfig
 from bkrl.core.errors import BkrlError
 from bkrl.data.dataset import Dataset, Segment
@@ -22,6 +23,7 @@ from bkrl.labelers.shards import Shard
 from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
 from bkrl.sandbox.pool import Sandbox, probation
+from bkrl.text import prompts
 
 HORIZON = 5
 """Past actions that a code potential sees."""
@@ -104,12 +106,9 @@ def templates(variant: str, world: WorldCard) -> list[str]:
 
 def layout(world: WorldCard) -> str:
     """What the integers of an observation mean, in words."""
-    if world.family == "crafter":
-        from bkrl.envs.crafter import layout
-
-        return world.prompts.piece("layout_crafter", layout=layout)
-    if world.family == "babyai":
-        return world.prompts.piece("layout_babyai")
+    piece = f"layout_{world.family}"
+    if piece in prompts.names():
+        return world.prompts.piece(piece, layout=envs.family(world.family).layout)
     return "observations[b, i] is the world's observation as it is."
 
 

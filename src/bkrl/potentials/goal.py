@@ -30,7 +30,7 @@ from bkrl.potentials.protocol import Artefact
 from bkrl.text.encoders import EncoderSettings, TextEncoder, open_encoder
 
 if TYPE_CHECKING:
-    from bkrl.envs.world import ClauseReader
+    from bkrl.envs.family import ClauseReader
 
 Captioner = Callable[[NDArray[np.uint8]], list[str]]
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl import envs
+
 _PLAIN = [chr(i) for i in range(0x23, 0x7F) if chr(i) not in "&'<>\\"]
 ALPHABET = "".join([*_PLAIN, *map(chr, range(0x100, 0x800))])
 """Characters that stand for themselves in JSON and in HTML."""
-FAMILIES = ("babyai", "crafter")
-"""The families of worlds that there is a way to draw."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,10 @@ class Pictures:
 
 def pack(family: str, observations: NDArray[np.uint8]) -> Pictures | None:
     """Pictures of observations (N, *obs_shape) of a family of worlds; None where there is no way to draw them."""
-    if family not in FAMILIES or len(observations) == 0:
+    drawn = envs.family(family).tile_maps(observations) if len(observations) else None
+    if drawn is None or len(drawn[1]) > len(ALPHABET):
         return None
-    maps, tiles = import_module(f"bkrl.envs.{family}.pictures").tile_maps(observations)
-    if len(tiles) > len(ALPHABET):
-        return None
+    maps, tiles = drawn
     characters = np.array(list(ALPHABET))[maps.reshape(len(maps), -1)]
     texts = ["".join(row) for row in characters]
     views = {text: number for number, text in enumerate(dict.fromkeys(texts))}

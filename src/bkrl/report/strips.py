@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.report.pictures import FAMILIES, png_uri
+from bkrl import envs
+from bkrl.report.pictures import png_uri
 
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
 _MOMENTS = 8
@@ -129,9 +129,10 @@ def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:
 
 def pictures(family: str, observations: NDArray[np.uint8], scale: int = 1) -> list[str]:
     """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of worlds that there is no way to draw."""
-    if family not in FAMILIES or len(observations) == 0:
+    drawn = envs.family(family).tile_maps(observations) if len(observations) else None
+    if drawn is None:
         return [""] * len(observations)
-    maps, tiles = import_module(f"bkrl.envs.{family}.pictures").tile_maps(observations)
+    maps, tiles = drawn
     rows, columns = maps.shape[1:]
     side = tiles.shape[1]
     cells = tiles[maps]  # (n, rows, columns, side, side, channels)

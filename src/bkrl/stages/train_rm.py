@@ -24,7 +24,7 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.distinct import number
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
-from bkrl.envs import captioner, world
+from bkrl.envs import captioner, family_of, world
 from bkrl.inspect.certificate import Certificate, certify
 from bkrl.inspect.quality import REPORT, describe, doubts
 from bkrl.labelers.quality import agreement_of
@@ -500,12 +500,10 @@ def _net_config(dataset: Dataset, horizon: int) -> Any:
     from bkrl.potentials.preference.net import NetConfig
 
     shape, actions = tuple(dataset.obs_shape), len(dataset.action_names)
-    if world(dataset.env_id).family == "crafter":
-        from bkrl.envs.crafter import layout
-
-        grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
-        return NetConfig(shape, actions, horizon, grid=grid, faced=(layout.FACING, *layout.FACED_CELL))
-    return NetConfig(shape, actions, horizon)
+    family = family_of(dataset.env_id)
+    pointer = family.symbols(shape).pointer
+    faced = (pointer[0], *pointer[1]) if pointer else ()
+    return NetConfig(shape, actions, horizon, grid=family.grid, faced=faced)
 
 
 def _language(dataset: Dataset) -> str:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bkrl.agents.networks.symbols import SymbolLayer, Symbols
+from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
+from bkrl.envs.family import Symbols
 
 NetworkName = Literal["compact", "paper"]
 CELL_SIDE = 7
@@ -32,19 +32,6 @@ CELL_SIDE = 7
 def is_image(obs_shape: Sequence[int]) -> bool:
     """Whether observations of this shape are pictures rather than symbols."""
     return len(obs_shape) == 3 and min(obs_shape[0], obs_shape[1]) >= 16
-
-
-def symbols_for(obs_shape: Sequence[int], high: np.ndarray | None = None) -> Symbols:
-    """What the entries of an observation mean: a small (W, H, 3) view is MiniGrid's, otherwise the bounds decide.
-
-    Args:
-        obs_shape: shape of one observation.
-        high: upper bounds of the observation space, of that shape; without them every entry is a quantity.
-    """
-    shape = tuple(obs_shape)
-    if len(shape) == 3 and shape[-1] == 3:
-        return Symbols.of_minigrid(shape[0] * shape[1])
-    return Symbols.of_bounds(np.full(shape, 255) if high is None else high)
 
 
 class Pixels(nn.Module):
@@ -204,7 +191,7 @@ def build_network(
         obs_shape: shape of one uint8 observation.
         num_actions: A.
         num_values: K, one value head for each reward stream.
-        symbols: what the entries of a symbolic observation mean (default: `symbols_for(obs_shape)`), for `compact`.
+        symbols: what the entries of a symbolic observation mean (default: `Symbols.of_shape`), for `compact`.
         hidden: width of `compact`'s layers.
         seed: of the initial weights.
 
@@ -228,7 +215,7 @@ def _build(
     }
     network: Compact | Paper
     if name == "compact":
-        symbols = None if is_image(obs_shape) else symbols or symbols_for(obs_shape)
+        symbols = None if is_image(obs_shape) else symbols or Symbols.of_shape(obs_shape)
         spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
         network = Compact(obs_shape, num_actions, num_values, symbols, hidden)
     elif name == "paper":

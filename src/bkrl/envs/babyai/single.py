@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.envs.babyai.constants import OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
-from bkrl.envs.world import World
 
 
 class NativeBabyAI(WorldEnv):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.family import World
 from bkrl.envs.vector import Moved, WorldVectorEnv
-from bkrl.envs.world import World
 
 
 class BabyAIVectorEnv(WorldVectorEnv):

@@ -7,20 +7,19 @@ PyPI crafter. The engine: `state`, `worldgen` (on `noise` and `mt19937`), `playe
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.errors import UsageError
-from bkrl.core.registry import did_you_mean
-from bkrl.envs.crafter.layout import OBS_SHAPE
-from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL
-from bkrl.envs.vector import WorldVectorEnv
-from bkrl.envs.world import ClauseReader, World
+from bkrl.envs.crafter import layout
+from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL, Game
+from bkrl.envs.family import ClauseReader, Episodes, Family, Symbols, World
 
-__all__ = ["caption", "clause_reader", "make_native", "make_native_vec", "make_reference", "worlds"]
+if TYPE_CHECKING:
+    from bkrl.envs.vector import WorldVectorEnv
 
 _ORIGINAL_RULES = "The original rules of PyPI crafter 1.8.3, with chunks kept in order of insertion."
 _TEXT_RULES = (
@@ -29,15 +28,78 @@ _TEXT_RULES = (
 )
 
 
-def worlds() -> list[World]:
-    """The Crafter ids."""
-    return [_world(env_id) for env_id in GAMES]
+class Crafter(Family):
+    """The games of `rules.GAMES`."""
+
+    images = True
+    grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
+    layout = layout
+    knowledge = "Crafter"
+
+    @property
+    def inexact(self) -> str:
+        """Why exact values cannot be computed."""
+        return (
+            "not computed for Crafter: its worlds are too large to be solved and it has no single goal to measure a "
+            "distance to"
+        )
+
+    def worlds(self) -> list[World]:
+        """The Crafter ids."""
+        return [_world_of(env_id, game) for env_id, game in GAMES.items()]
+
+    def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
+        """One world on PyPI crafter; options: observation, length, render_mode (see `reference.CrafterEnv`)."""
+        from bkrl.envs.crafter.reference import CrafterEnv
+
+        return CrafterEnv(world, **options)
+
+    def make(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
+        """One world on the engine; options: observation, length, render_mode (see `vector.CrafterEnv`)."""
+        from bkrl.envs.crafter.vector import CrafterEnv
+
+        return CrafterEnv(world, **options)
+
+    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
+        """N worlds on the engine; options: observation, length, threads (see `vector.CrafterVectorEnv`)."""
+        from bkrl.envs.crafter.vector import CrafterVectorEnv
+
+        return CrafterVectorEnv(world, num_envs, **episodes, **options)
+
+    def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
+        """Captions of symbolic observations (B, 82)."""
+        from bkrl.envs.crafter.captions import caption_batch
+
+        return caption_batch(observations)
+
+    def clause_reader(self) -> ClauseReader:
+        """What reads the clauses of captions off symbolic observations."""
+        from bkrl.envs.crafter import captions
+
+        return captions.ClauseReader()
+
+    def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
+        """Of the 82 bytes: grass, and having none of an item, are the ordinary case; what is faced is read too."""
+        sizes, reference = [0] * layout.SIZE, [-1] * layout.SIZE
+        for entry in range(layout.VIEW.start or 0, layout.VIEW.stop):
+            sizes[entry], reference[entry] = len(layout.CELL_NAMES), layout.CELL["grass"]
+        sizes[layout.FACING] = len(layout.FACINGS)
+        for entry in range(layout.INVENTORY.start, layout.INVENTORY.stop):
+            sizes[entry], reference[entry] = 10, 0
+        sizes[layout.SLEEPING], reference[layout.SLEEPING] = 2, 0
+        return Symbols(tuple(sizes), tuple(reference), (-1,) * layout.SIZE, (layout.FACING, tuple(layout.FACED_CELL)))
+
+    def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """The local view with crafter's own textures."""
+        from bkrl.envs.crafter.pictures import tile_maps
+
+        return tile_maps(observations)
 
 
-def _world(env_id: str) -> World:
-    if env_id not in GAMES:
-        raise UsageError(f"There is no Crafter world '{env_id}'.{did_you_mean(env_id, GAMES)}")
-    game = GAMES[env_id]
+FAMILY = Crafter("crafter")
+
+
+def _world_of(env_id: str, game: Game) -> World:
     if len(game.tasks) > 1:
         solved = "All 22 achievements were unlocked in one episode."
     else:
@@ -45,39 +107,4 @@ def _world(env_id: str) -> World:
     rules = _ORIGINAL_RULES if game.rules is ORIGINAL else _TEXT_RULES
     if not game.pays:
         rules += " Nothing is rewarded."
-    return World(env_id, "crafter", OBS_SHAPE, game.rules.actions, MAX_STEPS, rules, solved)
-
-
-def make_reference(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """One world on PyPI crafter; options: observation, length, render_mode (see `reference.CrafterEnv`)."""
-    from bkrl.envs.crafter.reference import CrafterEnv
-
-    return CrafterEnv(_world(env_id), **options)
-
-
-def make_native(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """One world on the engine; options: observation, length, render_mode (see `vector.CrafterEnv`)."""
-    from bkrl.envs.crafter.vector import CrafterEnv
-
-    return CrafterEnv(_world(env_id), **options)
-
-
-def make_native_vec(env_id: str, num_envs: int, **options: Any) -> WorldVectorEnv:
-    """N worlds on the engine; options: observation, length, threads (see `vector.CrafterVectorEnv`)."""
-    from bkrl.envs.crafter.vector import CrafterVectorEnv
-
-    return CrafterVectorEnv(_world(env_id), num_envs, **options)
-
-
-def caption(observations: NDArray[np.uint8]) -> list[str]:
-    """(B, 82) symbolic observations → B captions."""
-    from bkrl.envs.crafter.captions import caption_batch
-
-    return caption_batch(observations)
-
-
-def clause_reader() -> ClauseReader:
-    """What reads the clauses of captions off symbolic observations."""
-    from bkrl.envs.crafter import captions
-
-    return captions.ClauseReader()
+    return World(env_id, "crafter", layout.OBS_SHAPE, game.rules.actions, MAX_STEPS, rules, solved)

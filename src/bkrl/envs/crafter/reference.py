@@ -23,9 +23,9 @@ from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space, refuse_options
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
+from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import checked_actions
-from bkrl.envs.world import World
 
 with kept_where_possible("opensimplex"):
     import crafter

@@ -14,9 +14,9 @@ from bkrl.envs.crafter.engine import Engine
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space, refuse_options
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, ITEMS, MAX_STEPS
 from bkrl.envs.crafter.state import HEALTH
+from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
 from bkrl.envs.vector import Moved, Obs, WorldVectorEnv, checked_actions
-from bkrl.envs.world import World
 
 
 def _enlarged(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

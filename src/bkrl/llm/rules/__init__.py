@@ -70,7 +70,7 @@ def answer(turns: list[str]) -> str:
         raise Fault(
             "stop",
             "unknown world",
-            "The rules annotator knows BabyAI and Crafter only; name a language model with --llm.",
+            f"The rules annotator knows {' and '.join(KNOWLEDGE)} only; name a language model with --llm.",
         )
     if task[1] == "compare":
         return _compare(known, turns[1])

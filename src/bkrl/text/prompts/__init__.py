@@ -197,8 +197,8 @@ def open_prompts(choice: str | None) -> Prompts:
 
 
 def names() -> list[str]:
-    """All templates of the package."""
-    return sorted(file.stem for file in _FOLDER.glob("*.md"))
+    """All templates of the package: those here and those that families of worlds bring."""
+    return sorted(_files())
 
 
 @lru_cache(maxsize=1 << 14)  # captions come again and again
@@ -230,8 +230,15 @@ def _split(text: str) -> list[tuple[str, str]]:
 
 
 @cache
+def _files() -> dict[str, Path]:
+    """The file of each template of the package."""
+    families = (_FOLDER.parents[1] / "envs").glob("*/prompts/*.md")
+    return {file.stem: file for file in (*_FOLDER.glob("*.md"), *families)}
+
+
+@cache
 def _shipped(file: str) -> str:
     try:
-        return (_FOLDER / file).read_text("utf-8")
-    except OSError:
+        return _files()[file.removesuffix(".md")].read_text("utf-8")
+    except KeyError:
         raise UsageError(f"There is no prompt '{file}'; the package has {', '.join(names())}.") from None

@@ -1,6 +1,6 @@
 """Is the engine the game? Play the reference and the engine side by side and compare everything after every step.
 
-    python -m bkrl.envs.crafter.verify --steps 500000
+    python -m tests.envs.equality_crafter --steps 500000
 
 Compared: both observations, reward, terminated, truncated, every entry of `info` (inventory, achievements, semantic
 map, …), the random stream, and now and then the caption, every object with its health, and the player's counters.
@@ -21,7 +21,8 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import kernel
-from bkrl.envs.crafter import _world, captions, layout, rules
+from bkrl.envs import world
+from bkrl.envs.crafter import captions, layout, rules
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.player import PLANT_HEALTH, RIPE_AGE
 from bkrl.envs.crafter.reference import CrafterEnv as ReferenceEnv
@@ -83,8 +84,8 @@ class Pair:
 
     def __init__(self, env_id: str, seed: int, length: int = rules.MAX_STEPS) -> None:
         self.env_id, self.seed_given = env_id, seed
-        self.reference = ReferenceEnv(_world(env_id), "both", length)
-        self.native = CrafterEnv(_world(env_id), "both", length)
+        self.reference = ReferenceEnv(world(env_id), "both", length)
+        self.native = CrafterEnv(world(env_id), "both", length)
         self.history = f"{env_id} seed {seed}"
         self._compare_first(self.reference.reset(seed=seed), self.native.reset(seed=seed))
 
@@ -370,7 +371,7 @@ def play(
 def main(arguments: list[str] | None = None) -> int:
     """Compare many steps over many seeds; 0 when nothing differs."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    parser = argparse.ArgumentParser(prog="python -m bkrl.envs.crafter.verify", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.envs.equality_crafter", description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=20_000, help="steps in all (default 20000)")
     parser.add_argument("--steps-per-seed", type=int, default=1_000, help="steps of each seed (default 1000)")
     parser.add_argument("--first-seed", type=int, default=0, help="seeds are counted from here (default 0)")

@@ -1,0 +1,254 @@
+"""The contract of a family of worlds: what everything outside `envs` may ask of one.
+
+A new family is a module or folder of `envs` that ends in `FAMILY = MyFamily("name")`, and its name in `envs.FAMILIES`.
+Its words for prompts lie beside it in `prompts/`: `world_NAME.md`, and `layout_NAME.md` for BK-Code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+    from gymnasium.vector import AutoresetMode
+
+    from bkrl.envs.vector import WorldVectorEnv
+
+LARGEST_CATEGORY = 31
+"""An entry whose highest value is above this is a quantity, not a category."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One environment id.
+
+    Attributes:
+        env_id: the name, as registered with Gymnasium.
+        family: the name of its `Family`; potentials and policies are made for a family.
+        obs_shape: shape of the symbolic uint8 observation.
+        action_names: in the order of the action indices.
+        max_steps: an episode is truncated after this many actions.
+        rules: one sentence: whose rules this id follows, with every deviation.
+        solved: one sentence: what counts as success.
+    """
+
+    env_id: str
+    family: str
+    obs_shape: tuple[int, ...]
+    action_names: tuple[str, ...]
+    max_steps: int
+    rules: str
+    solved: str
+
+
+class ClauseReader(Protocol):
+    """Which clauses the captions of observations have, known without making the captions.
+
+    Attributes:
+        texts: the clauses; may grow at its end as observations are read.
+    """
+
+    texts: list[str]
+
+    def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """(M, *obs_shape) → (M, most) numbers of `texts` in the caption's order, -1 after the last."""
+        ...
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """What the J entries of a flattened uint8 observation mean.
+
+    Attributes:
+        sizes: (J,) categories of each entry; 0 marks a quantity in 0..255, which counts v / 255. A value beyond the
+            last category counts as the last one.
+        reference: (J,) the value that is so ordinary that it needs no row of its own (the bias stands for it); -1:
+            none.
+        gate: (J,) an entry that must be at least 2 for this one to mean anything; -1: none. (In MiniGrid, 0 and 1 are
+            the unseen and the empty cell, whose colour is written as red.)
+        pointer: (entry, targets): one more entry is read, the one that `entry` points at: targets[value]. (In
+            Crafter: what is faced.) None: none.
+    """
+
+    sizes: tuple[int, ...]
+    reference: tuple[int, ...]
+    gate: tuple[int, ...]
+    pointer: tuple[int, tuple[int, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError where an entry points at nothing: kernels that read symbols do not look."""
+        J, targets = len(self.sizes), (self.pointer[0], *self.pointer[1]) if self.pointer else (0, 0)
+        if not len(self.reference) == len(self.gate) == J or len(targets) < 2 or not all(0 <= t < J for t in targets):
+            raise ValueError("symbols describe another number of entries than there are")
+        for values, least, most in ((self.sizes, 0, 256), (self.reference, -1, 255), (self.gate, -1, J - 1)):
+            if not all(least <= value <= most for value in values):
+                raise ValueError(f"symbols hold a number that is not within {least} and {most}")
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[int]) -> Symbols:
+        """Every category has a row."""
+        none = (-1,) * len(sizes)
+        return cls(tuple(sizes), none, none)
+
+    @classmethod
+    def of_bounds(cls, high: NDArray[Any]) -> Symbols:
+        """From the upper bounds of an observation space: small ones count categories, large ones bound a quantity."""
+        return cls.of_sizes([int(top) + 1 if top <= LARGEST_CATEGORY else 0 for top in np.asarray(high).reshape(-1)])
+
+    @classmethod
+    def of_minigrid(cls, cells: int) -> Symbols:
+        """A view of MiniGrid cells: object type (11), colour (6), state (4: a door's, or where an agent looks)."""
+        gate = [g for cell in range(cells) for g in (-1, 3 * cell, 3 * cell)]
+        return cls((11, 6, 4) * cells, (1, -1, 0) * cells, tuple(gate))
+
+    @classmethod
+    def of_shape(cls, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
+        """What shape and bounds tell: a small (W, H, 3) view is read as MiniGrid's, otherwise the bounds decide.
+
+        Args:
+            obs_shape: shape of one observation.
+            high: upper bounds of the observation space, of that shape; without them every entry is a quantity.
+        """
+        shape = tuple(obs_shape)
+        if len(shape) == 3 and shape[-1] == 3:
+            return cls.of_minigrid(shape[0] * shape[1])
+        return cls.of_bounds(np.full(shape, 255) if high is None else high)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def tables(self) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], int]:
+        """Row (J', 256) of each value of each entry (-1: none), its weight (J', 256), gates (J',), number of rows.
+
+        J' counts the entry behind the pointer too.
+        """
+        sizes, reference, gate = list(self.sizes), list(self.reference), list(self.gate)
+        if self.pointer is not None:
+            target = self.pointer[1][0]
+            sizes.append(sizes[target])
+            reference.append(-1)
+            gate.append(-1)
+        rows = np.full((len(sizes), 256), -1, np.int32)
+        weights = np.ones((len(sizes), 256), np.float32)
+        count = 0
+        for entry, size in enumerate(sizes):
+            if size == 0:
+                rows[entry, 1:] = count
+                weights[entry] = np.arange(256, dtype=np.float32) / 255
+                count += 1
+                continue
+            for value in range(size):
+                if value != reference[entry]:
+                    rows[entry, value] = count
+                    count += 1
+            rows[entry, size:] = rows[entry, size - 1]
+        return rows, weights, np.array(gate, np.int32), count
+
+
+class Episodes(TypedDict):
+    """How a vector env ends and begins episodes; see `WorldVectorEnv`."""
+
+    autoreset_mode: AutoresetMode | str
+    max_episode_steps: int | None
+    episode_statistics: bool
+
+
+class Family:
+    """A family of worlds: environments that share observations, captions and, mostly, actions.
+
+    A subclass implements `worlds`, `make_reference` and `caption`; everything else has a default. The base class by
+    itself stands for a family that bkrl does not know (any more): it has a name and nothing else.
+
+    Attributes:
+        name: its name, which datasets, policies and potentials record.
+        languages: of its captions; the first is the default.
+        published_captions: whether its captioner also knows the defects of the published one (`compat`).
+        images: whether `make(…, observation="both")` adds pictures under "image" to the symbols under "symbolic".
+        grid: (columns, rows) of a map that stands first in a flat observation; (0, 0) where there is none.
+        layout: what `layout_NAME.md`, which says what the integers mean, is filled in with as `layout`.
+        knowledge: the name of what the rules annotator knows of it, "" where it knows nothing.
+        exact: how exact values are found for it: "tables" (its worlds are `toy.Table`s), "rooms" (minigrid's rules,
+            searched), or "" with the reason in `inexact`.
+    """
+
+    languages: ClassVar[tuple[str, ...]] = ("en",)
+    published_captions: ClassVar[bool] = False
+    images: ClassVar[bool] = False
+    grid: ClassVar[tuple[int, int]] = (0, 0)
+    layout: Any = None
+    knowledge: ClassVar[str] = ""
+    exact: ClassVar[Literal["", "tables", "rooms"]] = ""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def inexact(self) -> str:
+        """Why exact values cannot be computed, one clause."""
+        return f"not computed for {self.name}"
+
+    def worlds(self) -> list[World]:
+        """The worlds that are listed, without making one."""
+        return []
+
+    def find(self, env_id: str) -> World | None:
+        """The world of an id that is not listed; None for what is none of the family's."""
+        return None
+
+    def other_ids(self) -> list[str]:
+        """The ids that `find` knows."""
+        return []
+
+    def make_reference(self, world: World, **options: Any) -> Env[Any, Any]:
+        """One environment on the library that the rules are of: slow, and the ground truth."""
+        raise NotImplementedError
+
+    def make(self, world: World, **options: Any) -> Env[Any, Any]:
+        """One environment, on the native engine where there is one."""
+        return self.make_reference(world, **options)
+
+    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
+        """`num_envs` of them as one vector environment."""
+        from bkrl.envs.vector import ReferenceVectorEnv
+
+        return ReferenceVectorEnv(world, partial(self.make_reference, world, **options), num_envs, **episodes)
+
+    def missions_vary(self, world: World) -> bool:
+        """Whether episodes ask for different things, of which the observations say nothing."""
+        return False
+
+    def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
+        """(B, *obs_shape) uint8 → B captions: sentences divided by ", " or ". "."""
+        raise NotImplementedError
+
+    def caption_transitions(
+        self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
+    ) -> list[str] | None:
+        """(B, *obs_shape), (B,), (B, *obs_shape) → B captions of what happened; None where nothing puts it in words."""
+        return None
+
+    def clause_reader(self) -> ClauseReader | None:
+        """What reads off observations which clauses their English captions have; None: captions must be split."""
+        return None
+
+    def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
+        """What the entries of an observation mean; `high` are its space's upper bounds, where these are known."""
+        return Symbols.of_shape(obs_shape, high)
+
+    def bot(self, world: World) -> Any | None:
+        """An agent that plans its way in this world; None where there is none."""
+        return None
+
+    def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]] | None:
+        """(N, *obs_shape) → tile numbers (N, rows, columns) and the T tiles, (T, side, side, 4) RGBA.
+
+        None where there is no way to draw an observation.
+        """
+        return None
