@@ -67,6 +67,24 @@ def test_a_difference_of_means_beside_interquartile_means_is_called_so(tmp_path:
     assert any(note.startswith("What stands under A is an interquartile mean (") for note in one.notes)
 
 
+def test_means_over_few_datasets_are_called_means_and_have_no_made_up_interval(tmp_path: Path):
+    for name in ("d1", "d2"):
+        collect(tmp_path / name)
+        label(tmp_path / name, "code")
+        train_rm(tmp_path / name, "code")
+        for seed in range(1, 4):
+            half = 3e5 if name == "d1" else 4.5e5
+            train_rs(tmp_path / name, "bk-code", seed, half, potential=tmp_path / name / "rm-code")
+    for seed in range(1, 7):
+        train_rs(tmp_path / "ppo", "ppo", seed, 6e5)
+    (found, problems) = contrast(f"{tmp_path}:bk-code", str(tmp_path / "ppo"), 0.8)
+    (one,) = found
+    assert (one.a.n, one.a.final.method) == (6, "t")
+    assert table(one, 0.8)[1][3][3] == "1.00 (no interval)"
+    assert any(note.startswith("What stands under B is an interquartile mean (") for note in one.notes)
+    assert [values(found, problems)["worlds"][0][side]["centre"] for side in "ab"] == ["mean", "interquartile mean"]
+
+
 def test_two_runs_have_no_interval(folder: Path):
     ppo, rnd = (str(next((folder / alg).glob("*-s1"))) for alg in ("ppo", "rnd"))
     ((one,), _) = contrast(rnd, ppo, 0.8)

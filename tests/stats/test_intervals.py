@@ -32,10 +32,7 @@ def test_iqm_by_hand_and_along_an_axis() -> None:
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 31, 200])
 def test_student_against_scipy(df: int) -> None:
-    for t in (-4.0, -0.3, 0.0, 0.7, 2.5, 12.0):
-        assert st.student_cdf(t, df) == pytest.approx(stats.t.cdf(t, df), abs=1e-12)
-    for p in (0.001, 0.025, 0.5, 0.9, 0.975, 0.9999):
-        assert st.student_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-8, abs=1e-12)
+    assert st.student_975(df) == pytest.approx(stats.t.ppf(0.975, df), rel=1e-12)
 
 
 def test_t_interval_by_hand() -> None:
@@ -66,16 +63,6 @@ def test_bootstrap_resamples_inside_tasks_only() -> None:
     # Two constant tasks: without strata the mean would vary, with strata it cannot.
     interval = st.stratified_bootstrap([np.zeros(6), np.ones(6)], rng(), st.mean_of_means)
     assert (interval.low, interval.estimate, interval.high) == (0.5, 0.5, 0.5)
-
-
-def test_bootstrap_shared_seeds_cancel_common_noise() -> None:
-    noise = rng(2).normal(size=8)
-    difference = lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1)  # noqa: E731
-    paired = st.stratified_bootstrap([noise + 1, noise], rng(), difference, shared=True)
-    free = st.stratified_bootstrap([noise + 1, noise], rng(), difference)
-    assert paired.high - paired.low < 1e-9 < free.high - free.low
-    with pytest.raises(ValueError, match="same number"):
-        st.stratified_bootstrap([noise, noise[1:]], rng(), difference, shared=True)
 
 
 def test_bootstrap_is_seeded_and_one_run_has_no_interval() -> None:
@@ -127,7 +114,7 @@ def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
     a = {s: 1.0 + 0.1 * s for s in range(20)}
     p = st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).p
     assert 0 < p < 1e-3
-    assert st.paired_test(a, dict.fromkeys(range(20), 0.0), rng(), samples=999).smallest_p == 1 / 1000
+    assert st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).smallest_p == 1 / (st.SAMPLED_FLIPS + 1)
     with pytest.raises(ValueError, match="at least one seed"):
         st.paired_test({1: 0.0}, {2: 0.0}, rng())
 

@@ -186,8 +186,7 @@ def _episodes(potential: Scaled, dataset: Dataset, others: NDArray[np.float32]) 
     ordering = None
     if solved.sum() >= 5:
         at_end = potential(dataset.windows(ends[solved], potential.horizon))
-        above = (at_end[:, None] > others).mean() + 0.5 * (at_end[:, None] == others).mean()
-        ordering = float(above)
+        ordering = area_under_curve(at_end, others)
     changes, orders = [], []
     for episode in chosen[end_to_end(len(chosen), _COURSES)]:  # early episodes and late ones
         course = _course(potential, dataset, int(episode), int(dataset.lengths[episode]))

@@ -269,4 +269,4 @@ def _crossing(run: Trained, threshold: float) -> Crossing:
 def share(interval: st.Interval) -> st.Interval:
     """An interval of a share cannot leave [0, 1]; Student's t does not know that."""
     low, high = (x if math.isnan(x) else min(1.0, max(0.0, x)) for x in (interval.low, interval.high))
-    return st.Interval(interval.estimate, low, high, interval.n, interval.method, interval.level)
+    return st.Interval(interval.estimate, low, high, interval.n, interval.method)

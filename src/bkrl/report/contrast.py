@@ -139,7 +139,8 @@ def _points(interval: st.Interval) -> str:
 def _chance(found: Difference) -> str:
     if found.improvement is None:
         return f"– (from {st.FEW_SEEDS} runs on each side)"
-    return f"{found.improvement.estimate:.2f} ({found.improvement.low:.2f} to {found.improvement.high:.2f})"
+    chance = found.improvement
+    return f"{chance.estimate:.2f} " + (f"({chance.low:.2f} to {chance.high:.2f})" if chance.known else "(no interval)")
 
 
 def _side(row: Row) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _side(row: Row) -> dict[str, Any]:
         "form": row.group.form,
         "guarantee": row.group.guarantee,
         "n": row.n,
-        "centre": "interquartile mean" if row.n >= st.FEW_SEEDS else "mean",
+        "centre": "interquartile mean" if row.final.method == "bootstrap" else "mean",
         "seeds": sorted(run.seed for run in row.group.runs),
         "final": interval_values(row.final),
         "average": interval_values(row.average),
@@ -217,7 +218,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]
-    middle = [name for name, group in (("A", a), ("B", b)) if len(group.runs) >= st.FEW_SEEDS]
+    middle = [name for name, row in zip(("A", "B"), both.rows, strict=True) if row.final.method == "bootstrap"]
     if middle:
         verb, what = ("is", "an interquartile mean") if len(middle) == 1 else ("are", "interquartile means")
         notes.append(

@@ -13,7 +13,15 @@ from typing import Literal
 
 import numpy as np
 
-from bkrl.stats.intervals import FEW_SEEDS, Interval, mean_of_means, stratified_bootstrap, student_quantile, t_interval
+from bkrl.stats.intervals import (
+    FEW_SEEDS,
+    Interval,
+    mean_of_means,
+    stratified_bootstrap,
+    student_975,
+    t_interval,
+    unknown,
+)
 from bkrl.stats.variance import (
     FEW_DATASETS,
     Origin,
@@ -140,7 +148,6 @@ def steps_ratio(
     horizon: float,
     rng: np.random.Generator,
     *,
-    level: float = 0.95,
     origins: tuple[Sequence[Origin], Sequence[Origin]] = ((), ()),
 ) -> StepsRatio:
     """Ratio of restricted mean steps-to-threshold, A over B, both followed for ``horizon`` steps.
@@ -163,22 +170,21 @@ def steps_ratio(
     datasets = several(*origins)
     n = min(len(ta), len(tb), *([datasets] if datasets else []))
     estimate = float(ta.mean() / tb.mean())
-    interval = unknown = Interval(estimate, math.nan, math.nan, n, "none", level)
+    interval = unknown(estimate, n)
     if 0 < datasets < FEW_DATASETS:
-        interval = ratio_over_datasets(ta, tb, origins, level)
+        interval = ratio_over_datasets(ta, tb, origins)
     elif n >= FEW_SEEDS:
         with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step
-            interval = stratified_bootstrap(
+            drawn = stratified_bootstrap(
                 [ta, tb],
                 rng,
                 lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1),
-                level=level,
                 indices=both_resampled(*origins, rng) if datasets else None,
             )
-        interval = interval if math.isfinite(interval.high) else unknown
+        interval = drawn if math.isfinite(drawn.high) else interval
     elif n > 1 and estimate > 0:
         variance = sum(float(x.var(ddof=1)) / (len(x) * float(x.mean()) ** 2) for x in (ta, tb))
         if variance > 0:
-            half = student_quantile(0.5 + level / 2, n - 1) * math.sqrt(variance)
-            interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t", level)
+            half = student_975(n - 1) * math.sqrt(variance)
+            interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
     return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())))

@@ -95,13 +95,13 @@ def band(label: str, curves: Sequence[Curve], rng: np.random.Generator, *, repet
     n = len(values)
     if n >= intervals.FEW_SEEDS:
         draws = values[rng.integers(0, n, size=(repetitions, n))]
-        low, high = np.quantile(intervals.interquartile_mean(draws, axis=1), [0.025, 0.975], axis=0)
+        low, high = np.quantile(intervals.interquartile_mean(draws, axis=1), intervals.ENDS, axis=0)
         return Band(label, grid, intervals.interquartile_mean(values, axis=0), low, high, n, "bootstrap")
     centre = values.mean(axis=0)
     if n == 1:
         unknown = np.full_like(centre, math.nan)
         return Band(label, grid, centre, unknown, unknown, 1, "none")
-    half = intervals.student_quantile(0.975, n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
+    half = intervals.student_975(n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
     return Band(label, grid, centre, centre - half, centre + half, n, "t")
 
 

@@ -6,7 +6,7 @@ interquartile mean, stratified percentile bootstrap, performance profiles, proba
 ``FEW_SEEDS`` runs a bootstrap is far too sure of itself, so Student's t is used there instead, and callers are
 expected to show ``few_seeds_warning``.
 
-Only numpy: nothing here needs a plotting or statistics package at run time.
+Every interval is a two-sided one of 95 %.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
+from scipy import special
 
 FEW_SEEDS = 5
 REPETITIONS = 2000
 EXHAUSTIVE_FLIPS = 14  # 2**14 sign patterns are still instant; beyond that they are sampled
+SAMPLED_FLIPS = 20_000
+ENDS = (0.025, 0.975)
 
 Strata = Sequence[np.ndarray]
 """One array per task; the last axis runs over seeds. Leading axes, where present, are bootstrap repetitions."""
@@ -36,7 +39,6 @@ class Interval:
     high: float
     n: int
     method: Literal["t", "bootstrap", "none"]
-    level: float = 0.95
 
     @property
     def known(self) -> bool:
@@ -91,39 +93,31 @@ def mean_of_means(strata: Strata) -> np.ndarray:
 # --- intervals ------------------------------------------------------------------------------------
 
 
-def student_cdf(t: float, df: int) -> float:
-    """P(T <= t) of Student's t with an integer number of degrees of freedom (Abramowitz and Stegun 26.7.3 and
-    26.7.4).
+def student_975(df: float) -> float:
+    """The t that Student's distribution exceeds 2.5 times in 100: half the width of a 95 % interval, in errors."""
+    return float(special.stdtrit(df, 0.975))
+
+
+def unknown(estimate: float, n: int) -> Interval:
+    """An estimate of which no interval can be given."""
+    return Interval(estimate, math.nan, math.nan, n, "none")
+
+
+def symmetric(estimate: float, error: float, df: float, n: int) -> Interval:
+    """Student's t interval of an estimate with a standard error."""
+    half = student_975(df) * error
+    return Interval(estimate, estimate - half, estimate + half, n, "t")
+
+
+def welch(parts: Sequence[float], sizes: Sequence[int]) -> int:
+    """Welch's degrees of freedom of a sum of variances of means, rounded down.
+
+    Args:
+        parts: the variance of each mean.
+        sizes: how many values each mean is over.
     """
-    if df < 1:
-        raise ValueError("Student's t needs at least one degree of freedom")
-    theta = math.atan(t / math.sqrt(df))
-    sine, cosine = math.sin(theta), math.cos(theta)
-    first = 0 if df % 2 == 0 else 1
-    term = 1.0 if first == 0 else cosine
-    total = 0.0
-    for power in range(first, df - 1, 2):
-        total += term
-        term *= cosine * cosine * (power + 1) / (power + 2)
-    inside = sine * total if first == 0 else 2 / math.pi * (theta + sine * total)
-    return 0.5 + 0.5 * inside
-
-
-def student_quantile(p: float, df: int) -> float:
-    """The t with ``student_cdf(t, df) == p``, by bisection; 0 < p < 1."""
-    if not 0 < p < 1:
-        raise ValueError("a quantile needs 0 < p < 1")
-    if p < 0.5:
-        return -student_quantile(1 - p, df)
-    low, high = 0.0, 1.0
-    while student_cdf(high, df) < p:
-        high *= 2
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if student_cdf(middle, df) < p else (low, middle)
-    return 0.5 * (low + high)
+    df = sum(parts) ** 2 / sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
+    return max(1, math.floor(df + 1e-9))
 
 
 def wilson_interval(successes: float, n: int) -> tuple[float, float]:
@@ -132,14 +126,14 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     """
     if n == 0:
         return 0.0, 1.0
-    z, rate = 1.959963984540054, successes / n  # z: the 97.5 % point of the normal distribution
+    z, rate = float(special.ndtri(0.975)), successes / n
     centre = rate + z**2 / (2 * n)
     half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
     scale = 1 + z**2 / n
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
-def t_interval(values: np.ndarray, level: float = 0.95) -> Interval:
+def t_interval(values: np.ndarray) -> Interval:
     """Mean of ``values`` (n,) with Student's t interval. One value gives no interval, nor do fewer than ``FEW_SEEDS``
     that do not differ: their spread is not zero, it was not seen.
     """
@@ -148,9 +142,8 @@ def t_interval(values: np.ndarray, level: float = 0.95) -> Interval:
         raise ValueError("an interval of no values is undefined")
     mean = float(x.mean())
     if x.size == 1 or (x.size < FEW_SEEDS and np.ptp(x) == 0):
-        return Interval(mean, math.nan, math.nan, int(x.size), "none", level)
-    half = student_quantile(0.5 + level / 2, x.size - 1) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    return Interval(mean, mean - half, mean + half, int(x.size), "t", level)
+        return unknown(mean, int(x.size))
+    return symmetric(mean, float(x.std(ddof=1)) / math.sqrt(x.size), x.size - 1, int(x.size))
 
 
 def stratified_bootstrap(
@@ -159,44 +152,36 @@ def stratified_bootstrap(
     statistic: Callable[[Strata], np.ndarray] = pooled_iqm,
     *,
     repetitions: int = REPETITIONS,
-    level: float = 0.95,
-    shared: bool = False,
     indices: Sequence[np.ndarray] | None = None,
 ) -> Interval:
     """Percentile bootstrap of ``statistic``, resampling runs with replacement inside each task, never across tasks.
 
-    ``strata``: one (n_k,) array per task. ``statistic`` maps (R, n_k) arrays to (R,). ``shared`` draws the same run
-    indices in every stratum (equal n_k), for strata that are paired by seed. ``indices``, one (R, m_k) array per task,
-    says which runs each repetition takes where they are not to be drawn one by one. ``n`` is the smallest stratum: what
-    the estimate can rest on at best.
+    ``strata``: one (n_k,) array per task. ``statistic`` maps (R, n_k) arrays to (R,). ``indices``, one (R, m_k)
+    array per task, says which runs each repetition takes where they are not to be drawn one by one. ``n`` is the
+    smallest stratum: what the estimate can rest on at best.
     """
     arrays = [np.asarray(x, dtype=np.float64).reshape(-1) for x in strata]
     if not arrays or any(x.size == 0 for x in arrays):
         raise ValueError("the bootstrap needs at least one run in every task")
-    sizes = [x.size for x in arrays]
-    if shared and len(set(sizes)) != 1:
-        raise ValueError("strata paired by seed need the same number of runs")
     estimate = float(statistic([x[None] for x in arrays])[0])
-    n = min(sizes)
+    n = min(x.size for x in arrays)
     if n == 1:
-        return Interval(estimate, math.nan, math.nan, 1, "none", level)
-    if indices is None and shared:
-        indices = [rng.integers(0, n, size=(repetitions, n))] * len(arrays)
-    elif indices is None:
+        return unknown(estimate, 1)
+    if indices is None:
         indices = [rng.integers(0, x.size, size=(repetitions, x.size)) for x in arrays]
     draws = [x[index] for x, index in zip(arrays, indices, strict=True)]
-    low, high = np.quantile(statistic(draws), [0.5 - level / 2, 0.5 + level / 2])
-    return Interval(estimate, float(low), float(high), n, "bootstrap", level)
+    low, high = np.quantile(statistic(draws), ENDS)
+    return Interval(estimate, float(low), float(high), n, "bootstrap")
 
 
-def centre_interval(values: np.ndarray, rng: np.random.Generator, level: float = 0.95) -> Interval:
+def centre_interval(values: np.ndarray, rng: np.random.Generator) -> Interval:
     """What the tables show: interquartile mean with bootstrap from ``FEW_SEEDS`` runs on, mean with Student's t
     below.
     """
     x = np.asarray(values, dtype=np.float64).reshape(-1)
     if x.size < FEW_SEEDS:
-        return t_interval(x, level)
-    return stratified_bootstrap([x], rng, pooled_iqm, level=level)
+        return t_interval(x)
+    return stratified_bootstrap([x], rng)
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -216,7 +201,6 @@ def probability_of_improvement(
     rng: np.random.Generator,
     *,
     repetitions: int = REPETITIONS,
-    level: float = 0.95,
     indices: Sequence[np.ndarray] | None = None,
 ) -> Interval:
     """Probability that a run of X beats a run of Y on the same task, averaged over tasks (Agarwal et al. 2021,
@@ -233,10 +217,10 @@ def probability_of_improvement(
             np.mean([improvement(a, b) for a, b in zip(strata[: len(x)], strata[len(x) :], strict=True)], axis=0)
         )
 
-    return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, level=level, indices=indices)
+    return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, indices=indices)
 
 
-def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, level: float = 0.95) -> Interval:
+def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Interval:
     """Difference of means of two independent samples: bootstrap from ``FEW_SEEDS`` runs on each side on, below Welch's
     t with its degrees of freedom rounded down; one run on a side gives no interval, nor do few that differ on neither.
     """
@@ -244,13 +228,11 @@ def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, leve
     n = min(x.size, y.size)
     estimate = float(x.mean() - y.mean())
     if n >= FEW_SEEDS:
-        return stratified_bootstrap([x, y], rng, lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1), level=level)
+        return stratified_bootstrap([x, y], rng, lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1))
     if n == 1 or (np.ptp(x) == 0 and np.ptp(y) == 0):
-        return Interval(estimate, math.nan, math.nan, n, "none", level)
+        return unknown(estimate, n)
     parts = [float(v.var(ddof=1)) / v.size for v in (x, y)]
-    df = sum(parts) ** 2 / sum(part**2 / (v.size - 1) for part, v in zip(parts, (x, y)))
-    half = student_quantile(0.5 + level / 2, max(1, math.floor(df))) * math.sqrt(sum(parts))
-    return Interval(estimate, estimate - half, estimate + half, n, "t", level)
+    return symmetric(estimate, math.sqrt(sum(parts)), welch(parts, [x.size, y.size]), n)
 
 
 @dataclass(frozen=True)
@@ -266,14 +248,12 @@ class PairedTest:
     units: Literal["pairs", "datasets"] = "pairs"
 
 
-def paired_test(
-    a: Mapping[int, float], b: Mapping[int, float], rng: np.random.Generator, *, samples: int = 20_000
-) -> PairedTest:
+def paired_test(a: Mapping[int, float], b: Mapping[int, float], rng: np.random.Generator) -> PairedTest:
     """Mean difference a − b over shared seeds with Student's t interval, and the exact sign-flip permutation test of
     no difference.
 
-    All 2^n sign patterns are tried up to n = ``EXHAUSTIVE_FLIPS``; beyond, ``samples`` random ones plus the observed
-    one. A seed without a finite value on either side is not shared.
+    All 2^n sign patterns are tried up to n = ``EXHAUSTIVE_FLIPS``; beyond, ``SAMPLED_FLIPS`` random ones plus the
+    observed one. A seed without a finite value on either side is not shared.
     """
     seeds = sorted(seed for seed in set(a) & set(b) if math.isfinite(a[seed] - b[seed]))
     if not seeds:
@@ -283,7 +263,7 @@ def paired_test(
     if n <= EXHAUSTIVE_FLIPS:
         signs = np.array(list(product((1.0, -1.0), repeat=n)))
     else:
-        signs = np.concatenate([np.ones((1, n)), rng.choice((1.0, -1.0), size=(samples, n))])
+        signs = np.concatenate([np.ones((1, n)), rng.choice((1.0, -1.0), size=(SAMPLED_FLIPS, n))])
     observed = abs(d.mean())
     # The tolerance keeps sign patterns that equal the observed one up to rounding from being missed.
     p = float((np.abs(signs @ d) / n >= observed - 1e-12 * max(1.0, observed)).mean())
@@ -312,7 +292,6 @@ def performance_profile(
     rng: np.random.Generator,
     *,
     repetitions: int = REPETITIONS,
-    level: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Share of runs that score above each threshold, averaged over tasks (Agarwal et al. 2021, equation 1), with a
     pointwise band.
@@ -328,5 +307,5 @@ def performance_profile(
         return np.asarray(np.mean([(x[..., None] > tau).mean(axis=-2) for x in sample], axis=0))
 
     draws = [x[rng.integers(0, x.size, size=(repetitions, x.size))] for x in arrays]
-    low, high = np.quantile(share(draws), [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    low, high = np.quantile(share(draws), ENDS, axis=0)
     return share(arrays), low, high

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from bkrl.stats.intervals import (
     REPETITIONS,
@@ -22,9 +23,11 @@ from bkrl.stats.intervals import (
     centre_interval,
     pooled_iqm,
     stratified_bootstrap,
-    student_cdf,
-    student_quantile,
+    student_975,
+    symmetric,
     t_interval,
+    unknown,
+    welch,
 )
 
 FEW_DATASETS = 6
@@ -122,7 +125,7 @@ def split_variance(
         within=ms_e,
         share=(var_a + var_b) / whole_variance if whole_variance > 0 else 0.0,
         f=f,
-        p=f_survival(f, *df),
+        p=float(special.fdtrc(*df, f)),
         over_draws=t_interval(np.array([one.mean() for one in (wholes if a > 1 else draws.values())])),
         datasets=a,
         parts=tuple(
@@ -216,7 +219,6 @@ def ratio_over_datasets(
     a: NDArray[np.float64],
     b: NDArray[np.float64],
     origins: tuple[Sequence[Origin], Sequence[Origin]],
-    level: float = 0.95,
 ) -> Interval:
     """mean(a) / mean(b), at least one of them over several datasets, by the delta method on the logarithm.
 
@@ -227,16 +229,16 @@ def ratio_over_datasets(
     units, shared = _observations(a, b, origins)
     n, estimate = min(len(one) for one in units), float(a.mean() / b.mean())
     if n < 2 or not all((one > 0).all() for one in units):
-        return Interval(estimate, math.nan, math.nan, n, "none", level)
+        return unknown(estimate, n)
     if shared:
         units = [np.log(units[0] / units[1])]
         parts = [float(units[0].var(ddof=1)) / n]
     else:
         parts = [float(one.var(ddof=1)) / (len(one) * float(one.mean()) ** 2) for one in units]
     if sum(parts) == 0:
-        return Interval(estimate, math.nan, math.nan, n, "none", level)
-    half = student_quantile(0.5 + level / 2, _welch(parts, units)) * math.sqrt(sum(parts))
-    return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t", level)
+        return unknown(estimate, n)
+    half = student_975(welch(parts, [len(one) for one in units])) * math.sqrt(sum(parts))
+    return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
 
 
 def compare_over_datasets(
@@ -253,16 +255,9 @@ def compare_over_datasets(
     parts = [float(one.var(ddof=1)) / len(one) for one in units] if n > 1 else [0.0]
     if sum(parts) == 0:
         return None
-    df, error = _welch(parts, units), math.sqrt(sum(parts))
-    half = student_quantile(0.975, df) * error
-    p = 2 * student_cdf(-abs(estimate) / error, df)
-    return PairedTest(Interval(estimate, estimate - half, estimate + half, n, "t"), p, 0.0, n, "datasets")
-
-
-def _welch(parts: Sequence[float], units: Sequence[NDArray[np.float64]]) -> int:
-    """Welch's degrees of freedom of a sum of variances of means, rounded down."""
-    df = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, units, strict=True))
-    return max(1, math.floor(df + 1e-9))
+    df, error = welch(parts, [len(one) for one in units]), math.sqrt(sum(parts))
+    p = 2 * float(special.stdtr(df, -abs(estimate) / error))
+    return PairedTest(symmetric(estimate, error, df, n), p, 0.0, n, "datasets")
 
 
 def nested_interval(values: NDArray[np.float64], origins: Sequence[Origin], rng: np.random.Generator) -> Interval:
@@ -277,39 +272,3 @@ def nested_interval(values: NDArray[np.float64], origins: Sequence[Origin], rng:
     if count < FEW_DATASETS:
         return t_interval(dataset_means(values, origins))
     return stratified_bootstrap([values], rng, pooled_iqm, indices=[resampled(origins, rng)])
-
-
-def f_survival(f: float, df1: int, df2: int) -> float:
-    """P(F > f) of Fisher's F distribution."""
-    if f <= 0:
-        return 1.0
-    if math.isinf(f):
-        return 0.0
-    return _beta(df2 / (df2 + df1 * f), df2 / 2, df1 / 2)
-
-
-def _beta(x: float, a: float, b: float) -> float:
-    """Regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8, evaluated by
-    Lentz's method).
-    """
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only on the other side
-        return 1 - _beta(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    tiny = 1e-300
-    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
-    value = d
-    for m in range(1, 500):
-        for numerator in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 + numerator * d
-            c = 1 + numerator / c
-            d = 1 / (d if abs(d) > tiny else tiny)
-            c = c if abs(c) > tiny else tiny
-            value *= d * c
-        if abs(d * c - 1) < 1e-15:
-            break
-    return front * value
