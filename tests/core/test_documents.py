@@ -32,7 +32,7 @@ from bkrl.llm.batches import out_in
 from bkrl.llm.budget import Budget
 from bkrl.llm.prices import find_price
 from bkrl.potentials import load_potential
-from bkrl.report import material
+from bkrl.report.pages import samples
 from bkrl.report.provenance import follow
 from bkrl.runs.record import SAMPLES, Run, _seal
 from bkrl.runs.tracking import _state
@@ -369,7 +369,7 @@ def test_a_sealed_report_of_a_potential_with_odd_values_is_read_or_refused(
         write(path, name, document)
         refused_or(lambda: doubts_of(Run.open(path)))
         chain = follow([path])
-        material.potential(chain, chain.of("train-rm")[0], drawn=False)
+        samples.potential(chain, chain.of("train-rm")[0], drawn=False)
 
     tried()
     write(path, name, json.loads(whole))

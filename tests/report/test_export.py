@@ -16,9 +16,9 @@ from bkrl.cli.main import run_command
 from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
-from bkrl.report import markdown
 from bkrl.report.export import _safe, export_curves
-from bkrl.report.markdown import write_results
+from bkrl.report.pages import markdown
+from bkrl.report.pages.markdown import write_results
 from bkrl.report.provenance import follow
 from bkrl.stages import report
 from tests.report.synthetic import KEY, RED, STEPS, evaluate, study, train_rs
@@ -120,7 +120,7 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
 
 
 def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bkrl.report.markdown.RESULTS_FORMAT", 3)
+    monkeypatch.setattr("bkrl.report.pages.markdown.RESULTS_FORMAT", 3)
     with pytest.raises(InputError, match="verdicts follow another rule; make it again with the command that bkrl show"):
         write_results([made / "one"], tmp_path / "results.md", tmp_path / "images")
     assert not any(tmp_path.iterdir())

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 from bkrl.core.errors import InputError
-from bkrl.report import svg
 from bkrl.report.comparison import Comparison, compare
-from bkrl.report.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
 from bkrl.report.groups import SUCCESS, Group, Trained
-from bkrl.report.png import Panel, identity_of, write_png
-from bkrl.report.svg import Style
+from bkrl.report.plots import svg
+from bkrl.report.plots.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
+from bkrl.report.plots.png import Panel, identity_of, write_png
+from bkrl.report.plots.svg import Style
 from bkrl.stats.curves import COLOURS, DARK_COLOURS, Band, Curve, band
 
 STEPS = np.arange(0.0, 1001.0, 100.0)

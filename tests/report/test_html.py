@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 import bkrl
 from bkrl.core.reporter import percent, percents
-from bkrl.report import html
+from bkrl.report.pages import html
 
 PIECES = some.sampled_from(
     [

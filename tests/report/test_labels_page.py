@@ -21,7 +21,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import code
 from bkrl.labelers.audit import hold
-from bkrl.report import labels_page, pictures
+from bkrl.report.pages import labels as labels_page
+from bkrl.report.plots import pictures
 from bkrl.runs.record import Run
 from tests import browser
 from tests.labelers import runs

@@ -18,7 +18,7 @@ from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.tables import dataset_of
 from bkrl.report import tracing
-from bkrl.report.lineage import anchor
+from bkrl.report.pages.lineage import anchor
 from bkrl.runs.record import Run, check_inputs, dataset_at
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs

@@ -20,7 +20,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.inspect import worth
 from bkrl.potentials import load_potential
-from bkrl.report.html import fragment
+from bkrl.report.pages.html import fragment
 from bkrl.report.potentials import section
 from bkrl.runs.record import SAMPLES, Run, samples
 from bkrl.stages.train_rs import run

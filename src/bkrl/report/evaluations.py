@@ -10,7 +10,7 @@ import numpy as np
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import share
 from bkrl.report.groups import BASELINE, Group
-from bkrl.report.lineage import anchor
+from bkrl.report.pages.lineage import anchor
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.tables import interval_values
 from bkrl.stats.intervals import centre_interval

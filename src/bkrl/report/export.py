@@ -14,8 +14,8 @@ import pyarrow as pa
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, write_table
 from bkrl.report.comparison import compare_all
-from bkrl.report.figures import METRICS, bands_of
 from bkrl.report.groups import Group, curves_of, group_runs
+from bkrl.report.plots.figures import METRICS, bands_of
 from bkrl.report.provenance import Chain, Node, follow, named
 from bkrl.report.runs import training_runs
 

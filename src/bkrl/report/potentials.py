@@ -22,7 +22,7 @@ from bkrl.inspect.quality import SEGMENT, courses, describe, disagreement, doubt
 from bkrl.inspect.worth import measure
 from bkrl.potentials import dataset_of, load_potential
 from bkrl.potentials.protocol import Scaled
-from bkrl.report import html
+from bkrl.report.pages import html
 from bkrl.report.strips import Strip, moments, pictures
 from bkrl.runs.record import Run
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl import envs
-from bkrl.report.pictures import png_uri
+from bkrl.report.plots.pictures import png_uri
 
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
 _MOMENTS = 8

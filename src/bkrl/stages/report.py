@@ -16,12 +16,12 @@ from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.report import page
 from bkrl.report.comparison import Comparison, compare_all
-from bkrl.report.figures import bands_of, panels, styles_of
 from bkrl.report.groups import SUCCESS, group_runs
-from bkrl.report.html import render
-from bkrl.report.png import Panel, write_png
+from bkrl.report.pages import report as page
+from bkrl.report.pages.html import render
+from bkrl.report.plots.figures import bands_of, panels, styles_of
+from bkrl.report.plots.png import Panel, write_png
 from bkrl.report.potentials import STAGE as WORTH
 from bkrl.report.provenance import Node, follow, named
 from bkrl.report.runs import strangers, training_runs, world_facts

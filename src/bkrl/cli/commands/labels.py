@@ -29,7 +29,7 @@ def view(
     as_json: Json = False,
 ) -> None:
     """Write a page to look at every label: segments with pictures, prompts, raw replies, votes; filters and search."""
-    from bkrl.report.labels_page import write
+    from bkrl.report.pages.labels import write
 
     path = write(labels, out, dataset)
     if as_json:

@@ -92,7 +92,7 @@ def export_results(
     as_json: Json = False,
 ) -> None:
     """A page of results in Markdown, with its pictures, from report runs alone: commands, tables, intervals, n."""
-    from bkrl.report.markdown import write_results
+    from bkrl.report.pages.markdown import write_results
 
     facts, problems = write_results(reports, out, images or out.parent / "images")
     for problem in problems:

@@ -26,7 +26,7 @@ from bkrl.stats.crossings import bounded
 from bkrl.stats.curves import COLOURS, DARK_COLOURS, step_label
 
 RATIO_RANGE = (0.25, 4.0)
-_TEMPLATES = resources.files("bkrl.report").joinpath("templates")
+_TEMPLATES = resources.files("bkrl.report.pages").joinpath("templates")
 
 
 def render(page: dict[str, Any], name: str = "report") -> str:

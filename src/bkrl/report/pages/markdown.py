@@ -14,8 +14,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import short_world
-from bkrl.report.html import figure
-from bkrl.report.page import RESULTS_FORMAT
+from bkrl.report.pages.html import figure
+from bkrl.report.pages.report import RESULTS_FORMAT
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.runs.record import Run
 from bkrl.stats.crossings import bounded

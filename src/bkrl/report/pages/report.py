@@ -9,15 +9,15 @@ from markupsafe import Markup
 
 from bkrl.core.errors import BkrlError
 from bkrl.report import findings as words
-from bkrl.report import material
 from bkrl.report.comparison import Comparison, Row
 from bkrl.report.costs import costs, timings
 from bkrl.report.evaluations import about, evaluated, evaluation, labels_of
-from bkrl.report.figures import figures_of, styles_of
 from bkrl.report.forms import forms_of
 from bkrl.report.groups import Trained, short_world
-from bkrl.report.labels_page import quality_section
-from bkrl.report.lineage import anchor, node_values, software, tree
+from bkrl.report.pages import samples
+from bkrl.report.pages.labels import quality_section
+from bkrl.report.pages.lineage import anchor, node_values, software, tree
+from bkrl.report.plots.figures import figures_of, styles_of
 from bkrl.report.potentials import STAGE as WORTH
 from bkrl.report.potentials import section
 from bkrl.report.provenance import STAGES, Chain, Node
@@ -41,13 +41,13 @@ def build(
     worlds: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """All values of the template `report.html`. `worlds`: env id → rules and solved, in words, where known."""
-    labels = [material.labels(chain, node) | {"quality_table": _quality(node)} for node in chain.of("label")]
+    labels = [samples.labels(chain, node) | {"quality_table": _quality(node)} for node in chain.of("label")]
     rules = any(label["llm"] == "rules" or "not a language model" in label["annotator"] for label in labels)
     usual = software(chain)
     names = labels_of([row.group for comparison in comparisons for row in comparison.rows])
     captions = {node.key: about(chain, node, names) for node in evaluations}
     kinds = [(captions[node.key]["alg"], captions[node.key]["env"]) for node in evaluations]
-    agents, skipped = material.agents(evaluations, kinds)
+    agents, skipped = samples.agents(evaluations, kinds)
     rows = [row for node in evaluations for row in evaluation(chain, node, names)]
     return {
         "title": title,
@@ -131,7 +131,7 @@ def _potentials(chain: Chain) -> list[dict[str, Any]]:
     """All potentials, real ones first; strips are drawn for the first few of these, controls have curves of Φ alone."""
     nodes = sorted(chain.of("train-rm"), key=lambda node: node.facts.get("control", "none") != "none")
     real = [node.key for node in nodes if node.facts.get("control", "none") == "none"][:MOST_DRAWN]
-    return [material.potential(chain, node, node.key in real) | {"anchor": anchor(node.key)} for node in nodes]
+    return [samples.potential(chain, node, node.key in real) | {"anchor": anchor(node.key)} for node in nodes]
 
 
 def _meta(chain: Chain, trained: Sequence[Trained]) -> str:

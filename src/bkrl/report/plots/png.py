@@ -18,7 +18,7 @@ import numpy as np
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
-from bkrl.report.svg import Style
+from bkrl.report.plots.svg import Style
 from bkrl.stats.curves import COLOURS, DARK_COLOURS, Band, step_label
 
 IDENTITY = "bkrl:report"

@@ -19,8 +19,8 @@ from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
 from bkrl.labelers.material import world_card
 from bkrl.labelers.tables import dataset_of, labels_of, responses_of, variant_of
-from bkrl.report import html, labels_data
-from bkrl.report.material import flatten
+from bkrl.report.pages import html, labels_data
+from bkrl.report.pages.samples import flatten
 from bkrl.runs.record import Run
 
 PAGE = "labels.html"

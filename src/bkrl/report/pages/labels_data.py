@@ -17,7 +17,7 @@ from bkrl.labelers.audit import Answer
 from bkrl.labelers.goals import library
 from bkrl.labelers.material import WorldCard, return_to_go
 from bkrl.labelers.quality import Vote, agreement_of, questions, rules_choice, segments_of, votes_of
-from bkrl.report.pictures import pack
+from bkrl.report.plots.pictures import pack
 
 Row = Mapping[str, Any]
 CHUNK = 200

@@ -16,7 +16,7 @@ from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import Comparison
 from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, scores_of
-from bkrl.report.svg import Drawing, Style, draw
+from bkrl.report.plots.svg import Drawing, Style, draw
 from bkrl.stats import intervals as st
 from bkrl.stats.curves import COLOURS, Band, band, step_label
 
