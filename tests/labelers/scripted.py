@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bkrl.core.reporter import Reporter
 from bkrl.labelers.material import WorldCard
-from bkrl.llm.ask import Asker, AskPolicy
 from bkrl.llm.protocol import Reply, Request
+from bkrl.llm.session import AskSession
 
 WORLD = WorldCard("Toy", "other", ("a", "b"))
 Script = Callable[[Request], "str | Reply"]
@@ -34,5 +33,5 @@ class Scripted:
         return None
 
 
-def asker(script: Script) -> Asker:
-    return Asker(Scripted(script), None, AskPolicy(), Reporter())
+def asker(script: Script) -> AskSession:
+    return AskSession(Scripted(script))

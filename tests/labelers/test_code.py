@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
 from bkrl.labelers import code, quality, work
 from bkrl.labelers.asking import Responses, Sampling
-from bkrl.llm.ask import Asker, AskPolicy
+from bkrl.llm.ask import AskPolicy
 from bkrl.llm.protocol import Reply, Request
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.text.prompts import quote
 from tests.experience import write_dataset
@@ -221,7 +221,7 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
     backend = Paid(lambda request: "")
     with Store(tmp_path / "cache") as store:
         candidates = code.write_programs(
-            Asker(backend, store, AskPolicy(deadline=3.0, first_alone=False), Reporter()),
+            AskSession(backend, store, AskPolicy(deadline=3.0, first_alone=False)),
             dataset,
             WORLD,
             "LAYOUT",

@@ -154,6 +154,6 @@ def test_an_exchange_without_a_good_reply_has_no_answer() -> None:
 
 def test_a_refusal_of_who_answers_freely_counts_as_no_answer_as_it_did_when_it_was_bought() -> None:
     free = asker(lambda request: Reply("no", "refused"))
-    (exchange,) = free.run([lambda: free.ask(Request((Message("user", "x"),)))], "ask")
+    (exchange,) = free.ask([Request((Message("user", "x"),))])
     assert (exchange.status, exchange.answer) == ("refused", None)
     assert (free.usage.failed, free.usage.reasons) == (1, {"refused": 1})

@@ -22,8 +22,9 @@ from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.llm import archive, open_backend
-from bkrl.llm.ask import Asker, AskPolicy
+from bkrl.llm.ask import AskPolicy
 from bkrl.llm.protocol import Message, Reply, Request, canonical, request_content, request_key
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import FaultServer
 
@@ -58,9 +59,8 @@ def test_what_was_asked_is_kept_with_the_answer_and_is_what_the_key_is_made_of(
     server: FaultServer, tmp_path: Path
 ) -> None:
     request = Request((Message("user", "hello"),), None, 0.5, 100)
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m"), store, AskPolicy(), Reporter())
-        (exchange,) = asker.run([lambda: asker.ask(request)], "ask")
+    with Store(tmp_path) as store, AskSession(open_backend("openai:m"), store, AskPolicy(), Reporter()) as asker:
+        (exchange,) = asker.ask([request])
         question = store.question(exchange.key)
         assert question is not None
         assert hashlib.sha256(question.encode()).hexdigest() == exchange.key
@@ -210,12 +210,12 @@ def test_an_exported_file_can_be_replayed(store: Store, tmp_path: Path) -> None:
         archive.export(reopened, tmp_path / "both.jsonl")
         with pytest.raises(InputError, match="no replies of nobody"):
             archive.export(reopened, tmp_path / "none.jsonl", model="nobody")
-    asker = Asker(open_backend(f"replay:{file}"), None, AskPolicy(), Reporter())
+    asker = AskSession(open_backend(f"replay:{file}"))
     first = Request((Message("user", "question 0 \ud83d\ude00 é"),), None, 0.5, sample=0)
     texts = {0: "yes", 1: "no", 4: "whole"}
     for number, text in texts.items():
         wanted = replace(first, messages=(Message("user", f"question {number} \ud83d\ude00 é"),), sample=number)
-        (exchange,) = asker.run([lambda wanted=wanted: asker.ask(wanted)], "ask")
+        (exchange,) = asker.ask([wanted])
         assert exchange.answer == text
     with pytest.raises(InputError, match="replies of m, n"):
         open_backend(f"replay:{tmp_path / 'both.jsonl'}")

@@ -11,20 +11,22 @@ from bkrl.core.errors import RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import CHOICE_SCHEMA, GOALS_SCHEMA
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.capabilities import FILE, Capabilities, Memory, follows
-from bkrl.llm.protocol import Connection, Message, Request
+from bkrl.llm.protocol import Connection, Exchange, Message, Request
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
 
 
 def ask(folder: Path, start: int = 0, count: int = 3, effort: str | None = None, model: str = "m") -> list[Exchange]:
     """What one process would ask: a backend of its own, the store and the memory in `folder`."""
-    with Store(folder) as store:
-        asker = Asker(open_backend(f"openai:{model}", Connection(folder)), store, QUICK, Reporter())
+    with (
+        Store(folder) as store,
+        AskSession(open_backend(f"openai:{model}", Connection(folder)), store, QUICK, Reporter()) as asker,
+    ):
         numbers = range(start, start + count)
         asks = [Request((Message("user", f"JSON {n}"),), CHOICE_SCHEMA, reasoning_effort=effort) for n in numbers]
-        return asker.run([lambda one=one: asker.ask(one) for one in asks], "ask")
+        return asker.ask(asks)
 
 
 def remembered(folder: Path) -> Capabilities:
@@ -70,10 +72,9 @@ def test_a_schema_that_is_accepted_and_ignored_is_known_as_such(server: FaultSer
 
 
 def test_votes_have_seeds_of_their_own(server: FaultServer, tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter())
+    with Store(tmp_path) as store, AskSession(open_backend("openai:m"), store, QUICK, Reporter()) as asker:
         asks = [Request((Message("user", "x"),), sample=sample) for sample in range(3)]
-        asker.run([lambda one=one: asker.ask(one) for one in asks], "ask")
+        asker.ask(asks)
     assert sorted(body["seed"] for body in server.requests) == [0, 1, 2]
 
 

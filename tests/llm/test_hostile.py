@@ -11,8 +11,8 @@ import pytest
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import Unparsed, parse_choice, parse_goals, parse_program
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, Exchange
-from bkrl.llm.protocol import Message, Request
+from bkrl.llm.protocol import Exchange, Message, Request
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
 
@@ -21,10 +21,9 @@ DEEP = 100_000
 
 
 def ask(folder: Path, count: int = 2) -> list[Exchange]:
-    with Store(folder) as store:
-        asker = Asker(open_backend("openai:m"), store, FEW, Reporter())
+    with Store(folder) as store, AskSession(open_backend("openai:m"), store, FEW, Reporter()) as asker:
         asks = [Request((Message("user", f"pair {number}"),)) for number in range(count)]
-        return asker.run([lambda one=one: asker.ask(one) for one in asks], "ask")
+        return asker.ask(asks)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.ask import AskPolicy
 from bkrl.llm.local import LocalBackend
-from bkrl.llm.protocol import Connection, Message, Reply, Request
+from bkrl.llm.protocol import Connection, Exchange, Message, Reply, Request
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.tiny_model import build
 
@@ -23,10 +24,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("models") / "tiny", positions=64)
 
 
-def ask(model: Path, tmp_path: Path, requests: list[Request]) -> tuple[list[Exchange], Asker]:
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend(f"hf:{model}"), store, AskPolicy(deadline=None), Reporter())
-        return asker.run([lambda request=request: asker.ask(request) for request in requests], "ask"), asker
+def ask(model: Path, tmp_path: Path, requests: list[Request]) -> tuple[list[Exchange], AskSession]:
+    with (
+        Store(tmp_path) as store,
+        AskSession(open_backend(f"hf:{model}"), store, AskPolicy(deadline=None), Reporter()) as asker,
+    ):
+        return asker.ask(requests), asker
 
 
 def request(text: str, sample: int = 0) -> Request:
@@ -51,10 +54,8 @@ def test_an_endless_answer_is_truncated_and_a_long_prompt_fails_alone(model: Pat
     endless = replace(request("x"), messages=(Message("user", "x"), Message("user", "again")))
     loaded = open_backend(f"hf:{model}")
     loaded._prompt = lambda messages: [5] if messages[-1].text == "again" else [0] * 80  # type: ignore[attr-defined]
-    with Store(tmp_path) as store:
-        asker = Asker(loaded, store, AskPolicy(deadline=None), Reporter())
-        jobs = [lambda: asker.ask(endless), lambda: asker.ask(request("long"))]
-        first, second = asker.run(jobs, "ask")
+    with Store(tmp_path) as store, AskSession(loaded, store, AskPolicy(deadline=None), Reporter()) as asker:
+        first, second = asker.ask([endless, request("long")])
     assert first.status == "truncated"
     assert (second.status, second.reason) == ("failed", "context length")
 

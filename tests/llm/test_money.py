@@ -13,10 +13,10 @@ import pytest
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, Exchange
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
-from bkrl.llm.protocol import Connection, Message, Reply, Request
+from bkrl.llm.protocol import Connection, Exchange, Message, Reply, Request
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
 
@@ -25,11 +25,13 @@ COST = (100 * 1000.0 + 10 * 10_000.0) / 1e6
 """Of one answer of the server: 100 tokens in, 10 out."""
 
 
-def ask(tmp_path: Path, count: int, budget: Budget, price: Price | None = DEAR) -> tuple[list[Exchange], Asker]:
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter(), budget, price)
+def ask(tmp_path: Path, count: int, budget: Budget, price: Price | None = DEAR) -> tuple[list[Exchange], AskSession]:
+    with (
+        Store(tmp_path) as store,
+        AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter(), budget, price) as asker,
+    ):
         asks = [Request((Message("user", f"pair {number}"),), max_tokens=20) for number in range(count)]
-        return asker.run([lambda one=one: asker.ask(one) for one in asks], "ask"), asker
+        return asker.ask(asks), asker
 
 
 def openai_at(host: str, model: str) -> dict[str, str]:
@@ -107,15 +109,15 @@ def test_rows_and_totals_say_what_was_paid(server: FaultServer, tmp_path: Path) 
     exchanges, asker = ask(tmp_path, 5, Budget())
     cost = (36 * 1000 + 64 * 100 + 10 * 10_000) / 1e6
     assert [exchange.cost_usd for exchange in exchanges] == [pytest.approx(cost)] * 5
-    facts = {**asker.usage.as_facts(), **asker.cost_facts()}
+    facts = {**asker.usage.as_facts(), **asker.usage.cost_facts(asker.budget)}
     assert facts["cost_usd"] == facts["spent_usd"] == pytest.approx(5 * cost)
     assert (facts["cached_prompt_tokens"], facts["reasoning_tokens"]) == (320, 20)
     again, asker = ask(tmp_path, 5, Budget())
     assert [exchange.cost_usd for exchange in again] == [exchange.cost_usd for exchange in exchanges]
-    assert asker.cost_facts()["spent_usd"] == 0.0, "read from the store"
+    assert asker.usage.cost_facts(asker.budget)["spent_usd"] == 0.0, "read from the store"
     _, asker = ask(tmp_path, 5, Budget(), price=None)
-    assert asker.cost_facts()["cost_usd"] is None
-    assert asker.cost_facts()["price"] == "unknown"
+    assert asker.usage.cost_facts(asker.budget)["cost_usd"] is None
+    assert asker.usage.cost_facts(asker.budget)["price"] == "unknown"
 
 
 def test_a_limit_in_dollars_is_never_exceeded_and_nothing_is_lost_at_it(server: FaultServer, tmp_path: Path) -> None:
@@ -205,19 +207,23 @@ def test_reservations_wait_for_each_other_and_never_pass_the_limit() -> None:
 def test_flex_is_asked_for_priced_and_missed_loudly(server: FaultServer, tmp_path: Path) -> None:
     flex = Connection(tmp_path, tier="flex")
     request = Request((Message("user", "x"),))
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m", flex), store, QUICK, Reporter(), None, DEAR)
-        (exchange,) = asker.run([lambda: asker.ask(request)], "ask")
+    with (
+        Store(tmp_path) as store,
+        AskSession(open_backend("openai:m", flex), store, QUICK, Reporter(), None, DEAR) as asker,
+    ):
+        (exchange,) = asker.ask([request])
         assert server.requests[-1]["service_tier"] == "flex"
         assert exchange.cost_usd == pytest.approx(COST / 2)
-        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter(), None, DEAR)
-        (same,) = asker.run([lambda: asker.ask(request)], "ask")
+        with AskSession(open_backend("openai:m"), store, QUICK, Reporter(), None, DEAR) as asker:
+            (same,) = asker.ask([request])
         assert same.cached, "the tier is no part of the question"
         assert same.cost_usd == exchange.cost_usd, "what it was bought for"
         server.plan = lambda prompt, attempt: "no_flex"
-        asker = Asker(open_backend("openai:m", flex), store, QUICK, Reporter())
-        with pytest.raises(RunFailed, match="no flex tier"):
-            asker.run([lambda: asker.ask(Request((Message("user", "y"),)))], "ask")
+        with (
+            AskSession(open_backend("openai:m", flex), store, QUICK) as asker,
+            pytest.raises(RunFailed, match="no flex tier"),
+        ):
+            asker.ask([Request((Message("user", "y"),))])
 
 
 def test_every_shipped_price_is_dated_and_sane() -> None:

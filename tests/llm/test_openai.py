@@ -21,10 +21,11 @@ import pytest
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
-from bkrl.llm.ask import Asker, AskPolicy, Exchange
+from bkrl.llm.ask import AskPolicy
 from bkrl.llm.budget import Budget
 from bkrl.llm.prices import FREE, Price
-from bkrl.llm.protocol import Connection, Message, Request, request_key
+from bkrl.llm.protocol import Connection, Exchange, Message, Request, request_key
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer, truth
 
@@ -37,11 +38,12 @@ def request(number: int = 0) -> Request:
 
 def ask(
     tmp_path: Path, count: int = 1, policy: AskPolicy = QUICK, budget: Budget | None = None, price: Price = FREE
-) -> tuple[list[Exchange], Asker]:
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, policy, Reporter(), budget, price)
-        jobs = [lambda number=number: asker.ask(request(number)) for number in range(count)]
-        return asker.run(jobs, "ask"), asker
+) -> tuple[list[Exchange], AskSession]:
+    with (
+        Store(tmp_path) as store,
+        AskSession(open_backend("openai:m", Connection(tmp_path)), store, policy, Reporter(), budget, price) as asker,
+    ):
+        return asker.ask([request(number) for number in range(count)]), asker
 
 
 def choice(exchange: Exchange) -> str:
@@ -63,9 +65,8 @@ def test_answers_are_kept_and_never_asked_twice(server: FaultServer, tmp_path: P
 
 def test_the_same_question_in_flight_is_asked_once(server: FaultServer, tmp_path: Path) -> None:
     server.latency = 0.05
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m"), store, QUICK, Reporter())
-        exchanges = asker.run([lambda: asker.ask(request()) for _ in range(30)], "ask")
+    with Store(tmp_path) as store, AskSession(open_backend("openai:m"), store, QUICK, Reporter()) as asker:
+        exchanges = asker.ask([request()] * 30)
     assert len(server.requests) == 1
     assert len({e.answer for e in exchanges}) == 1
 
@@ -164,9 +165,11 @@ def test_while_a_server_is_down_no_question_is_given_up(server: FaultServer, tmp
 
 def test_fields_of_the_body_are_sent_and_are_part_of_the_key(server: FaultServer, tmp_path: Path) -> None:
     def key(**body: Any) -> str:
-        with Store(tmp_path) as store:
-            asker = Asker(open_backend("openai:m", Connection(tmp_path, body=body)), store, QUICK, Reporter())
-            return asker.run([lambda: asker.ask(request())], "ask")[0].key
+        with (
+            Store(tmp_path) as store,
+            AskSession(open_backend("openai:m", Connection(tmp_path, body=body)), store, QUICK, Reporter()) as asker,
+        ):
+            return asker.ask([request()])[0].key
 
     plain, thinking = key(), key(chat_template_kwargs={"enable_thinking": False})
     assert plain == request_key({"kind": "openai", "host": "127.0.0.1", "model": "m"}, request()), "as it always was"
@@ -247,13 +250,15 @@ def test_a_refusal_is_paid_for_once_in_a_run_however_often_the_question_comes(
     server: FaultServer, tmp_path: Path
 ) -> None:
     server.plan = lambda prompt, attempt: "refusal"
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter())
+    with (
+        Store(tmp_path) as store,
+        AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter()) as asker,
+    ):
 
         async def one_after_the_other() -> list[str]:
-            return [(await asker.ask(request())).status for _ in range(3)]
+            return [(await asker.answer(request())).status for _ in range(3)]
 
-        assert asker.run([one_after_the_other], "ask") == [["refused"] * 3]
+        assert asker.run([one_after_the_other]) == [["refused"] * 3]
     assert max(server.billed.values()) == 1
 
 
@@ -316,10 +321,12 @@ def test_a_store_that_fails_is_named_although_others_wait_for_the_same_answer(
         raise RunFailed("The disk is full.")
 
     monkeypatch.setattr(Store, "put", fail)
-    with Store(tmp_path) as store:
-        asker = Asker(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter())
-        with pytest.raises(RunFailed, match="The disk is full"):
-            asker.run([lambda: asker.ask(request())] * 5, "ask")
+    with (
+        Store(tmp_path) as store,
+        AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter()) as asker,
+        pytest.raises(RunFailed, match="The disk is full"),
+    ):
+        asker.ask([request()] * 5)
 
 
 def test_a_truncated_answer_is_asked_once_more_with_room(server: FaultServer, tmp_path: Path) -> None:

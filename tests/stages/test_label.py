@@ -449,8 +449,8 @@ def test_a_run_without_one_usable_answer_fails_and_keeps_its_tables(
 SCRIPT = """
 import sys
 from pathlib import Path
-from bkrl.config import LabelConfig
-from bkrl.reporter import Reporter
+from bkrl.core.config import LabelConfig
+from bkrl.core.reporter import Reporter
 from bkrl.stages.label import run
 dataset, out, cache, num = sys.argv[1:]
 run(LabelConfig(dataset=Path(dataset), out=Path(out), cache=Path(cache), num=int(num), llm="openai:m"), Reporter())

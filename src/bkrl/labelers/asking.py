@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from bkrl.labelers.answers import Unparsed
-from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
-from bkrl.llm.protocol import Message, Request
+from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
+from bkrl.llm.session import AskSession
 from bkrl.text.prompts import SHIPPED, Prompts
 
 T = TypeVar("T")
@@ -46,17 +46,17 @@ def turns(rendered: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 async def ask_parsed(
-    asker: Asker, request: Request, parse: Callable[[str], T | Unparsed], wanted: str, prompts: Prompts = SHIPPED
+    session: AskSession, request: Request, parse: Callable[[str], T | Unparsed], wanted: str, prompts: Prompts = SHIPPED
 ) -> Asked[T]:
     """Ask; if the answer cannot be read, show the reason and `wanted` (the form in words) once, and read again."""
-    first = await asker.ask(request)
+    first = await session.answer(request)
     if first.answer is None:
         return Asked((first,), Unparsed(first.reason or first.status))
     value = parse(first.answer)
     if not isinstance(value, Unparsed):
         return Asked((first,), value)
     again = (Message("assistant", first.answer), *turns(prompts.render("repair", reason=value.reason, format=wanted)))
-    second = await asker.ask(replace(request, messages=(*request.messages, *again)))
+    second = await session.answer(replace(request, messages=(*request.messages, *again)))
     if second.reason == NOT_ASKED:
         return Asked((first,), value)
     if second.answer is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal, TypeVar
 
 from bkrl.core.errors import RunFailed
 from bkrl.core.reporter import Reporter
-from bkrl.llm.ask import Asker
-from bkrl.llm.batches import Batches, Unsent
+from bkrl.llm.batches import Batches
+from bkrl.llm.kept import KeptAnswers
 from bkrl.llm.openai import OpenAIBackend
+from bkrl.llm.session import AskSession
 
 T = TypeVar("T")
 
@@ -18,8 +18,8 @@ Step = Literal["submit", "status", "collect"]
 
 
 def advance(
-    step: Step, batches: Batches, live: Asker, work: Callable[[Asker], T], reporter: Reporter
-) -> tuple[Asker, T] | None:
+    step: Step, batches: Batches, live: AskSession, work: Callable[[AskSession], T], reporter: Reporter
+) -> tuple[AskSession, T] | None:
     """Take one step; the finished work and who answered it once every answer is here, else None.
 
     Args:
@@ -36,7 +36,7 @@ def advance(
         out = batches.out()
         first = next((request for key, request in missing.items() if key not in out), None)
         if first is not None and isinstance(backend, OpenAIBackend) and not backend.capabilities.accepted:
-            live.run([partial(live.ask, first)], "try one request")
+            live.ask([first], "try one request")
             missing = _from_store(batches, live, work)[0].missing
         batches.submit(missing)
         return None
@@ -63,6 +63,7 @@ def advance(
     )
 
 
-def _from_store(batches: Batches, live: Asker, work: Callable[[Asker], T]) -> tuple[Unsent, T]:
-    asker = Unsent(live, batches.failures)
-    return asker, work(asker)
+def _from_store(batches: Batches, live: AskSession, work: Callable[[AskSession], T]) -> tuple[KeptAnswers, T]:
+    kept = KeptAnswers(live.backend, live.store, failures=batches.failures, budget=live.budget, price=live.price)
+    with kept:
+        return kept, work(kept)

@@ -24,8 +24,8 @@ from bkrl.data.windows import Windows
 from bkrl.labelers.answers import Unparsed, parse_program
 from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, rows_text
-from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
-from bkrl.llm.protocol import Message, Request
+from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
+from bkrl.llm.session import AskSession
 
 TEMPLATES = ("code", "code_form", "code_error", "code_improve")
 SITUATIONS = 600
@@ -130,7 +130,7 @@ def code_prompt(
 
 
 def write_programs(
-    asker: Asker,
+    session: AskSession,
     dataset: Dataset,
     world: WorldCard,
     layout: str,
@@ -153,7 +153,7 @@ def write_programs(
         working: set[str] = set()
         for round_number in range(rounds):
             request = Request(messages, None, sampling.temperature, sampling.max_tokens, sampling.effort, sample=number)
-            exchange = await asker.ask(request)
+            exchange = await session.answer(request)
             if exchange.reason == NOT_ASKED and candidates:
                 break
             program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
@@ -186,7 +186,7 @@ def write_programs(
         return candidates
 
     jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, number) for number in conversations]
-    return [candidate for conversation in asker.run(jobs, "write programs") for candidate in conversation]
+    return [candidate for conversation in session.run(jobs, "write programs") for candidate in conversation]
 
 
 def measure(validation: Validation, values: NDArray[np.float64], on: NDArray[np.bool_] | None = None) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
-from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
+from bkrl.llm.session import AskSession
 
 TEMPLATES = ("goal", "repair")
 WANTED = 'Reply with one JSON object only: {"goals": ["first goal", "second goal"]}.'
@@ -50,18 +50,18 @@ def request(dataset: Dataset, world: WorldCard, segment: Segment, sampling: Samp
 
 
 def ask_goals(
-    asker: Asker, dataset: Dataset, world: WorldCard, queries: list[Segment], votes: int, sampling: Sampling
+    session: AskSession, dataset: Dataset, world: WorldCard, queries: list[Segment], votes: int, sampling: Sampling
 ) -> list[list[Asked[list[str]]]]:
     """For each query its `votes` answers."""
 
     async def ask(segment: Segment, sample: int) -> Asked[list[str]]:
         wanted = request(dataset, world, segment, sampling, sample)
-        return await ask_parsed(asker, wanted, parse_goals, WANTED, world.prompts)
+        return await ask_parsed(session, wanted, parse_goals, WANTED, world.prompts)
 
     jobs: list[Callable[[], Awaitable[Asked[list[str]]]]] = [
         partial(ask, segment, sample) for segment in queries for sample in range(votes)
     ]
-    answers = asker.run(jobs, "label goals")
+    answers = session.run(jobs, "label goals")
     return [answers[start : start + votes] for start in range(0, len(answers), votes)]
 
 

@@ -20,8 +20,8 @@ from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
 from bkrl.labelers.quality import SWAPPED
-from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
+from bkrl.llm.session import AskSession
 
 TEMPLATES = ("pref", "repair")
 WANTED = 'Reply with one JSON object only: {"thoughts": "...", "choice": "A"}, where choice is "A", "B" or "tie".'
@@ -100,19 +100,24 @@ def pair_prompt(world: WorldCard, a: SegmentText, b: SegmentText) -> list[tuple[
 
 
 def ask_pairs(
-    asker: Asker, dataset: Dataset, world: WorldCard, pairs: list[Pair], questions: list[Question], sampling: Sampling
+    session: AskSession,
+    dataset: Dataset,
+    world: WorldCard,
+    pairs: list[Pair],
+    questions: list[Question],
+    sampling: Sampling,
 ) -> list[Asked[Choice]]:
     """Ask every question; answers are given back in terms of the pair's own A and B."""
 
     async def ask(question: Question) -> Asked[Choice]:
         wanted = request(dataset, world, pairs[question.pair], question, sampling)
-        asked: Asked[Choice] = await ask_parsed(asker, wanted, parse_choice, WANTED, world.prompts)
+        asked: Asked[Choice] = await ask_parsed(session, wanted, parse_choice, WANTED, world.prompts)
         if question.swapped and not isinstance(asked.value, Unparsed):
             return replace(asked, value=SWAPPED[asked.value])
         return asked
 
     jobs: list[Callable[[], Awaitable[Asked[Choice]]]] = [partial(ask, question) for question in questions]
-    return asker.run(jobs, "label pairs")
+    return session.run(jobs, "label pairs")
 
 
 def rows(

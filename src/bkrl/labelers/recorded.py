@@ -6,14 +6,10 @@ it differ only where reading differs.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bkrl.core.config import LabelConfig
 from bkrl.core.errors import InputError, UsageError
@@ -24,8 +20,8 @@ from bkrl.data.schema import RESPONSES
 from bkrl.labelers import baseline
 from bkrl.labelers.tables import responses_of
 from bkrl.llm import extras, open_backend
-from bkrl.llm.ask import NOT_ASKED, Asker, AskPolicy, Exchange
-from bkrl.llm.protocol import Connection, Message, Reply, Request
+from bkrl.llm.kept import KeptAnswers, Speaker
+from bkrl.llm.protocol import Connection
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
 
@@ -35,81 +31,6 @@ SETTINGS = (
 )
 """What decides which questions a run asks, and of whom."""
 _OF_THE_RUN = ("variant", "env_id", "llm", "prompts", "usage", "batches", "quality", "table", "reparsed", "merged")
-Row = Mapping[str, Any]
-
-
-@dataclass
-class Speaker:
-    """Stands where a backend would: who gave the recorded answers, as their manifest says."""
-
-    name: str
-    told: dict[str, str]
-    identity: None = None
-
-    async def complete(self, request: Request) -> Reply:
-        raise NotImplementedError
-
-    def facts(self) -> dict[str, str]:
-        return dict(self.told)
-
-    async def close(self) -> None:
-        return None
-
-
-class Recorded(Asker):
-    """Answers from rows of responses.parquet, then from a store if there is one, and never from anybody.
-
-    `exact`: every question must be there to the letter, InputError otherwise. Without it a follow-up whose last turn
-    was worded differently (a parser says otherwise what it misses) is found by the conversation before it, and what
-    was never asked comes back as an exchange with the reason NOT_ASKED.
-    """
-
-    def __init__(
-        self, backend: Any, rows: Iterable[Row], store: Store | None, reporter: Reporter, exact: bool = False
-    ) -> None:
-        super().__init__(backend, store, AskPolicy(), reporter)
-        self.absent = 0
-        self._exact = exact
-        self._rows: dict[str, Row] = {}
-        self._follow_ups: dict[str, Row] = {}
-        for row in rows:
-            turns = [(turn["role"], turn["content"]) for turn in json.loads(row["prompt"])]
-            self._rows.setdefault(_address(turns, row["sample"]), row)
-            if len(turns) > 2:
-                self._follow_ups.setdefault(_address(turns[:-1], row["sample"]), row)
-
-    async def ask(self, request: Request) -> Exchange:
-        row = self._find(request)
-        if row is None and self.store is not None:
-            return await super().ask(request)
-        await asyncio.sleep(0)
-        self.usage.asked += 1
-        exchange = self._missing(request) if row is None else _exchange(row, request)
-        if exchange.status != "ok" and exchange.reason != NOT_ASKED:
-            reason = exchange.reason or exchange.status
-            self.usage.failed += 1
-            self.usage.reasons[reason] = self.usage.reasons.get(reason, 0) + 1
-        return exchange
-
-    def _find(self, request: Request) -> Row | None:
-        turns = [(message.role, message.text) for message in request.messages]
-        row = self._rows.get(_address(turns, request.sample))
-        if row is None and not self._exact and len(turns) > 2:
-            row = self._follow_ups.get(_address(turns[:-1], request.sample))
-        return row
-
-    async def _obtain(self, key: str, request: Request) -> Exchange:
-        return self._missing(request, key)
-
-    def _missing(self, request: Request, key: str = "") -> Exchange:
-        if self._exact:
-            words = request.messages[-1].text.strip().splitlines()[-1][:60]
-            raise InputError(
-                f"No shard holds an answer to one of the questions (it ends {words!r}); they were labelled by another "
-                "version of bkrl, or their tables were changed."
-            )
-        self.absent += 1
-        return Exchange(request, key, None, NOT_ASKED)
 
 
 def settings_of(run: Path, given: LabelConfig, dataset: Dataset) -> LabelConfig:
@@ -142,13 +63,16 @@ def connection(config: LabelConfig, asking: bool = True) -> Connection:
 
 
 @contextmanager
-def reader(config: LabelConfig, reporter: Reporter) -> Iterator[Recorded]:
+def reader(config: LabelConfig, reporter: Reporter) -> Iterator[KeptAnswers]:
     """Asks the run `config.reparse`: its table of responses; for an unfinished run, what the store has kept of it."""
     run = config.reparse
     assert run is not None
     if (run / "manifest.json").exists():
         finished = Run.open(run, "label")
-        yield Recorded(Speaker(config.llm, facts_of(finished)), responses_of(finished), None, reporter)
+        with KeptAnswers(
+            Speaker(config.llm, facts_of(finished)), rows=responses_of(finished), reporter=reporter
+        ) as kept:
+            yield kept
         return
     backend = open_backend(config.llm, connection(config, asking=False))
     table = run / "responses.parquet"
@@ -156,23 +80,13 @@ def reader(config: LabelConfig, reporter: Reporter) -> Iterator[Recorded]:
     if backend.identity is None:
         if not rows:
             raise InputError(f"{run} is unfinished, and answers of {config.llm} are not stored; run its command again.")
-        yield Recorded(backend, rows, None, reporter)
+        with KeptAnswers(backend, rows=rows, reporter=reporter) as kept:
+            yield kept
         return
-    with Store(config.cache) as store:
-        yield Recorded(backend, rows, store, reporter)
+    with Store(config.cache) as store, KeptAnswers(backend, store, rows, reporter=reporter) as kept:
+        yield kept
 
 
 def facts_of(run: Run) -> dict[str, str]:
     """What a run's manifest says about who answered."""
     return {name: value for name, value in run.facts.items() if name not in _OF_THE_RUN}
-
-
-def _exchange(row: Row, request: Request) -> Exchange:
-    reply = None if row["reply"] is None else Reply.of_row(row)
-    asked = tuple(Message(turn["role"], turn["content"]) for turn in json.loads(row["prompt"]))
-    kept = replace(request, messages=asked)
-    return Exchange(kept, row["key"], reply, row["reason"], cached=True, cost_usd=row["cost_usd"])
-
-
-def _address(turns: Sequence[tuple[str, str]], sample: int) -> str:
-    return hashlib.sha256(json.dumps([turns, sample]).encode("ascii")).hexdigest()

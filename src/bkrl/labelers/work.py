@@ -20,8 +20,8 @@ from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.material import SegmentText, WorldCard, world_card
 from bkrl.labelers.shards import Shard
-from bkrl.llm.ask import Asker
 from bkrl.llm.protocol import Request
+from bkrl.llm.session import AskSession
 from bkrl.sandbox.pool import Sandbox, probation
 from bkrl.text import prompts
 
@@ -43,9 +43,9 @@ class Done:
     more: dict[str, pa.Table] = field(default_factory=dict)
 
 
-def label(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
+def label(config: LabelConfig, dataset: Dataset, session: AskSession) -> Done:
     """Ask everything that `config` wants to know about a dataset."""
-    return {"pref": _pref, "goal": _goal, "code": _code}[config.variant](config, dataset, asker)
+    return {"pref": _pref, "goal": _goal, "code": _code}[config.variant](config, dataset, session)
 
 
 def requests(config: LabelConfig, dataset: Dataset) -> list[Request] | None:
@@ -112,22 +112,22 @@ def layout(world: WorldCard) -> str:
     return "observations[b, i] is the world's observation as it is."
 
 
-def _pref(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
+def _pref(config: LabelConfig, dataset: Dataset, session: AskSession) -> Done:
     world, drawn = world_of(config, dataset), pairs(config, dataset)
     mine = _pairs_of(config, dataset, drawn)
     questions = [q for q in preferences.plan(dataset, drawn, config.swap, config.votes) if q.pair in mine]
-    answers = preferences.ask_pairs(asker, dataset, world, drawn, questions, _sampling(config))
+    answers = preferences.ask_pairs(session, dataset, world, drawn, questions, _sampling(config))
     responses = Responses()
     table = [row for row in preferences.rows(drawn, questions, answers, responses) if row["pair_id"] in mine]
     facts = quality.of_pairs(dataset, world, table, responses.rows, by_rules=config.llm == "rules")
     return Done("preferences.parquet", PREFERENCES, table, responses, facts)
 
 
-def _goal(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
+def _goal(config: LabelConfig, dataset: Dataset, session: AskSession) -> Done:
     numbered = _queries(config, dataset)
     queries = [query for _, query in numbered]
     world = world_of(config, dataset)
-    answers = goals.ask_goals(asker, dataset, world, queries, config.votes, _sampling(config))
+    answers = goals.ask_goals(session, dataset, world, queries, config.votes, _sampling(config))
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)
     table = [{**row, "query_id": numbered[row["query_id"]][0]} for row in table]
@@ -142,11 +142,11 @@ def _goal(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
     )
 
 
-def _code(config: LabelConfig, dataset: Dataset, asker: Asker) -> Done:
+def _code(config: LabelConfig, dataset: Dataset, session: AskSession) -> Done:
     world = world_of(config, dataset)
     validation = code.validation_set(dataset, HORIZON, config.seed)
     candidates = code.write_programs(
-        asker,
+        session,
         dataset,
         world,
         layout(world),

@@ -1,9 +1,9 @@
-"""The one ask loop: thousands of requests to one backend, each answer kept, nothing paid for twice.
+"""Asker: one question to one backend, its answer kept, nothing paid for twice. `session` runs it.
 
 What happens to a fault is decided here and nowhere else (backends only sort them, see `protocol.Fault`):
 
 =====  =====================================================================================================
-stop   the run ends at once with one sentence; what was answered is in the store
+stop   nothing further is sent; what was answered is in the store
 wait   the whole pool pauses (as long as the server asks) and asks for less; costs the request no attempt
 retry  this request again after a pause with full jitter, within `attempts` and `patience`
 item   this request is recorded as failed; the others go on
@@ -14,27 +14,23 @@ again  the backend has learnt how to ask: this request at once again; costs it n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
-from bkrl.core.errors import RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.gate import Gate
-from bkrl.llm.interrupts import deferred, run_in_loop
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import Backend, Fault, Reply, Request, Usage, cleaned, request_content, request_key
+from bkrl.llm.protocol import Backend, Exchange, Fault, Reply, Request, cleaned, request_content, request_key
 from bkrl.llm.store import Store
-
-T = TypeVar("T")
+from bkrl.llm.usage import Usage
 
 _EMPTY = ("empty", "no choices")
 NEVER_ANSWERED = ("unreachable", "not an API", *_EMPTY)
-"""Reasons that end the run when not one reply has come yet: the address or model is wrong, and patience is no help."""
+"""Reasons that end the session when not one reply has come yet: the address or model is wrong, patience is no help."""
 EARLY_ATTEMPTS = 4
 EARLY_FAILURES = 20
 EMPTY_ANSWERS = 6
@@ -47,10 +43,8 @@ share of bad answers among the latest ones to all requests. Then the request is 
 LATEST = 50
 """That share is of about so many answers."""
 MOST_ADAPTATIONS = 8
-NOT_ASKED = "not asked yet"
-"""The reason of an exchange that nobody was asked for: askers that only read what is kept use it."""
 OTHERS_SECONDS = 0.2
-"""How often it is looked whether another process has got the answer that it waits for."""
+"""Time between two looks whether another process has got the answer that it waits for."""
 LONGER_REPLY = 4
 """A reply cut off by its token limit is asked for once more with this many times the limit."""
 
@@ -58,9 +52,10 @@ LONGER_REPLY = 4
 @dataclass(frozen=True)
 class AskPolicy:
     """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one
-    request. `stall`: so long without any reply, and the run ends; where the server itself names the pauses, only after
-    `refusals` of them. `first_alone`: nothing else is sent before the first reply has come, so that a wrong key or
-    address costs one request.
+    request. `stall`: so long without any reply, and the session stops; where the server itself names the pauses, only
+    after `refusals` of them. `grace`: so long are replies in flight waited for when the session is stopped or closed.
+    `first_alone`: nothing else is sent before the first reply has come, so that a wrong key or address costs one
+    request.
     """
 
     concurrency: int = 20
@@ -78,87 +73,51 @@ class AskPolicy:
     first_alone: bool = True
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One question and what came of it: a reply, or a failure (`reason`, `detail`). `cached`: read from the store.
-
-    `cost_usd` is what the reply cost when it was bought, None when that is not known.
-    """
-
-    request: Request
-    key: str
-    reply: Reply | None
-    reason: str = ""
-    detail: str = ""
-    cached: bool = False
-    cost_usd: float | None = None
-
-    @property
-    def status(self) -> str:
-        """ok, truncated, filtered, refused or failed."""
-        return "failed" if self.reply is None else self.reply.status
-
-    @property
-    def answer(self) -> str | None:
-        """The text to be parsed: only of a good reply."""
-        return self.reply.text if self.reply is not None and self.reply.status == "ok" else None
-
-
-class _Stop(Exception):
+class Stop(Exception):
     """Nothing further is sent; carries the sentence for the user."""
 
 
 class Asker:
-    """Asks one backend through one store. `run` drives a whole set of jobs; jobs call `ask` as often as they need.
+    """Answers requests inside one event loop, any number at a time.
 
-    `budget` bounds what is sent; `price` says what it costs (None: not known).
+    Args:
+        store: where replies are kept and looked up; not used for a backend without identity, whose answers are free.
+        budget: bounds what is sent, over all processes that share it (None: no bound).
+        price: what a reply costs (None: not known).
     """
 
     def __init__(
         self,
         backend: Backend,
-        store: Store | None,
-        policy: AskPolicy,
-        reporter: Reporter,
+        store: Store | None = None,
+        policy: AskPolicy | None = None,
+        reporter: Reporter | None = None,
         budget: Budget | None = None,
         price: Price | None = None,
     ) -> None:
         self.backend = backend
+        self.store = store if backend.identity is not None else None
+        self.policy = policy = policy or AskPolicy()
+        self.reporter = reporter or Reporter()
         self.budget = budget or Budget()
         self.price = price
-        self.usage = Usage()
-        self.keys: set[str] = set()
-        self.store = store if backend.identity is not None else None
-        self.policy = policy
-        self.reporter = reporter
+        self.usage = Usage(price)
+        self.stopped: str | None = None
+        """Why nothing further is sent, once a fault or limit is final."""
+        self._halted = asyncio.Event()
         self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
-        self._hopeless: dict[str, Exchange] = {}
-        """Refusals that this run has paid for: the same question in another place gets the same one."""
+        self._refused: dict[str, Exchange] = {}
+        """Refusals that were paid for: the same question in another place gets the same one."""
         self._bad_share = 0.0
         self._answered = 0
         self._first = asyncio.Lock()
-        self._stop: str | None = None
-        self._interrupted_by: signal.Signals | None = None
-        self._told_of_others = False
+        self._flying_since = time.monotonic()
+        self._others_named = False
 
-    def run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
-        """Run every job and return their results in order.
-
-        Raises RunFailed when a final fault ends the run, KeyboardInterrupt after Ctrl-C; in both cases every reply that
-        arrived is in the store, so the same command goes on from there.
-        """
-        if not jobs:
-            return []
-        results = run_in_loop(self._run(jobs, title))
-        if self._interrupted_by is not None:
-            signal.raise_signal(self._interrupted_by)
-            raise KeyboardInterrupt
-        return results
-
-    async def ask(self, request: Request) -> Exchange:
-        """One answer: from the store if it is there, otherwise sent, retried and kept. A question being asked is not
-        asked twice.
+    async def answer(self, request: Request) -> Exchange:
+        """One answer: from the store if it is there, otherwise sent, retried and kept. A question that is being asked
+        is not asked twice.
         """
         self.usage.asked += 1
         if self.backend.identity is None:
@@ -169,39 +128,14 @@ class Asker:
             exchange = await self._ask_stored(request)
             if exchange.status == "truncated":
                 exchange = await self._ask_stored(replace(request, max_tokens=request.max_tokens * LONGER_REPLY))
-        if exchange.status != "ok":
-            reason = exchange.reason or exchange.status
-            self.usage.failed += 1
-            self.usage.reasons[reason] = self.usage.reasons.get(reason, 0) + 1
+        self.usage.count_failure(exchange)
         return exchange
 
     def interrupted(self) -> int:
-        """Sends of this run's questions, by processes before this one, whose end nobody saw: each may have been
+        """Sends of this session's questions, by processes before this one, whose end nobody saw: each may have been
         billed.
         """
-        return 0 if self.store is None else self.store.interrupted(self.keys)
-
-    def cost_facts(self) -> dict[str, Any]:
-        """What the replies cost, and what this run has spent; null where a price is not known, which is not nothing."""
-        if self.price is None:
-            return {"price": "unknown", "cost_usd": None, "replies_without_cost": self.usage.unpriced}
-        return {
-            "price": self.price.source,
-            "cost_usd": round(self.usage.cost_usd, 9),
-            "replies_without_cost": self.usage.unpriced,
-            "spent_usd": round(self.budget.paid, 9),
-            "possibly_spent_usd": round(self.budget.doubtful, 9),
-        }
-
-    def cost_in_words(self) -> str:
-        """What these replies cost, and what of it this run has paid."""
-        if self.price is None:
-            return "their price is not known (--prices FILE gives it)"
-        unknown = f", {self.usage.unpriced:,} more of unknown cost" if self.usage.unpriced else ""
-        doubtful = (
-            f", up to ${self.budget.doubtful:,.4f} more if lost replies were billed" if self.budget.doubtful else ""
-        )
-        return f"cost ${self.usage.cost_usd:,.4f}{unknown}, ${self.budget.paid:,.4f} of it paid by this run{doubtful}"
+        return 0 if self.store is None else self.store.interrupted(self.usage.keys)
 
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
@@ -214,26 +148,26 @@ class Asker:
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
-        if self.store is not None:
-            kept = self.store.known(key)
-            if kept is not None:
-                return self._found(key, request, kept)
-        if key in self._hopeless:
-            return self._hopeless[key]
-        flying = self._flying.get(key)
-        if flying is not None:
-            return await asyncio.shield(flying)
+        kept = self.store.known(key) if self.store is not None else None
+        if kept is not None:
+            return self._found(key, request, kept)
+        if key in self._refused:
+            return self._refused[key]
+        if key in self._flying:
+            return await asyncio.shield(self._flying[key])
         future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+        if not self._flying:
+            self._flying_since = time.monotonic()
         self._flying[key] = future
         try:
             exchange = await self._obtain(key, request)
         except BaseException as error:
-            future.set_exception(error if isinstance(error, _Stop) else _Stop(""))
+            future.set_exception(error if isinstance(error, Stop) else Stop(""))
             future.exception()
             raise
         else:
             if exchange.status in ("refused", "filtered"):
-                self._hopeless[key] = exchange
+                self._refused[key] = exchange
             future.set_result(exchange)
             return exchange
         finally:
@@ -252,17 +186,14 @@ class Asker:
             if theirs is not None:
                 return self._found(key, request, theirs)
             await self._gate.enter(size)
-            alone = False
             try:
-                alone = await self._wait_for_first()
-                self._check()
-                reserved = await self._reserve(request)
-                entered = time.monotonic()
-                paused += entered - waited
-                outcome = await self._send_once(key, replace(request, redraw=bad), reserved)
+                async with self._one_until_answered():
+                    self._check()
+                    reserved = await self._reserve(request)
+                    entered = time.monotonic()
+                    paused += entered - waited
+                    outcome = await self._send_once(key, replace(request, redraw=bad), reserved)
             finally:
-                if alone:
-                    self._first.release()
                 self._gate.leave()
             if outcome is None:
                 theirs = self.store.known(key) if self.store is not None else None
@@ -272,10 +203,9 @@ class Asker:
             if isinstance(outcome, Reply):
                 self._gate.succeeded()
                 self._bad_share -= self._bad_share / LATEST
-                self._count(key, outcome)
+                self.usage.count(key, outcome)
                 return self._exchange(key, request, outcome)
-            if outcome.billed:
-                self.usage.possibly_billed += 1
+            self.usage.possibly_billed += outcome.billed
             if outcome.kind == "stop":
                 raise self._halt(str(outcome))
             if outcome.kind == "wait":
@@ -306,29 +236,25 @@ class Asker:
         """What another process gets that waits for the same answer; None at once if there is none."""
         if self.store is None or not self.store.elsewhere(key):
             return None
-        if not self._told_of_others:
-            self._told_of_others = True
+        if not self._others_named:
+            self._others_named = True
             self.reporter.say("Another process asks some of the same questions; its answers are waited for.")
         while self.store.elsewhere(key):
             await asyncio.sleep(OTHERS_SECONDS)
             self._check()
         return self.store.known(key)
 
-    def _found(self, key: str, request: Request, kept: Reply) -> Exchange:
-        if key not in self.keys:
-            self.usage.cached += 1
-            self._count(key, kept)
-        return self._exchange(key, request, kept, cached=True)
-
-    async def _wait_for_first(self) -> bool:
-        """Until the first answer there is one request at a time. Returns whether this one holds that place."""
+    @contextlib.asynccontextmanager
+    async def _one_until_answered(self) -> AsyncIterator[None]:
+        """Until the first answer there is one request at a time."""
         if self._answered or not self.policy.first_alone:
-            return False
-        await self._first.acquire()
-        if self._answered:
-            self._first.release()
-            return False
-        return True
+            yield
+            return
+        async with self._first:
+            if not self._answered:
+                yield
+                return
+        yield
 
     async def _reserve(self, request: Request) -> str:
         most = 0.0 if self.price is None else self.price.bound(request)
@@ -369,94 +295,35 @@ class Asker:
             self.store.end(attempt, outcome)
         return result
 
+    def _found(self, key: str, request: Request, kept: Reply) -> Exchange:
+        self.usage.cached += key not in self.usage.keys
+        self.usage.count(key, kept)
+        return self._exchange(key, request, kept, cached=True)
+
+    def _exchange(self, key: str, request: Request, reply: Reply, cached: bool = False) -> Exchange:
+        reason = "" if reply.status == "ok" else reply.status
+        return Exchange(request, key, reply, reason, cached=cached, cost_usd=self.usage.cost(reply))
+
     def _failed(self, key: str, request: Request, fault: Fault) -> Exchange:
-        reasons = self.usage.reasons
-        if self._answered == 0 and reasons.get(fault.reason, 0) + 1 >= EARLY_FAILURES:
+        if self._answered == 0 and self.usage.reasons[fault.reason] + 1 >= EARLY_FAILURES:
             raise self._halt(f"The first {EARLY_FAILURES} requests all failed: {fault}")
         return Exchange(request, key, None, fault.reason, str(fault))
 
     def _pause_pool(self, entered: float, fault: Fault) -> None:
         pause = self._gate.refused(entered, fault.retry_after)
-        stalled = time.monotonic() - self._gate.last_success > self.policy.stall
-        if stalled and (fault.retry_after is None or self._gate.refusals >= self.policy.refusals):
+        # A session that nobody asked for an hour has not been without a reply for an hour.
+        silent = time.monotonic() - max(self._gate.last_success, self._flying_since)
+        if silent > self.policy.stall and (fault.retry_after is None or self._gate.refusals >= self.policy.refusals):
             raise self._halt(f"No reply for {self.policy.stall:.0f} s: {fault}")
         if pause >= 30.0:
             self.reporter.warn(f"The server asks for a pause of {pause:.0f} s ({fault.reason}); waiting.")
 
-    def _count(self, key: str, reply: Reply) -> None:
-        self.keys.add(key)
-        if reply.prompt_tokens is None and reply.completion_tokens is None:
-            self.usage.unreported += 1
-        self.usage.prompt_tokens += reply.prompt_tokens or 0
-        self.usage.completion_tokens += reply.completion_tokens or 0
-        self.usage.reasoning_tokens += reply.reasoning_tokens or 0
-        self.usage.cached_prompt_tokens += reply.cached_tokens or 0
-        cost = self._cost(reply)
-        self.usage.cost_usd += cost or 0.0
-        self.usage.unpriced += cost is None
-
-    def _cost(self, reply: Reply) -> float | None:
-        return None if self.price is None else self.price.of(reply)
-
-    def _exchange(self, key: str, request: Request, reply: Reply, cached: bool = False) -> Exchange:
-        reason = "" if reply.status == "ok" else reply.status
-        return Exchange(request, key, reply, reason, cached=cached, cost_usd=self._cost(reply))
-
     def _check(self) -> None:
-        if self._stop is not None:
-            raise _Stop(self._stop)
+        if self.stopped is not None:
+            raise Stop(self.stopped)
 
-    def _halt(self, sentence: str) -> _Stop:
-        if self._stop is None:
-            self._stop = sentence
-        return _Stop(self._stop)
-
-    async def _run(self, jobs: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
-        results: dict[int, T] = {}
-        pending = iter(enumerate(jobs))
-        stopping = asyncio.Event()
-        with self.reporter.progress(title, total=len(jobs), unit="answers") as update:
-
-            async def work() -> None:
-                try:
-                    for index, job in pending:
-                        results[index] = await job()
-                        update(len(results), self._note())
-                except _Stop:
-                    stopping.set()
-
-            workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), 2 * self.policy.max_concurrency))]
-            everyone = asyncio.create_task(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION))
-            watcher = asyncio.create_task(stopping.wait())
-
-            def interrupt(number: signal.Signals) -> None:
-                self._interrupted_by = number
-                self._halt("interrupted")
-                stopping.set()
-
-            try:
-                with deferred(interrupt):
-                    try:
-                        await asyncio.wait((everyone, watcher), return_when=asyncio.FIRST_COMPLETED)
-                    except asyncio.CancelledError:  # Ctrl-C where no signal reaches this loop
-                        interrupt(signal.SIGINT)
-                    if stopping.is_set():
-                        await asyncio.wait(workers, timeout=self.policy.grace)
-            finally:
-                for task in (*workers, everyone, watcher):
-                    task.cancel()
-                ended = await asyncio.gather(*workers, everyone, watcher, return_exceptions=True)
-                await self.backend.close()
-        if self._interrupted_by is not None:
-            return []
-        if self._stop is not None:
-            kept = "answers so far are kept, and the same command goes on from there"
-            raise RunFailed(f"{self._stop.rstrip('.')} ({len(results)} of {len(jobs)} done; {kept}).")
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
-        return [results[index] for index in range(len(jobs))]
-
-    def _note(self) -> str:
-        failed = f", {self.usage.failed} failed" if self.usage.failed else ""
-        return "" if self.backend.identity is None else f"{self._gate.active} in flight{failed}"
+    def _halt(self, sentence: str) -> Stop:
+        if self.stopped is None:
+            self.stopped = sentence
+        self._halted.set()
+        return Stop(self.stopped)

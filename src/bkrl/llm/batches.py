@@ -16,17 +16,12 @@ from typing import Any, TypedDict, TypeVar
 from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, check_checksum, plain, read_json, to_json, with_checksum
-from bkrl.core.reporter import Reporter
-from bkrl.llm.ask import NOT_ASKED, Asker, Exchange
 from bkrl.llm.batch_api import BatchApi
-from bkrl.llm.budget import Budget
 from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.faults import redacted
-from bkrl.llm.interrupts import run_in_loop
 from bkrl.llm.openai import OpenAIBackend
-from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Fault, Request, cleaned, request_content
-from bkrl.llm.store import Store
+from bkrl.llm.session import AskSession
 
 T = TypeVar("T")
 
@@ -65,50 +60,22 @@ class Outcome:
     foreign: int = 0
 
 
-class Unsent(Asker):
-    """Answers from the store alone. What is not there is noted in `missing`; `failures` are answers that will never
-    come, with the reason.
-    """
-
-    def __init__(self, live: Asker, failures: Mapping[str, tuple[str, str]]) -> None:
-        # Nothing is asked, so there is no progress to show.
-        super().__init__(live.backend, live.store, live.policy, Reporter(), live.budget, live.price)
-        self.missing: dict[str, Request] = {}
-        self._failures = failures
-
-    async def _obtain(self, key: str, request: Request) -> Exchange:
-        if key in self._failures:
-            reason, detail = self._failures[key]
-            said = self.store.rejected(key, reason) if self.store is not None else None
-            if said is None:
-                return Exchange(request, key, None, reason, detail)
-            if key not in self.keys:
-                self._count(key, said)
-            return self._exchange(key, request, said)
-        self.missing[key] = request
-        return Exchange(request, key, None, NOT_ASKED)
-
-
 def out_in(folder: Path) -> int:
     """How many requests of a run are out in batches that were not collected."""
     return sum(len(batch.keys) for batch in _read(folder / FILE)[0] if not batch.collected)
 
 
 class Batches:
-    """The batches of one run. Every method raises RunFailed with a sentence when the endpoint does not play along."""
+    """The batches of one run, whose folder holds `batches.json`. They share the store and budget of a session that asks
+    an OpenAI-compatible endpoint. Every method raises RunFailed with a sentence when the endpoint does not play along.
+    """
 
-    def __init__(
-        self,
-        folder: Path,
-        backend: OpenAIBackend,
-        store: Store,
-        budget: Budget,
-        price: Price | None,
-        reporter: Reporter,
-    ) -> None:
-        self._folder, self._backend, self._store = folder, backend, store
-        self._budget, self._price, self._reporter = budget, price, reporter
-        self._api = BatchApi(backend)
+    def __init__(self, folder: Path, session: AskSession) -> None:
+        assert isinstance(session.backend, OpenAIBackend)
+        assert session.store is not None
+        self._folder, self._session, self._backend, self._store = folder, session, session.backend, session.store
+        self._budget, self._price, self._reporter = session.budget, session.price, session.reporter
+        self._api = BatchApi(self._backend)
         self.batches, self.failures = _read(folder / FILE)
 
     def submit(self, missing: Mapping[str, Request]) -> None:
@@ -311,12 +278,12 @@ class Batches:
             try:
                 return await work
             except Fault as fault:
-                told = str(fault).rstrip(".")
-                raise RunFailed(f"{told[:1].upper()}{told[1:]}; nothing is lost, run the same command again.") from None
-            finally:
-                await self._backend.close()
+                words = str(fault).rstrip(".")
+                raise RunFailed(
+                    f"{words[:1].upper()}{words[1:]}; nothing is lost, run the same command again."
+                ) from None
 
-        return run_in_loop(whole())
+        return self._session.call(whole())
 
 
 def _name(batch: Batch) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -97,6 +97,36 @@ class Reply:
         )
 
 
+NOT_ASKED = "not asked yet"
+"""The reason of an exchange that was looked for among kept replies only, and is not there."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question and what came of it: a reply, or a failure (`reason`, `detail`). `cached`: read from the store.
+
+    `cost_usd` is what the reply cost when it was bought, None when that is not known.
+    """
+
+    request: Request
+    key: str
+    reply: Reply | None
+    reason: str = ""
+    detail: str = ""
+    cached: bool = False
+    cost_usd: float | None = None
+
+    @property
+    def status(self) -> str:
+        """ok, truncated, filtered, refused or failed."""
+        return "failed" if self.reply is None else self.reply.status
+
+    @property
+    def answer(self) -> str | None:
+        """The text to be parsed: only of a good reply."""
+        return self.reply.text if self.reply is not None and self.reply.status == "ok" else None
+
+
 FaultKind = Literal["stop", "wait", "retry", "item", "again"]
 
 
@@ -122,11 +152,17 @@ class Fault(Exception):
 class Backend(Protocol):
     """Something that answers requests. It is called from one event loop, many requests at a time."""
 
-    name: str
-    """What the user typed, e.g. `openai:MODEL`."""
-    identity: Mapping[str, str] | None
-    """What tells its answers from another backend's (kind, host, model; never a connection setting), or None when its
-    answers cost nothing and are not stored."""
+    @property
+    def name(self) -> str:
+        """What the user typed, e.g. `openai:MODEL`."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, str] | None:
+        """What tells its answers from another backend's (kind, host, model; never a connection setting), or None when
+        its answers cost nothing and are not stored.
+        """
+        ...
 
     async def complete(self, request: Request) -> Reply:
         """Answer once. Raises Fault; does not retry, wait or log."""
@@ -164,6 +200,11 @@ def request_key(identity: Mapping[str, str], request: Request) -> str:
     return hashlib.sha256(request_content(identity, request).encode("ascii")).hexdigest()
 
 
+def address(turns: Sequence[tuple[str, str]], sample: int) -> str:
+    """sha256 (hex) of a conversation's (role, text) and the sample index: a request's address whoever is asked."""
+    return hashlib.sha256(json.dumps([turns, sample]).encode("ascii")).hexdigest()
+
+
 def cleaned(reply: Reply) -> Reply:
     """The same reply with words that SQLite, Parquet and terminals can hold; an absurdly long one is a fault."""
     if len(reply.text) > MAX_REPLY_CHARS:
@@ -174,39 +215,3 @@ def cleaned(reply: Reply) -> Reply:
 
 def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-@dataclass
-class Usage:
-    """Totals of one run. Tokens and dollars count each stored reply once, however often it is read, whenever it was
-    bought; `unpriced` counts the replies whose cost is not known.
-    """
-
-    asked: int = 0
-    cached: int = 0
-    sent: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    cost_usd: float = 0.0
-    unpriced: int = 0
-    possibly_billed: int = 0
-    unreported: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-
-    def as_facts(self) -> dict[str, Any]:
-        return {
-            "requests": self.asked,
-            "cached": self.cached,
-            "sent": self.sent,
-            "failed": self.failed,
-            "failed_reasons": dict(sorted(self.reasons.items())),
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "reasoning_tokens": self.reasoning_tokens,
-            "cached_prompt_tokens": self.cached_prompt_tokens,
-            "replies_without_usage": self.unreported,
-            "lost_replies_possibly_billed": self.possibly_billed,
-        }

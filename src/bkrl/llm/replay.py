@@ -6,7 +6,6 @@ With it a labelled study can be repeated by anyone, without a key, long after th
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import read_table, sha256
 from bkrl.data.schema import RESPONSES
 from bkrl.llm.archive import as_responses
-from bkrl.llm.protocol import Connection, Fault, Reply, Request
+from bkrl.llm.protocol import Connection, Fault, Reply, Request, address
 from bkrl.runs.record import Run
 
 
@@ -31,13 +30,12 @@ class ReplayBackend:
         self._file = path if path.is_file() else Run.open(path, "label").file("responses.parquet")
         if not self._file.exists():
             raise InputError(f"{path} is a label run without responses.parquet; it asked nobody (a control).")
-        self._rows = {_address(json.loads(row["prompt"]), row["sample"]): row for row in _rows(self._file)}
+        self._rows = {address(_turns(row), row["sample"]): row for row in _rows(self._file)}
         models = sorted({row["model"] for row in self._rows.values() if row["model"]})
         self._facts = {"replay_of": ", ".join(models), "replay_sha256": sha256(self._file)}
 
     async def complete(self, request: Request) -> Reply:
-        messages = [{"role": message.role, "content": message.text} for message in request.messages]
-        row = self._rows.get(_address(messages, request.sample))
+        row = self._rows.get(address([(message.role, message.text) for message in request.messages], request.sample))
         if row is None:
             raise Fault(
                 "stop",
@@ -62,6 +60,5 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return read_table(file, RESPONSES).to_pylist()  # type: ignore[no-any-return]
 
 
-def _address(messages: list[dict[str, str]], sample: int) -> str:
-    words = json.dumps([[message["role"], message["content"]] for message in messages] + [sample])
-    return hashlib.sha256(words.encode("ascii")).hexdigest()
+def _turns(row: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(turn["role"], turn["content"]) for turn in json.loads(row["prompt"])]

@@ -30,14 +30,15 @@ from bkrl.labelers.asking import Responses
 from bkrl.labelers.material import SegmentText, draw_segments, world_card
 from bkrl.labelers.tables import responses_of
 from bkrl.llm import extras, open_backend
-from bkrl.llm.ask import Asker, AskPolicy
+from bkrl.llm.ask import AskPolicy
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
 from bkrl.llm.forecast import Forecast, forecast
-from bkrl.llm.openai import OpenAIBackend
+from bkrl.llm.kept import KeptAnswers, Speaker
 from bkrl.llm.prices import find_price, remarks, unknown_price
 from bkrl.llm.protocol import Backend, Message, Request, Tier
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
@@ -108,7 +109,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
             done = work.label(config, dataset, asker)
             _finish(config, dataset, result, asker, done, _usage(asker), reporter)
             return result
-        batches = _batches(result, asker, reporter)
+        batches = Batches(result.path, asker)
         finished = batching.advance(config.batch, batches, asker, partial(work.label, config, dataset), reporter)
         if finished is None:
             return None
@@ -148,9 +149,10 @@ def merge(shards: Sequence[Path], out: Path, reporter: Reporter, dataset: Path |
         reporter.say(f"{result.path} is already complete.")
         return result
     rows = [row for run in runs for row in responses_of(run)]
-    speaker = recorded.Speaker(config.llm, recorded.facts_of(runs[0]))
-    asker = recorded.Recorded(speaker, rows, None, reporter, exact=True)
-    done = work.label(config, data, asker)
+    with KeptAnswers(
+        Speaker(config.llm, recorded.facts_of(runs[0])), rows=rows, exact=True, reporter=reporter
+    ) as asker:
+        done = work.label(config, data, asker)
     usage = parts.summed([run.facts["usage"] for run in runs])
     _finish(config, data, result, asker, done, usage, reporter, merged=[run.path for run in runs])
     return result
@@ -186,7 +188,7 @@ def _label_control(config: LabelConfig, dataset: Dataset, result: Run) -> None:
 
 
 @contextmanager
-def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Asker]:
+def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[AskSession]:
     backend = _backend(config)
     local = backend.identity is not None and backend.identity.get("kind") == "hf"
     policy = AskPolicy(
@@ -201,22 +203,18 @@ def _asker(config: LabelConfig, result: Run, reporter: Reporter) -> Iterator[Ask
         reporter.say(backend.facts()["notice"])
     try:
         if backend.identity is None:
-            yield Asker(backend, None, policy, reporter)
+            with AskSession(backend, None, policy, reporter) as session:
+                yield session
             return
         budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
         with closing(budget), Store(config.cache) as store:
             price = find_price(backend.identity, config.prices)
             for remark in remarks(price):
                 reporter.warn(remark)
-            yield Asker(backend, store, policy, reporter, budget, price)
+            with AskSession(backend, store, policy, reporter, budget, price) as session:
+                yield session
     finally:
         result.release()
-
-
-def _batches(result: Run, asker: Asker, reporter: Reporter) -> Batches:
-    assert isinstance(asker.backend, OpenAIBackend)  # _check has made sure
-    assert asker.store is not None
-    return Batches(result.path, asker.backend, asker.store, asker.budget, asker.price, reporter)
 
 
 def _check_nothing_is_out(folder: Path, way_out: str) -> None:
@@ -337,7 +335,7 @@ def _finish(
     config: LabelConfig,
     dataset: Dataset,
     result: Run,
-    asker: Asker,
+    asker: AskSession,
     done: work.Done,
     usage: Mapping[str, Any],
     reporter: Reporter,
@@ -365,28 +363,27 @@ def _finish(
     _say(config, asker, done.quality, reporter)
 
 
-def _usage(asker: Asker) -> dict[str, Any]:
+def _usage(asker: AskSession) -> dict[str, Any]:
     """What asking took; of an annotator that costs nothing only how often it was asked."""
     facts = asker.usage.as_facts()
     if asker.backend.identity is None:
         return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
-    return {**facts, "interrupted": asker.interrupted(), **asker.cost_facts()}
+    return {**facts, "interrupted": asker.interrupted(), **asker.usage.cost_facts(asker.budget)}
 
 
-def _say(config: LabelConfig, asker: Asker, facts: dict[str, Any], reporter: Reporter) -> None:
+def _say(config: LabelConfig, asker: AskSession, facts: dict[str, Any], reporter: Reporter) -> None:
     usage = asker.usage
     if usage.failed:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(usage.reasons.items()))
         reporter.warn(
             f"{usage.failed:,} of {usage.asked:,} requests brought no answer ({reasons}); they carry no label."
         )
-    if isinstance(asker, recorded.Recorded):
+    if isinstance(asker, KeptAnswers) and not asker.budget.requests:
         told = f", {asker.absent:,} of them were never answered" if asker.absent else ""
         reporter.say(f"{usage.asked:,} answers read again{told}; nothing was sent.")
     elif asker.backend.identity is not None:
-        reporter.say(
-            f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent; {asker.cost_in_words()}."
-        )
+        cost = usage.cost_in_words(asker.budget)
+        reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent; {cost}.")
     if config.variant == "pref":
         tie = facts["tie"]["rate"]
         reporter.say(
