@@ -40,7 +40,7 @@ def modules() -> dict[str, Path]:
         ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted(SOURCE.rglob("*.py"))
         if path != SOURCE / "__init__.py"
-        and SOURCE / "runs" / "samples" not in path.parents  # those are programs of models
+        and path.parents[1] != SOURCE / "runs" / "samples"  # those are programs of models
     }
 
 

@@ -34,7 +34,8 @@ from bkrl.llm.prices import find_price
 from bkrl.potentials import load_potential
 from bkrl.report.pages import samples
 from bkrl.report.provenance import follow
-from bkrl.runs.record import SAMPLES, Run, _seal
+from bkrl.runs.record import Run, sealed
+from bkrl.runs.samples import SAMPLES
 from bkrl.runs.tracking import _state
 from bkrl.studies.study import load_study
 from bkrl.studies.sweep import State
@@ -173,7 +174,7 @@ def write(path: Path, name: str, document: Any) -> None:
     elif name != "manifest.json":
         manifest["outputs"][name] = {"bytes": (path / name).stat().st_size, "sha256": sha256(path / name)}
     record = {key: value for key, value in manifest.items() if key != "seal"}
-    (path / "manifest.json").write_text(to_json(record | {"seal": _seal(record)}))
+    (path / "manifest.json").write_text(to_json(sealed(record)))
 
 
 @pytest.mark.parametrize("name", ["config.json", "manifest.json"])
@@ -352,7 +353,7 @@ def test_spending_with_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     budget.close()
     assert Budget(file).paid == 0.125
     file.write_text(file.read_text().replace("0.125", "0.025"))
-    with pytest.raises(InputError, match="is damaged at line 3"):
+    with pytest.raises(InputError, match="is damaged at line 2"):
         Budget(file)
 
 

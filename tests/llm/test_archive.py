@@ -153,7 +153,7 @@ def test_a_torn_last_line_is_left_out_and_any_other_damage_stops_everything(stor
         "line 1: the reply's status": [lines[0].replace(b'"status":"', b'"status":"x'), *lines[1:]],
         "the reply's prompt_tokens": [line.replace(b'"prompt_tokens":null', b'"prompt_tokens":"9"') for line in lines],
         "line 1: this is not a reply": [b'{"hello": 1}\n', *lines],
-        "line 1: this is not JSON": [b"[" * 100_000],
+        "holds no replies": [b"[" * 100_000],
         "cannot be read": [],
     }
     for match, content in spoilt.items():

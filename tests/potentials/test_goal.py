@@ -21,7 +21,7 @@ from bkrl.potentials.goal import (
     load,
     on_grid,
 )
-from bkrl.runs.record import SAMPLES
+from bkrl.runs.samples import SAMPLES
 from bkrl.text.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from tests.envs.test_crafter_captions import drawn, played
 

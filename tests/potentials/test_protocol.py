@@ -17,7 +17,8 @@ from bkrl.potentials import dataset_of, load_potential, read_potential
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.protocol import FILE, Artefact, Potential, Scale, Scaled
 from bkrl.rewards.shaped import PotentialOfRollout
-from bkrl.runs.record import SAMPLES, Run
+from bkrl.runs.record import Run
+from bkrl.runs.samples import SAMPLES
 from tests.potentials.rollouts import random_rollouts
 
 PROGRAM_TEXT = "def potential(observations, actions, valid):\n    return observations[:, -1, 0] * 2.0\n"

@@ -19,7 +19,8 @@ from bkrl.core.reporter import Reporter
 from bkrl.labelers.tables import dataset_of
 from bkrl.report import tracing
 from bkrl.report.pages.lineage import anchor
-from bkrl.runs.record import Run, check_inputs, dataset_at
+from bkrl.runs.inputs import check_inputs, dataset_at
+from bkrl.runs.record import Run
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
 

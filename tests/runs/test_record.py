@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
-from io import FileIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +16,10 @@ import pytest
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_table, to_json, write_table
 from bkrl.data.schema import GOALS
-from bkrl.runs.record import Run, _empty, busy, changed, check_inputs, hold
+from bkrl.runs.identity import changed
+from bkrl.runs.inputs import check_inputs
+from bkrl.runs.lock import acquire, busy
+from bkrl.runs.record import Run, _remove_contents
 
 
 @dataclass(frozen=True)
@@ -329,18 +331,17 @@ def test_a_run_that_was_finished_while_one_looked_is_complete(tmp_path, monkeypa
     from bkrl.runs import record as module
 
     first = Run.create(tmp_path / "r", stage="label", config=Config())
-    holds = module.hold
 
     def late(path):
         if not first.complete:
             first.finish([])
-        return holds(path)
+        return acquire(path)
 
-    monkeypatch.setattr(module, "hold", late)
+    monkeypatch.setattr(module, "acquire", late)
     second = Run.create(tmp_path / "r", stage="label", config=Config())
     assert second.complete
     assert second.manifest == first.manifest
-    holds(tmp_path / "r").close()  # and the folder is not held
+    acquire(tmp_path / "r").close()  # and the folder is not locked
 
 
 def test_the_same_input_may_be_named_by_another_path(tmp_path, monkeypatch):
@@ -367,7 +368,7 @@ def test_who_may_only_read_may_ask_whether_a_run_is_busy(tmp_path):
     folder = Path(tempfile.mkdtemp())  # below tmp_path nobody else may look
     try:
         folder.chmod(0o755)
-        lock = hold(folder)
+        lock = acquire(folder)
         (folder / ".lock").chmod(0o444)
         identity = os.geteuid()
         for at_work in (True, False):
@@ -404,8 +405,8 @@ def test_metrics_that_are_no_text_are_damaged_in_a_sentence(tmp_path):
 
 
 def test_a_lock_file_removed_while_it_was_opened_holds_nothing(tmp_path, monkeypatch):
-    """Who finishes removes the file: a lock on what is no longer there would keep nobody out."""
-    from bkrl.runs import record as module
+    """A process that finishes removes the file: a lock on what is no longer there would keep nobody out."""
+    from bkrl.runs import lock as module
 
     locks = iter([True])
 
@@ -416,9 +417,9 @@ def test_a_lock_file_removed_while_it_was_opened_holds_nothing(tmp_path, monkeyp
 
     files_lock = module.lock
     monkeypatch.setattr(module, "lock", late)
-    held = hold(tmp_path)
+    held = acquire(tmp_path)
     with pytest.raises(UsageError, match="Another process"):
-        hold(tmp_path)
+        acquire(tmp_path)
     held.close()
 
 
@@ -433,14 +434,14 @@ def test_a_manifest_without_a_seal_vouches_for_nothing(tmp_path):
 
 
 def test_a_sealed_manifest_whose_files_lie_elsewhere_is_refused_in_a_sentence(tmp_path):
-    from bkrl.runs.record import _seal
+    from bkrl.runs.record import sealed
 
     finished(tmp_path / "r")
     (tmp_path / "secret").write_text("x")
     manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
     del manifest["seal"]
     manifest["outputs"]["../secret"] = manifest["outputs"].pop("a.txt")
-    (tmp_path / "r" / "manifest.json").write_text(to_json(manifest | {"seal": _seal(manifest)}))
+    (tmp_path / "r" / "manifest.json").write_text(to_json(sealed(manifest)))
     with pytest.raises(InputError, match="would leave"):
         Run.open(tmp_path / "r")
 
@@ -482,18 +483,14 @@ def test_a_flipped_bit_that_decompresses_all_the_same_is_noticed(tmp_path):
         read_table(path)
 
 
-def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path):
-    class Full(FileIO):
-        def write(self, line):
-            return super().write(line[:5])
-
+def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
     run = Run.create(tmp_path / "r", stage="label", config=Config())
     run.log(0, x=1.0)
-    run.close()
-    before = run.file("metrics.jsonl").read_bytes()
-    run._metrics = Full(run.file("metrics.jsonl"), "ab")
-    with pytest.raises(RunFailed, match="No space left"):
-        run.log(1, x=1.0)
+    before, write = run.file("metrics.jsonl").read_bytes(), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: write(file, data[:5]))
+        with pytest.raises(RunFailed, match="No space left"):
+            run.log(1, x=1.0)
     assert run.file("metrics.jsonl").read_bytes() == before
 
 
@@ -518,8 +515,8 @@ def test_fresh_removes_the_manifest_first_and_the_config_last(tmp_path, monkeypa
     monkeypatch.setattr(
         Path, "iterdir", lambda path: iter([path / n for n in ("config.json", "a.txt", "manifest.json")])
     )
-    hold(tmp_path / "r").close()
-    _empty(tmp_path / "r")
+    acquire(tmp_path / "r").close()
+    _remove_contents(tmp_path / "r")
     assert removed == ["manifest.json", "a.txt", "config.json"]
 
 

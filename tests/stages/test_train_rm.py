@@ -22,7 +22,7 @@ from bkrl.data.dataset import Dataset, DatasetWriter
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.envs import captioner, make, world
 from bkrl.potentials import advice, load_potential
-from bkrl.runs.record import Run, _seal
+from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
 
 ENV = "Toy-Grid"
@@ -320,7 +320,7 @@ def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, lab
     shutil.copytree(data, other)
     found = json.loads((other / "manifest.json").read_text())
     record = {key: value for key, value in found.items() if key != "seal"} | {"finished": "another day"}
-    (other / "manifest.json").write_text(to_json(record | {"seal": _seal(record)}))
+    (other / "manifest.json").write_text(to_json(sealed(record)))
     before = sorted(tmp_path.iterdir())
     for settings, match in (
         ({"labels": few}, "label more pairs, or collect more episodes"),

@@ -25,7 +25,8 @@ from bkrl.core.config import ReportConfig, SweepConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Line, Reporter
 from bkrl.data.dataset import DatasetWriter
-from bkrl.runs.record import Run, hold
+from bkrl.runs.lock import acquire
+from bkrl.runs.record import Run
 from bkrl.studies import sweep
 from bkrl.studies.executors import local, open_executor, shell
 from bkrl.studies.executors.local import Local
@@ -426,7 +427,7 @@ def test_a_kernel_compiled_after_a_cell_does_not_speak_into_its_log(tmp_path, mo
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path, monkeypatch):
     (tmp_path / "out" / "sweep").mkdir(parents=True)
-    with hold(tmp_path / "out" / "sweep"), pytest.raises(UsageError, match="Another process"):
+    with acquire(tmp_path / "out" / "sweep"), pytest.raises(UsageError, match="Another process"):
         do(tmp_path, monkeypatch)
 
 
@@ -435,16 +436,16 @@ def test_a_sweep_that_is_refused_writes_nothing_and_one_that_is_not_reads_what_t
     state.parent.mkdir(parents=True)
     known = '{"failed": {"chain/data": "no"}, "jobs": {"chain/ppo-s1": "7"}}'
     state.write_text(known)
-    with hold(state.parent), pytest.raises(UsageError, match="Another process"):
+    with acquire(state.parent), pytest.raises(UsageError, match="Another process"):
         do(tmp_path, monkeypatch, retry_failed=True)
     assert state.read_text() == known
     state.unlink()
 
     def after_another(path):
         state.write_text(known)
-        return hold(path)
+        return acquire(path)
 
-    monkeypatch.setattr(sweep, "hold", after_another)
+    monkeypatch.setattr(sweep, "acquire", after_another)
     outcome, order = do(tmp_path, monkeypatch, only="chain/data")
     assert outcome.failed == {"chain/data": "no"}
     assert order == []

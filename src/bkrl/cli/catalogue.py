@@ -52,7 +52,8 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
 def _samples() -> list[list[Any]]:
     """The ready-made runs, usable wherever a path of such a run is: `--potential sample:bk-code-minigrid`."""
     from bkrl.potentials import advice_source
-    from bkrl.runs.record import Run, samples
+    from bkrl.runs.record import Run
+    from bkrl.runs.samples import samples
 
     rows = []
     for name in samples():

@@ -8,19 +8,18 @@ so that a later, longer audit goes on where a shorter one ended, and several aud
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bkrl.core.documents import Mismatch, parse_json, typed
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import sha256
+from bkrl.core.lines import LineFile, read_rows
 from bkrl.core.seeds import generator
 from bkrl.labelers.agreement import cohen_kappa, share
 from bkrl.labelers.answers import Choice
@@ -76,19 +75,8 @@ def file_of(run: Path, auditor: str) -> Path:
 
 def read_answers(path: Path, manifest: str) -> dict[int, Answer]:
     """An auditor's answers by pair, the last one of each. InputError when they belong to other labels."""
-    if not path.exists():
-        return {}
     found: dict[int, Answer] = {}
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for number, line in enumerate(lines):
-        if not line:
-            continue
-        try:
-            entry: _Line = typed(_Line, parse_json(line))
-        except Mismatch:
-            if number == len(lines) - 1:
-                continue  # torn by a crash in the middle of its writing
-            raise InputError(f"{path} is damaged at line {number + 1}; mend or remove that line.") from None
+    for entry in read_rows(path, _Line, mend="mend or remove that line"):
         if entry["labels"] != manifest:
             raise InputError(f"{path} was given for other labels than these; move it away to audit anew.")
         found[entry["pair_id"]] = Answer(entry["pair_id"], entry["choice"], entry["swapped"])
@@ -230,40 +218,14 @@ def _check_writable(path: Path) -> None:
 
 
 def _append(path: Path, entry: Mapping[str, Any]) -> None:
-    """One line, on the disk when this returns; a torn line before it is removed first, one that only lacks its end (an
-    editor, a crash just there) is a judgement and stays.
-    """
-    line = (json.dumps(entry) + "\n").encode()
+    """Add one line; it is on the disk when this returns."""
     try:
         path.parent.mkdir(exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            size = os.fstat(file).st_size
-            whole = _last_whole(path)
-            if whole < size and _is_json(path.read_bytes()[whole:]):
-                line, whole = b"\n" + line, size
-            if whole < size:
-                os.ftruncate(file, whole)
-            if os.write(file, line) != len(line):  # the last bytes of a full disk: half a line is no line
-                os.ftruncate(file, whole)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(file)
-        finally:
-            os.close(file)
+        with closing(LineFile(path)) as file:
+            file.append(json.dumps(entry))
+            file.sync()
     except OSError as error:
         raise RunFailed(f"{path} cannot be written ({error.strerror}); the answers before this one are kept.") from None
-
-
-def _last_whole(path: Path) -> int:
-    """Bytes up to the end of the last whole line."""
-    return path.read_bytes().rfind(b"\n") + 1
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        return isinstance(parse_json(text), dict)
-    except Mismatch:
-        return False
 
 
 def _one_line(text: str) -> str:

@@ -18,7 +18,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.material import segment_text
 from bkrl.labelers.recorded import SETTINGS
-from bkrl.runs.record import Run, dataset_at
+from bkrl.runs.inputs import dataset_at
+from bkrl.runs.record import Run
 
 Usage = dict[str, object]
 

@@ -9,7 +9,8 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import read_table
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
-from bkrl.runs.record import Run, dataset_at
+from bkrl.runs.inputs import dataset_at
+from bkrl.runs.record import Run
 
 TABLES = {
     "pref": ("preferences.parquet", PREFERENCES),

@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write
+from bkrl.core.lines import read_lines
 from bkrl.llm.prices import find_price
 from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical, cleaned
 from bkrl.llm.store import FILE, Store
@@ -190,26 +191,20 @@ def read(file: Path) -> tuple[list[Record], bool]:
             "name that."
         )
     try:
-        lines = file.read_bytes().split(b"\n")
+        lines, torn = read_lines(file)
     except OSError as error:
         raise InputError(
             f"{file} cannot be read ({error.strerror}); name a file that `bkrl cache export` wrote."
         ) from None
-    records, last = [], max((number for number, line in enumerate(lines) if line.strip()), default=-1)
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
+    records = []
+    for number, line in enumerate(lines, 1):
         try:
-            records.append(_record(line))
-        except _Torn as error:
-            if number == last and records:
-                return records, True
-            raise InputError(f"{file}, line {number + 1}: {error}; export it again.") from None
+            records += [_record(line)] if line.strip() else []
         except ValueError as error:
-            raise InputError(f"{file}, line {number + 1}: {error}; export it again.") from None
+            raise InputError(f"{file}, line {number}: {error}; export it again.") from None
     if not records:
         raise InputError(f"{file} holds no replies; name a file that `bkrl cache export` wrote.")
-    return records, False
+    return records, torn
 
 
 def as_responses(file: Path) -> list[dict[str, Any]]:
@@ -239,15 +234,11 @@ def as_responses(file: Path) -> list[dict[str, Any]]:
 _SAME_KEY = "select 1 from question q where q.key = r.key"
 
 
-class _Torn(ValueError):
-    """A line that is no JSON object."""
-
-
 def _record(line: bytes) -> Record:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
-        raise _Torn("this is not JSON") from None
+        raise ValueError("this is not JSON") from None
     if not isinstance(content, dict) or set(content) != {"key", "question", "reply", "created"}:
         raise ValueError("this is not a reply as `bkrl cache export` writes it")
     _check_question(content["question"])

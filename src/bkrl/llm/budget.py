@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -17,6 +16,7 @@ from bkrl.core.documents import Mismatch, parse_json, typed
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import check_checksum, with_checksum
 from bkrl.core.flags import Flag
+from bkrl.core.lines import LineFile, read_lines
 
 FILE = "spending.jsonl"
 _Dollars = Annotated[float, Flag("", least=0)]
@@ -58,15 +58,13 @@ class Budget:
         self._open: dict[str, float] = {}
         self._process, self._count = secrets.token_hex(4), 0
         self._settled: asyncio.Event | None = None
-        self._file: int | None = None
+        self._file: LineFile | None = None
         if file is not None:
             self._read(file)
             try:
-                self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                self._file = LineFile(file)
             except OSError as error:
                 raise RunFailed(f"{file} cannot be written ({error.strerror}).") from None
-            # Ends a line that a kill has torn.
-            os.write(self._file, b"\n")
 
     @property
     def committed(self) -> float:
@@ -130,7 +128,7 @@ class Budget:
 
     def close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
 
     def _wake(self) -> None:
@@ -149,7 +147,7 @@ class Budget:
         if self._file is None:
             return
         try:
-            os.write(self._file, json.dumps(with_checksum(line)).encode() + b"\n")
+            self._file.append(json.dumps(with_checksum(line)))
         except OSError as error:
             raise RunFailed(
                 f"What is spent cannot be noted ({error.strerror}); free some space and run again."
@@ -160,14 +158,16 @@ class Budget:
         out.
         """
         try:
-            lines = file.read_text("utf-8", "replace").splitlines()
+            lines, _ = read_lines(file)
         except FileNotFoundError:
             return
         except OSError as error:
             raise InputError(f"{file} cannot be read ({error.strerror}).") from None
         for number, text in enumerate(lines, 1):
-            if not text or (text.startswith("{") and not text.endswith("}")):
-                continue  # torn by a kill: nothing was sent yet, or what was sent counts in full
+            # Torn by a kill, and ended with a line feed by an earlier version: nothing was sent yet, or what was sent
+            # counts in full.
+            if not text or (text.startswith(b"{") and not text.endswith(b"}")):
+                continue
             try:
                 self._take_up(text)
             except Mismatch as problem:
@@ -178,7 +178,7 @@ class Budget:
         for name in [name for name in self._open if not name.startswith("batch")]:
             self.doubtful += self._open.pop(name)
 
-    def _take_up(self, text: str) -> None:
+    def _take_up(self, text: bytes) -> None:
         """One line that an earlier process noted; Mismatch when it is none."""
         line = typed(dict[str, Any], parse_json(text))
         check_checksum(line)

@@ -80,7 +80,8 @@ def dataset_of(run: Run, named: Path | None = None) -> Path:
     Raises:
         InputError: none was named, and the one it was built on is not there.
     """
-    from bkrl.runs.record import SAMPLES, dataset_at, input_at, samples
+    from bkrl.runs.inputs import dataset_at, input_at
+    from bkrl.runs.samples import SAMPLES, samples
 
     shipped = Path(f"sample:data-{run.path.name.rpartition('-')[2]}")
     if run.path.parent == SAMPLES and shipped.as_posix() in samples() and input_at(run, "dataset") is None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from bkrl.core.errors import BkrlError, InputError
 from bkrl.core.files import read_json, sha256
-from bkrl.runs.record import Run, hash_at, input_at, input_hash
+from bkrl.runs.inputs import hash_at, input_at, input_hash
+from bkrl.runs.record import Run
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 

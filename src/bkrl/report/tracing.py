@@ -12,7 +12,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import read_json, sha256
 from bkrl.report.plots.png import identity_of
 from bkrl.report.provenance import Chain, Link, Node, follow
-from bkrl.runs.record import located
+from bkrl.runs.samples import locate
 
 _META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
 HEAD = 4096  # the identity stands in the first bytes of a page
@@ -34,7 +34,7 @@ def trace(path: Path, under: Sequence[Path] = (Path("logs"),)) -> Trace:
     Raises:
         InputError: there is nothing, the file names no report, or that report is not found.
     """
-    if located(path).is_dir():
+    if locate(path).is_dir():
         chain = follow([path])
         root = next(iter(node for node in chain.nodes.values() if node.key == path.as_posix()))
         return Trace(root, chain, "", list(chain.problems))

@@ -64,30 +64,27 @@ def tracked(kind: str, run: Run, reporter: Reporter) -> Iterator[None]:
 
 
 class _Follower:
-    """Reads metrics.jsonl as it grows and sends on what the tracker has not had."""
+    """Sends each row of metrics.jsonl to the tracker, those of before tracking was asked for too."""
 
     def __init__(self, kind: str, run: Run, reporter: Reporter) -> None:
         self.run, self.reporter = run, reporter
         self.state = _state(run, kind)
-        self.offset = self.number = 0
+        self.number = 0
         self.tracker: Tracker | None = None
         self.lost = False
 
-    def send(self) -> None:
-        """Send every whole line that is new, those of before tracking was asked for too."""
+    def send(self, row: dict[str, Any]) -> None:
+        """Send a row that was just logged, the first time with all rows before it, unless the tracker has had them."""
         if self.lost:
             return
         try:
+            rows = [row]
             if self.tracker is None:
-                self.tracker = _TRACKERS[self.state["kind"]](self.run, self.state["id"])
-            with self.run.file("metrics.jsonl").open("rb") as file:
-                file.seek(self.offset)
-                lines = file.read().split(b"\n")[:-1]
-            for line in lines:
-                self.offset += len(line) + 1
+                self.tracker, rows = _TRACKERS[self.state["kind"]](self.run, self.state["id"]), self.run.metrics()
+            for each in rows:
                 self.number += 1
                 if self.number > self.state["lines"]:
-                    self._send(self.tracker, json.loads(line))
+                    self._send(self.tracker, each)
         except Exception as problem:  # noqa: BLE001 - a tracker is a convenience: whatever befalls it, training goes on
             self._give_up(problem)
 
@@ -95,10 +92,9 @@ class _Follower:
         # Counted before it is sent: a kill between the two loses a point elsewhere, and never doubles one.
         self.state["lines"] = self.number
         atomic_write(self.run.file(_STATE), json.dumps(self.state))
-        step = row.pop("step")
-        values = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+        values = {key: value for key, value in row.items() if key != "step" and isinstance(value, (int, float))}
         if values:
-            tracker.log(step, values)
+            tracker.log(row["step"], values)
 
     def close(self) -> None:
         try:

@@ -34,7 +34,8 @@ from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.controls import Zero
 from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, Scaled
-from bkrl.runs.record import Run, dataset_at
+from bkrl.runs.inputs import dataset_at
+from bkrl.runs.record import Run
 from bkrl.sandbox.pool import probation
 from bkrl.stages import to_do
 from bkrl.text.encoders import TextEncoder, check_encoder, fit_encoder

@@ -8,7 +8,6 @@ what each cell said, under `log/`.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +19,12 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from bkrl.core.config import LabelConfig, SweepConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json, to_json
+from bkrl.core.lines import newest_row
 from bkrl.core.reporter import Line, Reporter, duration
-from bkrl.runs.record import Run, changed, check_inputs, hold
+from bkrl.runs.identity import changed
+from bkrl.runs.inputs import check_inputs
+from bkrl.runs.lock import acquire
+from bkrl.runs.record import Run
 from bkrl.studies.executors import Executor, cores, open_executor
 from bkrl.studies.study import Cell, MergeConfig, Study, load_study
 
@@ -98,7 +101,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
         parameters=_parameters(config, study),
     )
     make_folder(out / "sweep")
-    with hold(out / "sweep"):
+    with acquire(out / "sweep"):
         state.load()  # only now: until a moment ago another sweep may have written it
         if config.retry_failed:
             for cell in cells:
@@ -358,19 +361,8 @@ def _summary(lines: Sequence[Line], seconds: float) -> str:
 
 def last_step(run_dir: Path) -> int:
     """The step of the newest whole line of metrics.jsonl; 0 when there is none."""
-    path = run_dir / "metrics.jsonl"
-    try:
-        with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - 4096, 0))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return 0
-    for line in reversed(lines[:-1]):
-        try:
-            return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue
-    return 0
+    step = newest_row(run_dir / "metrics.jsonl").get("step")
+    return step if isinstance(step, int) else 0
 
 
 def _parameters(config: SweepConfig, study: Study) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Which settings and inputs make a run what it is: a command that differs in none of them continues it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from bkrl.core.errors import UsageError
+from bkrl.core.files import plain, read_json
+from bkrl.runs.inputs import hash_at, input_hash
+from bkrl.runs.lock import LOCK
+
+_HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
+
+# Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
+_NOT_IDENTITY = (
+    *("out", "fresh", "cache", "threads", "track", "dry_run", "allow_empty_advice"),
+    *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch", "header"),
+)
+
+
+class Input(TypedDict):
+    """What a run records of an input: a run with its manifest's hash, or a file with its own."""
+
+    path: str
+    stage: NotRequired[str]
+    sha256: NotRequired[str]
+    manifest_sha256: NotRequired[str]
+
+
+class Config(TypedDict):
+    """config.json."""
+
+    format: int
+    stage: str
+    argv: list[str]
+    config: dict[str, Any]
+    inputs: dict[str, Input]
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What sets two config.json apart, leaving out what changes no result: names of settings, and `input 'NAME'`."""
+    if found["stage"] != wanted["stage"]:
+        return ["stage"]
+    old, new = found["config"], plain(wanted["config"])
+    inputs_old = {name: input_hash(one) for name, one in found["inputs"].items()}
+    inputs_new = {name: input_hash(one) for name, one in wanted["inputs"].items()}
+    same = {name for name, known in inputs_old.items() if known == inputs_new.get(name)}  # wherever they lie
+    ignored = {*_NOT_IDENTITY, *same}
+    names = [one for name in {**old, **new} if name not in ignored for one in _differing(name, old, new)]
+    return names + [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
+
+
+def changed(path: Path, stage: str, config: object) -> list[str]:
+    """The settings in which the run at a path differs from a config; none for a run that will be replaced.
+
+    An input that is elsewhere by now, or is named by another path, is the same one.
+    """
+    if only_config(path):
+        return []
+    found, wanted = read_json(path / "config.json", Config), plain(config)
+    same = {
+        name: recorded
+        for name, recorded in found["inputs"].items()
+        if isinstance(wanted.get(name), str) and hash_at(Path(wanted[name]), recorded) == input_hash(recorded)
+    }
+    return differences({**found, "inputs": same}, {"stage": stage, "config": wanted, "inputs": same})
+
+
+def only_config(path: Path) -> bool:
+    """Whether a run has written nothing but its config: its command was refused, or killed at the very beginning."""
+    return all(file.name in ("config.json", LOCK) or _HALF_CONFIG.fullmatch(file.name) for file in path.iterdir())
+
+
+def refuse_if_different(path: Path, different: Sequence[str], most: int = 3) -> None:
+    """UsageError when the run at a path differs from the wanted one; at most so many differences are named."""
+    if different:
+        more = f" and {len(different) - most} more" if len(different) > most else ""
+        raise UsageError(
+            f"{path} holds a run that differs in {', '.join(different[:most])}{more}; choose another --out, or pass "
+            "--fresh to remove it first."
+        )
+
+
+def _differing(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The setting, if its values differ; of a group of settings, such as those of PPO, the ones that do."""
+    before, after = old.get(name), new.get(name)
+    if before == after:
+        return []
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return [name]
