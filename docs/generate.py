@@ -14,8 +14,8 @@ from typer.main import get_command
 from bkrl.cli.main import app
 from bkrl.core.config import MANY, VERBS
 from bkrl.core.flags import flags_of, option_name
+from bkrl.core.settings import choices_of
 from bkrl.data import schema
-from bkrl.studies.tables import choices_of
 
 HERE = Path(__file__).parent
 FILES = {

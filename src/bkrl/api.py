@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 from bkrl.cli import console
 from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, ReportConfig, TrainRmConfig, TrainRsConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import changed, without_effect
 from bkrl.core.reporter import Reporter
-from bkrl.stages.effects import changed, in_vain
-from bkrl.studies.tables import checked
+from bkrl.core.settings import checked
 
 if TYPE_CHECKING:
     from bkrl.runs.record import Run
@@ -59,7 +59,7 @@ def make_report(config: ReportConfig, *, progress: bool = True) -> Run:
 
 def _stage(name: str, config: Any, progress: bool) -> Any:
     config = checked(config)
-    for setting, belongs in in_vain(config, changed(config)):
+    for setting, belongs in without_effect(config, changed(config)).items():
         raise UsageError(f"{setting} has no effect here, only with {belongs}; leave it out.")
     reporter = console.reporter() if progress else Reporter()
     return import_module(f"bkrl.stages.{name}").run(config, reporter)

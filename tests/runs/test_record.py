@@ -9,12 +9,15 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pytest
 
+from bkrl.core.config import CollectConfig, ExplorerConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_table, to_json, write_table
+from bkrl.core.flags import Flag
 from bkrl.data.schema import GOALS
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs
@@ -24,10 +27,10 @@ from bkrl.runs.record import Run, _remove_contents
 
 @dataclass(frozen=True)
 class Config:
-    out: Path | None = None
+    out: Annotated[Path | None, Flag("", identity=False)] = None
     seed: int = 1
-    fresh: bool = False
-    cache: Path = Path("cache")
+    fresh: Annotated[bool, Flag("", identity=False)] = False
+    cache: Annotated[Path, Flag("", identity=False)] = Path("cache")
 
 
 def finished(path: Path, **changes) -> Run:
@@ -61,15 +64,13 @@ def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):
 
 def test_a_setting_of_a_group_is_named_by_itself(tmp_path):
     def create(**ppo):
-        return Run.create(
-            tmp_path / "r", stage="collect", config={"seed": 1, "ppo": {"gamma": 0.9, "num_envs": 64} | ppo}
-        )
+        return Run.create(tmp_path / "r", stage="collect", config=CollectConfig(ppo=ExplorerConfig(**ppo)))
 
     create().finish([])
     with pytest.raises(UsageError, match="holds a run that differs in gamma; choose"):
         create(gamma=0.5)
-    with pytest.raises(UsageError, match="holds a run that differs in gamma, num_envs, more; choose"):
-        create(gamma=0.5, num_envs=8, more=1)
+    with pytest.raises(UsageError, match="holds a run that differs in num_envs, gamma; choose"):
+        create(gamma=0.5, num_envs=8)
 
 
 def test_a_run_that_has_only_its_config_is_replaced(tmp_path):
@@ -556,3 +557,17 @@ def test_a_table_that_is_a_link_is_not_read_elsewhere(tmp_path):
     (tmp_path / "r" / "a.txt").symlink_to("a.txt")
     with pytest.raises(InputError, match="'a.txt' would leave it"):
         Run.open(tmp_path / "r")
+
+
+def test_a_setting_newer_than_a_run_had_its_default_and_one_that_is_gone_had_no_effect(tmp_path):
+    config = CollectConfig("Toy-Chain", tmp_path / "r")
+    Run.create(config.run_dir, stage="collect", config=config).log(1, x=1.0)
+    document = json.loads((tmp_path / "r" / "config.json").read_text())
+    del document["config"]["int_gamma"], document["config"]["ppo"]["clip_coef"]
+    document["config"]["gone"] = 3
+    (tmp_path / "r" / "config.json").write_text(json.dumps(document))
+    assert changed(tmp_path / "r", "collect", config) == []
+    assert changed(tmp_path / "r", "collect", replace(config, int_gamma=0.5)) == ["int_gamma"]
+    assert changed(tmp_path / "r", "collect", replace(config, threads=2, out=tmp_path / "elsewhere")) == []
+    other = replace(config, ppo=ExplorerConfig(clip_coef=0.5, gamma=0.5))
+    assert changed(tmp_path / "r", "collect", other) == ["gamma", "clip_coef"]

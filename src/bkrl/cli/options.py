@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 import re
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.core.flags import LENIENT, flags_of, option_name
+from bkrl.core.flags import LENIENT, Setting, flags_of, kinds_of, option_name, without_effect
 from bkrl.core.registry import did_you_mean
-from bkrl.stages.effects import BELONGS, in_vain
+from bkrl.core.settings import build, choose, nested
 
 MOST = 2**53
 """Greatest whole number of a setting that counts something and names no limit of its own: more than any run can do."""
@@ -69,36 +67,15 @@ class Commands(typer.Typer):
 
 
 def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., None]:
-    """A Typer command whose flags are the fields of `config`; it calls `run(config, as_json)`.
+    """A Typer command whose flags are the settings of `config`; it calls `run(settings, as_json)`.
 
     Nested dataclasses become panels of the help; positional flags become arguments; `Literal`s become choices.
     """
-    flags = flags_of(config)
-    parameters = []
-    for path, kind, flag, default in flags:
-        if kind == tuple[Path, ...]:
-            kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
-        info: Any
-        help_text = flag.help.replace("[", r"\[")
-        if flag.positional:
-            info = typer.Argument(help=help_text, show_default=False, metavar=path[-1].upper())
-        else:
-            panel = _PANELS.get(path[0]) if len(path) > 1 else None
-            names = [option_name(path)]
-            if kind is bool and default is True:
-                names = [f"{names[0]}/--no-{names[0][2:]}"]
-            limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
-            if kind is int and flag.least is not None and flag.most is None and path[-1] != "seed":
-                limits["max"] = MOST
-            info = typer.Option(
-                *names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits
-            )
-        parameters.append(_parameter("__".join(path), Annotated[kind, info], default))
-    if config in BELONGS:
-        lenient = typer.Option(
-            LENIENT, help="leave alone what has no effect beside the other flags; else it is refused"
-        )
-        parameters.append(_parameter("lenient", Annotated[bool, lenient], False))
+    settings = flags_of(config)
+    parameters = [_of_setting(one) for one in settings]
+    if kinds_of(config) or any(one.flag.only for one in settings):
+        words = "leave alone what has no effect beside the other flags; else it is refused"
+        parameters.append(_parameter("lenient", Annotated[bool, typer.Option(LENIENT, help=words)], False))
     as_json = typer.Option("--json", help="print the result as JSON on stdout")
     parameters.append(_parameter("as_json", Annotated[bool, as_json], False))
     parameters.append(_parameter("context", typer.Context, inspect.Parameter.empty))
@@ -107,11 +84,12 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
         wants_json, lenient = values.pop("as_json"), values.pop("lenient", False)
         for name, value in values.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(f"{option_name(tuple(name.split('__')))} must be a finite number, not {value}.")
-        settings = _build(config, {tuple(name.split("__")): value for name, value in values.items()})
+                raise UsageError(f"{option_name((name,))} must be a finite number, not {value}.")
+        sources = {name: context.get_parameter_source(name) for name in values}
+        given = {name: values[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+        settings = build(config, nested(choose(config, given), given))
         if not lenient:
-            sources = {name: context.get_parameter_source(name) for name in values}
-            _refuse_in_vain(settings, [name for name, one in sources.items() if one and one.name == "COMMANDLINE"])
+            _refuse(without_effect(settings, given))
         run(settings, wants_json)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -120,12 +98,35 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
     return call
 
 
-def _refuse_in_vain(settings: Any, given: list[str]) -> None:
-    """UsageError for what was given and has no effect; all that belongs to the same is told at once."""
-    found = in_vain(settings, [name.split("__")[-1] for name in given])
-    if found:
-        belongs = found[0][1]
-        names = [option_name((name,)) for name, to in found if to == belongs]
+def _of_setting(one: Setting) -> inspect.Parameter:
+    """The parameter that a setting becomes."""
+    kind, flag, default = one.kind, one.flag, one.default
+    if kind == tuple[Path, ...]:
+        kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
+    info: Any
+    help_text = flag.help.replace("[", r"\[")
+    if flag.positional:
+        info = typer.Argument(help=help_text, show_default=False, metavar=one.name.upper())
+    else:
+        names = [option_name(one.path)]
+        if kind is bool and default is True:
+            names = [f"{names[0]}/--no-{names[0][2:]}"]
+        limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
+        if kind is int and flag.least is not None and flag.most is None and one.name != "seed":
+            limits["max"] = MOST
+        panel = _PANELS.get(one.path[0]) if len(one.path) > 1 else None
+        info = typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits)
+    return _parameter(one.name, Annotated[kind, info], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _refuse(useless: dict[str, str]) -> None:
+    """UsageError for what was given and has no effect; all that belongs to the same is said at once."""
+    for belongs in useless.values():
+        names = [option_name((name,)) for name, to in useless.items() if to == belongs]
         verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
         raise UsageError(
             f"{' and '.join(names)} {verb} no effect here, only with {belongs}; leave {them} out, or pass {LENIENT}."
@@ -167,20 +168,3 @@ def _is_no_number(problem: TyperException) -> bool:
         return not all(math.isfinite(float(one["input"])) for one in refused)
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _build(config: type, values: dict[tuple[str, ...], Any]) -> Any:
-    hints = typing.get_type_hints(config)
-    arguments: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
-        if dataclasses.is_dataclass(hints[f.name]):
-            inner = {path[1:]: value for path, value in values.items() if path[0] == f.name and len(path) > 1}
-            arguments[f.name] = _build(hints[f.name], inner)  # type: ignore[arg-type]
-        else:
-            value = values[(f.name,)]
-            arguments[f.name] = tuple(value) if isinstance(value, list) else value
-    return config(**arguments)

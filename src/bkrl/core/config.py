@@ -10,19 +10,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_json
+from bkrl.core.flags import Flag, Only
 
-Seed = Annotated[int, Flag("seed of every random stream in this run", least=0)]
-Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew")]
-Threads = Annotated[int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256)]
+_NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
+_OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
+_SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
+_ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.llm not in ("random", "return"))
+_SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
+_FITTED = Only(
+    "--control none, shuffled or constant, which read the labels",
+    lambda c: c.control in ("none", "shuffled", "constant"),
+)
+
+
+def _made_of(variant: str, labels: Path) -> bool | None:
+    """Whether labels are of a variant; None where no complete label run is there, which the stage has words for."""
+    try:
+        manifest = read_json(labels / "manifest.json")
+    except InputError:
+        return None
+    found = manifest["facts"].get("variant", manifest["config"].get("variant"))
+    return bool(found == variant) if manifest["stage"] == "label" else None
+
+
+_PREFERENCES = (
+    _FITTED,
+    Only("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
+)
+_GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
+
+Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
+Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
+Threads = Annotated[
+    int,
+    Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256, identity=False),
+]
 Backend = Annotated[
     Literal["native", "reference"],
     Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
 ]
 Track = Annotated[
     Literal["none", "tensorboard", "wandb", "trackio"],
-    Flag("also send metrics.jsonl there (pip install 'bkrl[tensorboard]' and so on); keys from their usual places"),
+    Flag(
+        "also send metrics.jsonl there (pip install 'bkrl[tensorboard]' and so on); keys from their usual places",
+        identity=False,
+    ),
 ]
 Network = Annotated[
     Literal["compact", "paper"], Flag("compact: made for these worlds; paper: the published convolutional network")
@@ -95,7 +129,7 @@ class CollectConfig:
     """Record text-annotated experience with PPO + RND exploration."""
 
     env: Annotated[str, Flag("world to explore; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-Pretraining-S20"
-    out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]")] = None
+    out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]", identity=False)] = None
     steps: Annotated[
         int, Flag("environment steps to train the explorer for; the last rollout is played to its end", least=1)
     ] = 500_000
@@ -103,7 +137,7 @@ class CollectConfig:
     episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time", least=1)] = 40
     ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0)] = 0.0
     int_coef: Annotated[float, Flag("weight of the RND novelty reward", least=0)] = 1.0
-    int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1)] = 0.99
+    int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1, only=(_NOVELTY,))] = 0.99
     language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
     seed: Seed = 1
     network: Network = "compact"
@@ -125,69 +159,114 @@ class CollectConfig:
 class LabelConfig:
     """Ask a language model what it knows: reward code, preferences between segments, or goals."""
 
-    dataset: Annotated[Path, Flag("a collect run", positional=True)]
-    variant: Annotated[Literal["code", "pref", "goal"], Flag("what to ask for")] = "pref"
-    out: Annotated[Path | None, Flag("run directory  [default: logs/label-VARIANT-DATASET-sSEED]")] = None
+    dataset: Annotated[Path, Flag("a collect run", positional=True, pooled=True, reads=True)]
+    variant: Annotated[Literal["code", "pref", "goal"], Flag("what to ask for", pooled=True)] = "pref"
+    out: Annotated[Path | None, Flag("run directory  [default: logs/label-VARIANT-DATASET-sSEED]", identity=False)] = (
+        None
+    )
     llm: Annotated[
         str,
         Flag(
             "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
-            "replay:RUN_OR_FILE; controls for pref: random, return"
+            "replay:RUN_OR_FILE; controls for pref: random, return",
+            pooled=True,
         ),
     ] = "rules"
     num: Annotated[
         int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
     ] = 0
-    length: Annotated[int, Flag("actions in a segment (pref, goal); 0: 5 or 3", least=0)] = 0
+    length: Annotated[int, Flag("actions in a segment (pref, goal); 0: 5 or 3", least=0, only=(_SEGMENTS,))] = 0
     swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
-    votes: Annotated[int, Flag("answers asked for each question; code: independent conversations", least=1)] = 1
-    temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
-    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
+    votes: Annotated[
+        int, Flag("answers asked for each question; code: independent conversations", least=1, only=(_ASKED,))
+    ] = 1
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.5
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 2048
     effort: Annotated[
         Literal["default", "none", "minimal", "low", "medium", "high"],
-        Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"),
+        Flag(
+            "reasoning effort asked of the model, whose reasoning is billed as output; default: not sent",
+            only=(_ASKED,),
+        ),
     ] = "default"
-    max_requests: Annotated[int, Flag("send at most this many requests in this run; 0: no limit", least=0)] = 0
-    max_cost: Annotated[float, Flag("spend at most so many US dollars in this run; 0: no limit", least=0)] = 0.0
-    prices: Annotated[Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md")] = (
-        None
-    )
+    max_requests: Annotated[
+        int,
+        Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
+    ] = 0
+    max_cost: Annotated[
+        float,
+        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
+    ] = 0.0
+    prices: Annotated[
+        Path | None,
+        Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False),
+    ] = None
     tier: Annotated[
-        Literal["default", "flex"], Flag("flex: slower and cheaper, where the endpoint has it (openai:)")
+        Literal["default", "flex"],
+        Flag("flex: slower and cheaper, where the endpoint has it (openai:)", identity=False),
     ] = "default"
     prompt: Annotated[
         str | None,
         Flag(
             "other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md  "
-            "[default: the shipped ones]"
+            "[default: the shipped ones]",
+            only=(_ASKED,),
         ),
     ] = None
     body: Annotated[
-        str | None, Flag("openai: fields added to every request (JSON object, or a file with one); they change answers")
+        str | None,
+        Flag(
+            "openai: fields added to every request (JSON object, or a file with one); they change answers",
+            only=(_OPENAI,),
+        ),
     ] = None
     header: Annotated[
         str | None,
         Flag(
             "openai: headers added to every request, NAME=VARIABLE, divided by commas; an environment variable holds "
-            "the secret value"
+            "the secret value",
+            only=(_OPENAI,),
+            identity=False,
         ),
     ] = None
     batch: Annotated[
         Literal["off", "submit", "status", "collect"],
-        Flag("openai: at half price within a day, by the Batch API: submit, come back, collect (pref, goal)"),
+        Flag(
+            "openai: at half price within a day, by the Batch API: submit, come back, collect (pref, goal)",
+            identity=False,
+        ),
     ] = "off"
-    concurrency: Annotated[int, Flag("most requests in flight at once; adapts to what the server allows", least=1)] = 64
-    rpm: Annotated[float, Flag("most requests sent in a minute; 0: no limit", least=0)] = 0.0
-    tpm: Annotated[float, Flag("most tokens sent and awaited in a minute (estimated); 0: no limit", least=0)] = 0.0
+    concurrency: Annotated[
+        int,
+        Flag(
+            "most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False
+        ),
+    ] = 64
+    rpm: Annotated[
+        float, Flag("most requests sent in a minute; 0: no limit", least=0, only=(_ASKED,), identity=False)
+    ] = 0.0
+    tpm: Annotated[
+        float,
+        Flag(
+            "most tokens sent and awaited in a minute (estimated); 0: no limit", least=0, only=(_ASKED,), identity=False
+        ),
+    ] = 0.0
     shard: Annotated[
         str | None,
-        Flag("i/n: ask only the i-th of n shares, so that n machines label one dataset; `bkrl label merge` joins them"),
+        Flag(
+            "i/n: ask only the i-th of n shares, so that n machines label one dataset; `bkrl label merge` joins them",
+            planned=True,
+        ),
     ] = None
     reparse: Annotated[
-        Path | None, Flag("read the answers of this label run again with today's parsers; its settings, no calls")
+        Path | None,
+        Flag("read the answers of this label run again with today's parsers; its settings, no calls", reads=True),
     ] = None
-    dry_run: Annotated[bool, Flag("show tokens, price and three of the prompts; ask and write nothing")] = False
-    cache: Annotated[Path, Flag("folder where every reply is kept for ever")] = Path("cache")
+    dry_run: Annotated[
+        bool,
+        Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True),
+    ] = False
+    cache: Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)] = Path("cache")
     seed: Seed = 1
     fresh: Fresh = False
 
@@ -204,21 +283,39 @@ class LabelConfig:
 class TrainRmConfig:
     """Turn labels into a potential Φ with a fixed scale."""
 
-    labels: Annotated[Path, Flag("a label run", positional=True)]
-    out: Annotated[Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]")] = None
-    dataset: Annotated[Path | None, Flag("the dataset  [default: the one the labels were made from]")] = None
-    encoder: Annotated[str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH")] = "hash"
-    epochs: Annotated[int, Flag("preference labels: most passes over the pairs (training stops early)", least=1)] = 30
-    ensemble: Annotated[int, Flag("preference labels: networks to train, whose mean is Φ", least=1)] = 1
+    labels: Annotated[Path, Flag("a label run", positional=True, pooled=True, reads=True)]
+    out: Annotated[
+        Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]", identity=False)
+    ] = None
+    dataset: Annotated[
+        Path | None,
+        Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True),
+    ] = None
+    encoder: Annotated[
+        str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS)
+    ] = "hash"
+    epochs: Annotated[
+        int,
+        Flag("preference labels: most passes over the pairs (training stops early)", least=1, only=_PREFERENCES),
+    ] = 30
+    ensemble: Annotated[
+        int, Flag("preference labels: networks to train, whose mean is Φ", least=1, only=_PREFERENCES)
+    ] = 1
     min_agreement: Annotated[
         float,
-        Flag("preference labels: leave out pairs of whose answers a smaller share agrees", least=0, most=1),
+        Flag(
+            "preference labels: leave out pairs of whose answers a smaller share agrees",
+            least=0,
+            most=1,
+            only=_PREFERENCES,
+        ),
     ] = 0.0
     control: Annotated[
         Literal["none", "shuffled", "random", "zero", "constant", "oracle"],
         Flag(
             "make a control instead: permuted labels, a fixed random network, Φ = 0, advice that is the same in every "
-            "state (for --shaping advice), or one that knows --task, as far as its target is in sight"
+            "state (for --shaping advice), or one that knows --task, as far as its target is in sight",
+            pooled=True,
         ),
     ] = "none"
     task: Annotated[str, Flag("oracle: the task it knows")] = ""
@@ -235,6 +332,15 @@ class TrainRmConfig:
 
 ADVISED = ("advice", "pbrs+advice")
 """The forms of shaping that take a potential's advice on actions."""
+_SHAPED = Only("--alg bk-code, bk-pref, bk-goal or bk-own", lambda c: c.alg.startswith("bk-"))
+_RND = Only("--alg rnd", lambda c: c.alg == "rnd")
+_PAID = Only(
+    "--shaping pbrs, pbrs+advice, decay, pbim or additive",
+    lambda c: c.shaping in ("pbrs", "pbrs+advice", "decay", "pbim", "additive"),
+)
+_ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
+_FALLING = Only("--shaping advice, pbrs+advice or decay", lambda c: c.shaping in (*ADVISED, "decay"))
+_CORRECT = Only("training without --compat", lambda c: not c.compat)
 
 
 @dataclass(frozen=True)
@@ -243,40 +349,61 @@ class TrainRsConfig:
 
     alg: Annotated[
         Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal", "bk-own"],
-        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind; bk-own: one of your own"),
+        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind; bk-own: one of your own", pooled=True),
     ] = "ppo"
-    potential: Annotated[Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one")] = None
-    init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy")
+    potential: Annotated[
+        Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
     ] = None
-    env: Annotated[str, Flag("task to learn; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-RedBall-S20"
-    out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]")] = None
-    steps: Annotated[int, Flag("environment steps to train for; the last rollout is played to its end", least=1)] = (
-        1_000_000
-    )
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
+    ] = None
+    env: Annotated[str, Flag("task to learn; see `bkrl list envs`", pooled=True)] = "BabyAI-Text-GoToLocal-RedBall-S20"
+    out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]", identity=False)] = None
+    steps: Annotated[
+        int, Flag("environment steps to train for; the last rollout is played to its end", least=1, pooled=True)
+    ] = 1_000_000
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
     shaping: Annotated[
         Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
         Flag(
             "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
             "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
-            "guarantee and its risk"
+            "guarantee and its risk",
+            only=(_SHAPED,),
+            pooled=True,
         ),
     ] = "pbrs"
     shaping_coef: Annotated[
-        float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0)
+        float | None,
+        Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_SHAPED, _PAID)),
     ] = None
     shaping_shift: Annotated[
-        float, Flag("added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0")
+        float,
+        Flag(
+            "added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0",
+            only=(_SHAPED, _PAID, _CORRECT),
+        ),
     ] = 0.0
-    advice_coef: Annotated[float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0)] = 6.0
+    advice_coef: Annotated[
+        float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_SHAPED, _ADVISED))
+    ] = 6.0
     shaping_until: Annotated[
-        int, Flag("advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0)
+        int,
+        Flag(
+            "advice, decay: step at which the weight has fallen to 0; 0: the end of --steps",
+            least=0,
+            only=(_SHAPED, _FALLING),
+        ),
     ] = 0
     allow_empty_advice: Annotated[
-        bool, Flag("advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused")
+        bool,
+        Flag(
+            "advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused",
+            only=(_SHAPED, _ADVISED),
+            identity=False,
+        ),
     ] = False
-    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0)] = 0.1
+    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0, only=(_RND,))] = 0.1
     compat: Annotated[
         str,
         Flag(
@@ -287,9 +414,9 @@ class TrainRsConfig:
     eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained", least=1)] = 50_000
     eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
     eval_greedy: Annotated[bool, Flag("evaluate the greedy policy each time, too")] = False
-    checkpoint_every: Annotated[int, Flag("save a checkpoint each time this many steps have been trained", least=1)] = (
-        200_000
-    )
+    checkpoint_every: Annotated[
+        int, Flag("save a checkpoint each time this many steps have been trained", least=1, pooled=True)
+    ] = 200_000
     seed: Seed = 1
     network: Network = "compact"
     view: View = None
@@ -316,8 +443,8 @@ class TrainRsConfig:
 class EvaluateConfig:
     """Measure a frozen policy on seeded episodes."""
 
-    policy: Annotated[Path, Flag("a train-rs run", positional=True)]
-    out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]")] = None
+    policy: Annotated[Path, Flag("a train-rs run", positional=True, reads=True)]
+    out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]", identity=False)] = None
     env: Annotated[str | None, Flag("another world of the same family  [default: the one it was trained in]")] = None
     episodes: Annotated[int, Flag("episodes in each mode", least=1)] = 100
     mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
@@ -338,9 +465,10 @@ class ReportConfig:
     """Curves, tables, labels and provenance in one self-contained HTML file."""
 
     runs: Annotated[
-        tuple[Path, ...], Flag("train-rs and evaluate runs, potential reports, or folders of them", positional=True)
+        tuple[Path, ...],
+        Flag("train-rs and evaluate runs, potential reports, or folders of them", positional=True, reads=True),
     ]
-    out: Annotated[Path | None, Flag("run directory  [default: logs/report]")] = None
+    out: Annotated[Path | None, Flag("run directory  [default: logs/report]", identity=False)] = None
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
     name: Annotated[str, Flag("short name for files made from it, as a study's  [default: words of the title]")] = ""
     threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8
@@ -357,7 +485,7 @@ class ReproduceConfig:
     """The whole chain: collect → label → train-rm → train-rs → evaluate → report."""
 
     preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: two minutes")] = "laptop"
-    out: Annotated[Path, Flag("folder for all runs and report.html")] = Path("logs/reproduce")
+    out: Annotated[Path, Flag("folder for all runs and report.html", identity=False)] = Path("logs/reproduce")
     jobs: Annotated[int, Flag("training runs side by side; 0: one for each core", least=0)] = 0
     dry_run: Annotated[bool, Flag("print what would be done")] = False
 
@@ -366,11 +494,18 @@ class ReproduceConfig:
 class SlurmConfig:
     """How jobs of a SLURM cluster are asked for; a study's [slurm] table may say the same, and more."""
 
-    partition: Annotated[str | None, Flag("partition  [default: the study's, or the cluster's]")] = None
-    time: Annotated[int | None, Flag("minutes of a job; it continues in another  [default: the study's, or 240]")] = (
-        None
-    )
-    mem: Annotated[float | None, Flag("GB of memory of a job  [default: the study's, or the cluster's]")] = None
+    partition: Annotated[
+        str | None,
+        Flag("partition  [default: the study's, or the cluster's]", only=(_SLURM,)),
+    ] = None
+    time: Annotated[
+        int | None,
+        Flag("minutes of a job; it continues in another  [default: the study's, or 240]", only=(_SLURM,)),
+    ] = None
+    mem: Annotated[
+        float | None,
+        Flag("GB of memory of a job  [default: the study's, or the cluster's]", only=(_SLURM,)),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -378,7 +513,7 @@ class SweepConfig:
     """Do all cells of a study that are not done: side by side here, on a cluster, or as commands to run elsewhere."""
 
     study: Annotated[str, Flag("a study file, or the name of a shipped one: laptop, smoke, ...", positional=True)]
-    out: Annotated[Path | None, Flag("folder for all runs  [default: logs/STUDY]")] = None
+    out: Annotated[Path | None, Flag("folder for all runs  [default: logs/STUDY]", identity=False)] = None
     executor: Annotated[
         Literal["local", "slurm", "print"],
         Flag("local: worker processes here; slurm: jobs of a cluster; print: the commands on stdout"),

@@ -1,42 +1,150 @@
-"""What a setting says of itself, and how the settings of a frozen dataclass are called on the command line."""
+"""What a setting says of itself, and what follows from it: its option, when it has no effect, what sets two runs apart.
+
+A setting is a field of a frozen dataclass, `Annotated[type, Flag("…")]`. Everything that other parts need to know of it
+stands on its `Flag`. A class may stand for several, one of which is chosen by the value of one setting (`train-rs` has
+one class for each method); it then has a classmethod `kinds()`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 LENIENT = "--lenient"
 """The switch that leaves alone what has no effect beside the other flags."""
 
 
+class Only(NamedTuple):
+    """What a setting has an effect with: in words, and as a test of all settings (None: that cannot be known yet)."""
+
+    to: str
+    holds: Callable[[Any], bool | None]
+
+
 @dataclass(frozen=True)
 class Flag:
-    """Help of one setting, its least and greatest value, and whether it is given by position."""
+    """The facts about one setting.
+
+    Attributes:
+        help: what it means, with its unit.
+        least, most: its limits.
+        positional: whether it is given by position.
+        only: what it has an effect with. Beside anything else a person who gives it is refused.
+        identity: whether another value makes another run. If not, it says how the work is done (threads, places, limits
+            of spending), and a run may go on under another value.
+        pooled: whether a report pools runs of one method that differ in it, or tells them apart by other means.
+        reads: whether it names a run or a file that is read; the run records the hash of what is there.
+        planned: whether the plan of a study decides it, so that a study file cannot.
+    """
 
     help: str
     least: float | None = None
     most: float | None = None
     positional: bool = False
+    only: tuple[Only, ...] = ()
+    identity: bool = True
+    pooled: bool = False
+    reads: bool = False
+    planned: bool = False
+
+    @property
+    def must_agree(self) -> bool:
+        """Whether runs must have the same value to be pooled in a report."""
+        return self.identity and not self.pooled
 
 
-def flags_of(config: type) -> list[tuple[tuple[str, ...], Any, Flag, Any]]:
-    """Every setting of a config class as (path of field names, type, Flag, default), nested ones after plain ones."""
+class Setting(NamedTuple):
+    """One setting of a class: the names of the fields that lead to it, its type, its flag and its default."""
+
+    path: tuple[str, ...]
+    kind: Any
+    flag: Flag
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """Its own name, without that of the group it stands in."""
+        return self.path[-1]
+
+    def of(self, config: Any) -> Any:
+        """Its value in a config, or in the tables that a config was written as; its default where it is missing."""
+        for part in self.path:
+            config = config.get(part, self.default) if isinstance(config, Mapping) else getattr(config, part)
+            if config is self.default:
+                break
+        return config
+
+
+def kinds_of(config: type) -> dict[str, type]:
+    """A class of settings and its siblings, by the value that chooses them; none where it is the only one."""
+    kinds: Callable[[], dict[str, type]] = getattr(config, "kinds", dict)
+    return kinds()
+
+
+def flags_of(config: type) -> list[Setting]:
+    """Every setting of a class, or of all the classes it stands for, nested ones after plain ones."""
+    found: dict[str, Setting] = {}
+    kinds = kinds_of(config).values()
+    for kind in kinds if kinds and config not in kinds else (config,):
+        for one in _own(kind):
+            found.setdefault(one.name, one)
+    return sorted(found.values(), key=lambda one: len(one.path) > 1)
+
+
+def _own(config: type) -> list[Setting]:
     plain, nested = [], []
     hints = typing.get_type_hints(config, include_extras=True)
     for f in dataclasses.fields(config):
         hint = hints[f.name]
         if dataclasses.is_dataclass(hint):
-            nested += [((f.name, *path), kind, flag, default) for path, kind, flag, default in flags_of(hint)]  # type: ignore[arg-type]
+            nested += [one._replace(path=(f.name, *one.path)) for one in _own(typing.cast(type, hint))]
             continue
-        kind, flag = typing.get_args(hint)[:2]
+        kind, flag = typing.get_args(hint)[:2] if typing.get_origin(hint) is typing.Annotated else (hint, Flag(""))
         default = inspect.Parameter.empty if f.default is dataclasses.MISSING else f.default
-        plain.append(((f.name,), kind, flag, default))
+        plain.append(Setting((f.name,), kind, flag, default))
     return plain + nested
 
 
 def option_name(path: tuple[str, ...]) -> str:
     """`--learning-rate` for ("ppo", "learning_rate")."""
     return "--" + path[-1].replace("_", "-")
+
+
+def foreign(config: type, names: Iterable[str]) -> dict[str, str]:
+    """The settings among `names` that a class lacks and a sibling has, each with what it belongs to: "--alg rnd"."""
+    has = {alg: {one.name for one in flags_of(kind)} for alg, kind in kinds_of(config).items()}
+    lacking = [name for name in names if has and name not in {one.name for one in flags_of(config)}]
+    owners = {name: [alg for alg, own in has.items() if name in own] for name in lacking}
+    return {name: f"--alg {words(algs)}" for name, algs in owners.items() if algs}
+
+
+def without_effect(config: Any, given: Iterable[str], sure: bool = True) -> dict[str, str]:
+    """The settings among `given` without effect, each with what it would have one with.
+
+    Args:
+        config: the settings of a verb.
+        given: names of the settings that somebody gave; a nested one goes by its own name.
+        sure: leave out those of which it cannot be known yet.
+    """
+    names, refused = list(given), (False,) if sure else (False, None)
+    found = foreign(type(config), names)
+    for one in flags_of(type(config)):
+        failed = [only.to for only in one.flag.only if one.name in names and only.holds(config) in refused]
+        if failed:
+            found[one.name] = failed[0]
+    return found
+
+
+def changed(config: Any) -> list[str]:
+    """The settings of a config that differ from their defaults; a nested one goes by its own name."""
+    return [one.name for one in flags_of(type(config)) if one.of(config) != one.default]
+
+
+def words(names: Iterable[str], last: str = "or") -> str:
+    """ "a, b or c"."""
+    *most, final = names
+    return f"{', '.join(most)} {last} {final}" if most else final

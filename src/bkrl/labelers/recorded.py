@@ -14,6 +14,7 @@ from pathlib import Path
 from bkrl.core.config import LabelConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json, read_table
+from bkrl.core.flags import flags_of
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import RESPONSES
@@ -25,10 +26,7 @@ from bkrl.llm.protocol import Connection
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
 
-SETTINGS = (
-    *("variant", "llm", "num", "length", "swap", "votes"),
-    *("temperature", "max_tokens", "effort", "body", "prompt", "seed", "shard"),
-)
+SETTINGS = [one.name for one in flags_of(LabelConfig) if one.flag.identity and not one.flag.reads]
 """What decides which questions a run asks, and of whom."""
 _OF_THE_RUN = ("variant", "env_id", "llm", "prompts", "usage", "batches", "quality", "table", "reparsed", "merged")
 

@@ -10,11 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from bkrl.core.config import LabelConfig
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import option_name
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.material import segment_text
 from bkrl.labelers.recorded import SETTINGS
@@ -109,8 +110,8 @@ def summed(parts: Sequence[Usage]) -> Usage:
 def _same(first: Run, other: Run) -> None:
     """InputError naming what two shards do not share."""
     mine, theirs = first.config["config"], other.config["config"]
-    names = [field.name for field in fields(LabelConfig) if field.name in SETTINGS and field.name != "shard"]
-    different = [f"--{name.replace('_', '-')}" for name in names if mine.get(name) != theirs.get(name)]
+    names = [name for name in SETTINGS if name != "shard" and mine.get(name) != theirs.get(name)]
+    different = [option_name((name,)) for name in names]
     hashes = [run.config["inputs"]["dataset"]["manifest_sha256"] for run in (first, other)]
     if Shard.parse(mine["shard"] or "1/1").count != Shard.parse(theirs["shard"]).count:
         different.append("the number of shards")

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.core.config import ADVISED
+from bkrl.core.config import ADVISED, VERBS
+from bkrl.core.files import plain
+from bkrl.core.flags import flags_of
 from bkrl.inspect.quality import doubts_of
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.report.forms import form_of, guarantee_of
@@ -15,16 +17,6 @@ from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
 from bkrl.stats.curves import series_of
 
-# What runs of one method may differ in and still be pooled: the seed, where they lie, and how they were watched.
-_POOLED = {
-    "seed", "out", "potential", "env", "alg", "shaping", "steps", "threads", "fresh", "checkpoint_every",
-    "allow_empty_advice",
-}  # fmt: skip
-# The same for what they rest on; who answered and what a control is stand in the label already.
-_POOLED_BEFORE = {
-    "seed", "out", "dataset", "labels", "llm", "control", "variant", "cache", "concurrency", "rpm", "tpm",
-    "max_requests", "max_cost", "prices", "tier", "batch", "dry_run", "threads", "fresh",
-}  # fmt: skip
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
 
 
@@ -83,23 +75,19 @@ def _control(ancestors: Sequence[Node]) -> str:
 
 def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
     """Every setting that must agree for runs to be pooled, nested ones with a dot, those of inputs with a prefix."""
-    flat = _flat(node.config, _POOLED, "")
+    flat = _flat(node.config, node.stage, "")
     for one in ancestors:
         if one.stage in _SHORT:
-            flat |= _flat(one.config, _POOLED_BEFORE, f"{_SHORT[one.stage]}.")
+            flat |= _flat(one.config, one.stage, f"{_SHORT[one.stage]}.")
     return flat
 
 
-def _flat(config: Mapping[str, Any], leave_out: set[str], prefix: str) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if key in leave_out or value is None:  # a run of before there was this setting has it at its default too
-            continue
-        if isinstance(value, dict):
-            flat |= _flat(value, set(), f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
+def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
+    """None is left out: a run of before there was a setting has it at its default too."""
+    known = flags_of(VERBS[stage])
+    values = {".".join(one.path): plain(one.of(config)) for one in known if one.flag.must_agree}
+    values |= {name: config[name] for name in config.keys() - {one.path[0] for one in known}}
+    return {f"{prefix}{name}": str(value) for name, value in values.items() if value is not None}
 
 
 def strangers(chain: Chain, nodes: Sequence[Node]) -> list[str]:

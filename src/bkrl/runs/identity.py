@@ -9,16 +9,11 @@ from typing import Any, NotRequired, TypedDict
 
 from bkrl.core.errors import UsageError
 from bkrl.core.files import plain, read_json
+from bkrl.core.flags import flags_of
 from bkrl.runs.inputs import hash_at, input_hash
 from bkrl.runs.lock import LOCK
 
 _HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
-
-# Settings of a connection, a screen or a place: they change nothing in the result, so a run may continue under others.
-_NOT_IDENTITY = (
-    *("out", "fresh", "cache", "threads", "track", "dry_run", "allow_empty_advice"),
-    *("concurrency", "rpm", "tpm", "max_requests", "max_cost", "prices", "tier", "batch", "header"),
-)
 
 
 class Input(TypedDict):
@@ -40,16 +35,23 @@ class Config(TypedDict):
     inputs: dict[str, Input]
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What sets two config.json apart, leaving out what changes no result: names of settings, and `input 'NAME'`."""
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], config: object) -> list[str]:
+    """What sets a recorded run apart from a wanted one, leaving out what changes no result.
+
+    Args:
+        found: config.json of the recorded run.
+        wanted: stage and inputs, as in config.json.
+        config: the settings that are wanted, a dataclass; tests give a dict.
+
+    Returns:
+        Names of settings, and `input 'NAME'`.
+    """
     if found["stage"] != wanted["stage"]:
         return ["stage"]
-    old, new = found["config"], plain(wanted["config"])
     inputs_old = {name: input_hash(one) for name, one in found["inputs"].items()}
     inputs_new = {name: input_hash(one) for name, one in wanted["inputs"].items()}
     same = {name for name, known in inputs_old.items() if known == inputs_new.get(name)}  # wherever they lie
-    ignored = {*_NOT_IDENTITY, *same}
-    names = [one for name in {**old, **new} if name not in ignored for one in _differing(name, old, new)]
+    names = [name for name in _differing(found["config"], config) if name not in same]
     return names + [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
 
 
@@ -66,7 +68,7 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
         for name, recorded in found["inputs"].items()
         if isinstance(wanted.get(name), str) and hash_at(Path(wanted[name]), recorded) == input_hash(recorded)
     }
-    return differences({**found, "inputs": same}, {"stage": stage, "config": wanted, "inputs": same})
+    return differences({**found, "inputs": same}, {"stage": stage, "inputs": same}, config)
 
 
 def only_config(path: Path) -> bool:
@@ -84,11 +86,13 @@ def refuse_if_different(path: Path, different: Sequence[str], most: int = 3) -> 
         )
 
 
-def _differing(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The setting, if its values differ; of a group of settings, such as those of PPO, the ones that do."""
-    before, after = old.get(name), new.get(name)
-    if before == after:
-        return []
-    if isinstance(before, dict) and isinstance(after, dict):
-        return [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    return [name]
+def _differing(old: Mapping[str, Any], config: object) -> list[str]:
+    """Names of the settings whose recorded value is another one.
+
+    A setting that was not recorded, because it is newer than the run, had its default. One that was recorded and that
+    the class lacks (earlier versions recorded those of all methods) had no effect.
+    """
+    if isinstance(config, Mapping):
+        return [key for key in {**old, **config} if old.get(key) != plain(config.get(key))]
+    settings = [one for one in flags_of(type(config)) if one.flag.identity]
+    return [one.name for one in settings if plain(one.of(old)) != plain(one.of(config))]

@@ -94,12 +94,12 @@ class Run:
             with ExitStack() as stack:
                 lock = stack.enter_context(acquire(path))
                 if not manifest_file.exists():  # the process at work here may have finished a moment ago
-                    run = cls._start(path, document)
+                    run = cls._start(path, document, config)
                     run._lock = lock
                     stack.pop_all()
                     return run
         found = read_json(config_file, Config)
-        refuse_if_different(path, differences(found, document))
+        refuse_if_different(path, differences(found, document, config))
         return cls(path, found, read_json(manifest_file, Manifest))
 
     @classmethod
@@ -117,14 +117,14 @@ class Run:
         return cls.create(path, stage=stage, config=config, inputs=inputs, fresh=replace)
 
     @classmethod
-    def _start(cls, path: Path, document: dict[str, Any]) -> Run:
+    def _start(cls, path: Path, document: dict[str, Any], config: object) -> Run:
         """The unfinished run in a folder that we have locked or, when nothing there is worth keeping, a new one."""
         for half in path.rglob(".*.tmp"):  # what a kill left; no other process writes here while we have the lock
             if half.is_file():
                 half.unlink()
         if (path / "config.json").exists():
             found = read_json(path / "config.json", Config)
-            different = differences(found, document)
+            different = differences(found, document, config)
             if not (different and only_config(path)):
                 refuse_if_different(path, different)
                 return cls(path, found, None)

@@ -16,14 +16,14 @@ from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 from bkrl.core import config as settings
 from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import flags_of
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import derive_seed
+from bkrl.core.settings import build, choices
 from bkrl.studies.tables import (
-    build,
     check_choice,
     check_keys,
     check_unique,
-    choices,
     name_of_folder,
     on_top,
     seed_list,
@@ -40,7 +40,6 @@ _WORLD_KEYS = {
 }
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
-_DECIDED = {"fresh", "dry_run", "shard"}
 _VARIANTS = ("code", "pref", "goal")
 OWN = "bk-own"
 """The algorithm whose potential no cell of the study makes."""
@@ -352,7 +351,7 @@ class _World:
             table = on_top(table, own.get(variant, {}))
         for upper in above:
             table = on_top(table, upper.get(stage, {}))
-        for key in _DECIDED.intersection(table):
+        for key in [one.name for one in flags_of(_CONFIGS[stage]) if one.flag.planned and one.name in table]:
             raise UsageError(f"'{key}' of {stage} is decided by the study's plan; leave it out.")
         if stage == "label":
             fixed["variant"] = variant

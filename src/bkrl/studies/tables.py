@@ -1,68 +1,16 @@
-"""Plain TOML tables, checked: settings of a stage, names that become folders, seeds. What cannot be meant is named."""
+"""Plain TOML tables, checked: keys, names that become folders, seeds. What cannot be meant is named."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from bkrl.core.documents import Mismatch, hints_of, typed
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # device names on Windows
-
-
-def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
-    """A config from plain values, nested tables included.
-
-    Raises:
-        UsageError: a setting is unknown, of the wrong type, out of its limits, or decided by the study itself.
-    """
-    hints = hints_of(kind)
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise UsageError(f"There is no setting '{key}' in {kind.__name__}.{did_you_mean(key, hints)}")
-        if key in fixed:
-            raise UsageError(f"'{key}' of {kind.__name__} is decided by the study's plan; leave it out.")
-        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            values[key] = build(cast(type, hints[key]), value)
-            continue
-        try:
-            values[key] = typed(hints[key], value, f"'{key}' in {kind.__name__}")
-        except Mismatch as problem:
-            raise UsageError(f"{problem}.") from None
-    return kind(**values, **fixed)
-
-
-def checked(config: Any) -> Any:
-    """A config that a program made, with its values looked at as those of a study file are; text becomes a path.
-
-    Raises:
-        UsageError: a value is of the wrong type, or out of its limits.
-    """
-    return build(type(config), _table(config))
-
-
-def _table(config: Any) -> dict[str, Any]:
-    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return {name: _table(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
-
-
-def choices(kind: type, setting: str) -> tuple[str, ...]:
-    """The values that a setting of a config may have."""
-    return choices_of(typing.get_args(hints_of(kind)[setting])[0])
-
-
-def choices_of(hint: Any) -> tuple[str, ...]:
-    """The values of a `Literal`, also of one that may be None; of any other type none."""
-    if typing.get_origin(hint) is typing.Literal:
-        return typing.get_args(hint)
-    return next((found for found in map(choices_of, typing.get_args(hint)) if found), ())
 
 
 def on_top(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bkrl.core.config import VERBS, LabelConfig
-from bkrl.core.flags import LENIENT, flags_of, option_name
-from bkrl.stages.effects import in_vain
+from bkrl.core.config import LabelConfig
+from bkrl.core.flags import LENIENT, flags_of, option_name, without_effect
 from bkrl.studies.study import Cell, MergeConfig
 
 
@@ -38,16 +37,14 @@ def command(cell: Cell) -> str:
         return shlex.join(["bkrl", *cell.stage.split("_"), *shards, *where, "--out", str(cell.run_dir)])
     verb = cell.stage.replace("_", "-")
     words, positional, given = ["bkrl", verb], [], []
-    for path, _, flag, default in flags_of(VERBS[verb]):
-        value: Any = cell.config
-        for name in path:
-            value = getattr(value, name)
-        if flag.positional:
+    for one in flags_of(type(cell.config)):
+        value = one.of(cell.config)
+        if one.flag.positional:
             positional += [str(item) for item in (value if isinstance(value, tuple) else (value,))]
-        elif value != default:
-            words += _option(option_name(path), value)
-            given.append(path[-1])
-    if in_vain(cell.config, given, sure=False):  # a study shares settings between methods
+        elif value != one.default:
+            words += _option(option_name(one.path), value)
+            given.append(one.name)
+    if without_effect(cell.config, given, sure=False):  # a study shares settings between methods
         words.append(LENIENT)
     return shlex.join([*words[:2], *positional, *words[2:]])
 

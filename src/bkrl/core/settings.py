@@ -1,0 +1,106 @@
+"""Settings from plain values: the one place where they are checked, for the command line, study files and Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any, cast
+
+from bkrl.core.documents import Mismatch, hints_of, typed
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import flags_of, kinds_of
+from bkrl.core.registry import did_you_mean, load_plugins
+
+
+def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
+    """A config from plain values, nested tables included; what belongs to a sibling of its class is left alone.
+
+    Args:
+        kind: the class of settings, or one that stands for several.
+        table: the values that were given.
+        fixed: values of this program, which are not checked.
+
+    Raises:
+        UsageError: a setting is unknown, of the wrong type, out of its limits, or both given and fixed.
+    """
+    name = _name(kind)
+    chosen = choose(kind, {**table, **fixed})
+    own = {f.name for f in dataclasses.fields(chosen)}
+    hints = {key: hint for one in (*kinds_of(kind).values(), chosen) for key, hint in hints_of(one).items()}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise UsageError(f"There is no setting '{key}' in {name}.{did_you_mean(key, hints)}")
+        if key in fixed:
+            raise UsageError(f"'{key}' of {name} is decided by the study's plan; leave it out.")
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            values[key] = build(cast(type, hints[key]), value)
+            continue
+        try:
+            values[key] = typed(hints[key], value, f"'{key}' in {name}")
+        except Mismatch as problem:
+            raise UsageError(f"{problem}.") from None
+    return chosen(**{key: value for key, value in {**values, **fixed}.items() if key in own})
+
+
+def choose(kind: type, given: Mapping[str, Any]) -> type:
+    """The class that settings need: `kind` itself, or the one among its siblings that they choose by `alg`.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if not kinds_of(kind):
+        return kind
+    name = given.get("alg", next(f.default for f in dataclasses.fields(kind) if f.name == "alg"))
+    if name not in kinds_of(kind):
+        load_plugins()
+    kinds = kinds_of(kind)
+    if not isinstance(name, str) or name not in kinds:
+        near = did_you_mean(str(name), kinds)
+        raise UsageError(f"'alg' in {_name(kind)} is {name!r}.{near} Known: {', '.join(kinds)}.")
+    return kinds[name]
+
+
+def nested(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the names of settings as the tables that `build` takes; what the class lacks stays as it is."""
+    paths = {one.name: one.path for one in flags_of(kind)}
+    table: dict[str, Any] = {}
+    for name, value in given.items():
+        *groups, last = paths.get(name, (name,))
+        place = table
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return table
+
+
+def checked(config: Any) -> Any:
+    """A config that a program made, with its values looked at as those of a study file are; text becomes a path.
+
+    Raises:
+        UsageError: a value is of the wrong type, or out of its limits.
+    """
+    return build(type(config), _table(config))
+
+
+def _table(config: Any) -> dict[str, Any]:
+    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: _table(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
+
+
+def _name(kind: type) -> str:
+    """What a class of settings is called: siblings go by the name of the class that stands for them."""
+    return next(one.__name__ for one in reversed(kind.__mro__) if dataclasses.is_dataclass(one))
+
+
+def choices(kind: type, setting: str) -> tuple[str, ...]:
+    """The values that a setting of a config may have."""
+    return choices_of(typing.get_args(hints_of(kind)[setting])[0])
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The values of a `Literal`, also of one that may be None; of any other type none."""
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    return next((found for found in map(choices_of, typing.get_args(hint)) if found), ())
