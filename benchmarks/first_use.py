@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as out:
 """
 _START = """
 import os
-from bkrl.rl.ppo import PPO
+from bkrl.learn.ppo import PPO
 PPO.iterate = lambda self: os._exit(0)
 """
 CASES = {

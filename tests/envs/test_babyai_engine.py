@@ -105,7 +105,7 @@ def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
             for name in WORLD.names or ():
                 if not name.startswith("target"):  # minigrid's missions are kept as text
                     np.testing.assert_array_equal(worlds[0][name], record[name], err_msg=f"{name}, seed {seed}")
-            assert layouts.missions(worlds) == [env.mission]
+            assert layouts.missions(worlds, np.arange(1)) == [env.mission]
             env.reset()
 
 

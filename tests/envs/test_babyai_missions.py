@@ -55,7 +55,7 @@ def perform(instruction: Instr, props: dict[tuple[int, int], WorldObj], actions:
     terminated, truncated = np.zeros(1, bool), np.zeros(1, bool)
     story = []
     for action in actions:
-        outs = (views, rewards, terminated, truncated)
+        outs = (views, views.copy(), rewards, terminated, truncated, np.zeros(1, bool))
         step_worlds(grids, worlds, np.array([action]), np.zeros(1, bool), STRIDE, *outs, 0, 1)
         observation, reward, done, cut, _ = env.step(action)
         np.testing.assert_array_equal(views.reshape(7, 7, 3), observation["image"])

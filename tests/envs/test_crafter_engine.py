@@ -216,7 +216,7 @@ def test_vector_and_reference_vector_agree():
             for key in ("r", "l"):
                 np.testing.assert_array_equal(infos["episode"][key], other[4]["episode"][key])
         np.testing.assert_array_equal(native.frame(1), reference.frame(1))
-    assert native.missions() == ["", "", ""]
+    assert native.missions().tolist() == ["", "", ""]
 
 
 def test_a_plant_stays_ripe_however_long_an_episode_may_be():

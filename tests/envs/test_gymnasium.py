@@ -377,3 +377,43 @@ def test_a_single_crafter_world_pays_in_full_precision() -> None:
     env.engine.worlds["inventory"][0, 0] = 7  # type: ignore[attr-defined]
     reference.game._player.inventory["health"] = 7  # type: ignore[attr-defined]
     assert env.step(0)[1] == reference.step(0)[1] == -0.2
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_missions_are_one_array_until_an_episode_begins_and_those_of_each_env(backend: str) -> None:
+    envs = bkrl.envs.make_vec("BabyAI-GoToLocal-v0", 3, backend=backend, max_episode_steps=SHORT)
+    envs.reset(seed=4)
+    singles = [bkrl.envs.make("BabyAI-GoToLocal-v0", backend="reference") for _ in range(3)]
+    ages = [0] * 3
+    for seed, env in enumerate(singles, 4):
+        env.reset(seed=seed)
+    actions, changes = np.random.default_rng(0).integers(0, 3, (4 * SHORT, 3)), 0
+    for row in actions:
+        before = envs.missions()
+        _, _, terminated, truncated, _ = envs.step(row)
+        for i, env in enumerate(singles):
+            _, _, ended, _, _ = env.step(row[i])
+            ages[i] += 1
+            assert (ended or ages[i] == SHORT) == (terminated | truncated)[i]
+            if ended or ages[i] == SHORT:
+                env.reset()
+                ages[i] = 0
+        after = envs.missions()
+        assert after.tolist() == [env.unwrapped.mission for env in singles]
+        assert (after is before) == (not (terminated | truncated).any())
+        changes += after is not before
+    assert changes
+    if backend == "native":
+        state, now = envs.snapshot(), envs.missions()
+        envs.reset(seed=90)
+        assert envs.missions().tolist() != now.tolist()
+        envs.restore(state)
+        assert envs.missions().tolist() == now.tolist()
+
+
+def test_sentences_are_the_captions_cut_at_their_full_stops() -> None:
+    for env_id in (RED_BALL, "Crafter-Text-Reward", "Toy-Grid"):
+        views, _ = bkrl.envs.make_vec(env_id, 5).reset(seed=1)
+        read = bkrl.envs.sentences(env_id)(views)
+        assert [" ".join(text) for text in read] == bkrl.envs.captioner(env_id)(views)
+        assert all(sentence.endswith(".") and ". " not in sentence for text in read for sentence in text)

@@ -8,8 +8,9 @@ minigrid registers under this name, slow and with other observations, whatever m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
@@ -153,6 +154,18 @@ def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callab
     if compat and not known.published_captions:
         raise UsageError(f"{env_id} has no upstream caption mode; leave the switch out.")
     return partial(known.caption, language=language, compat=compat)
+
+
+def sentences(env_id: str, language: str = "en") -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
+    """What makes texts of a world's observations: (B, *obs_shape) uint8 → (B,) tuples of each caption's sentences."""
+    caption = captioner(env_id, language)
+    return lambda observations: np.fromiter(map(sentences_of, caption(observations)), object, len(observations))
+
+
+@lru_cache(1 << 16)
+def sentences_of(caption: str) -> tuple[str, ...]:
+    """The sentences of a caption, each with its full stop."""
+    return tuple(re.split(r"(?<=\.) ", caption)) if caption else ()
 
 
 @cache

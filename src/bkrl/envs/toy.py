@@ -277,10 +277,10 @@ class ToyVectorEnv(WorldVectorEnv):
             }
             self._rngs.append(np.random.Generator(bits))
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         which = np.flatnonzero(worlds)
         for i in which.tolist():
-            if seeds[i] is not None:
+            if seeds is not None and seeds[i] is not None:
                 self._rngs[i] = seeding.np_random(seeds[i])[0]
             self._place[i] = self.table.first(self._rngs[i])
         self._age[which] = 0

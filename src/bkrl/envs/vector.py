@@ -82,6 +82,9 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         self._seeds: tuple[int, ...] | None = None
         self._over = np.zeros(num_envs, bool)  # the episode has ended and the next one has not begun: it stands still
         self._last = np.zeros(num_envs, bool)  # see `rest`
+        self._some_last = False
+        self._missions = np.full(num_envs, "", object)
+        self._unread = np.ones(num_envs, bool)  # an episode has begun since its mission was asked for
 
     # ------------------------------------------------------------------------------------------- what Gymnasium calls
 
@@ -101,7 +104,10 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         if seed is not None or not self._begun:
             told = zip(seeds, self.np_random_seed, mask.tolist(), strict=True)
             self._seeds = tuple(one if chosen and one is not None else known for one, known, chosen in told)
-        self._begin_again(mask, seeds)
+        self._begin(mask, None if self._begun and seed is None else seeds)
+        self._unread |= mask
+        self._over[mask] = self._last[mask] = False
+        self._some_last = bool(self._last.any())
         self._begun = True
         return self._views(), {"success": np.zeros(self.num_envs, bool)}
 
@@ -123,23 +129,24 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             truncated |= (self._scores()[1] >= self.max_episode_steps) & ~self._over
         infos: dict[str, Any] = {"success": success}
         done = terminated | truncated
-        any_ended = np.count_nonzero(done) > 0
+        any_ended = np.count_nonzero(done) > 0  # the quickest way to ask
         if any_ended:
-            ended = np.flatnonzero(done)
+            ended = done.nonzero()[0]
             infos |= self._at_end(done)
             if self.episode_statistics:
                 returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
                 returns[ended], lengths[ended] = self._scores(ended)
                 infos["episode"], infos["_episode"] = {"r": returns, "l": lengths}, done.copy()
-        if mode is AutoresetMode.SAME_STEP:
-            if any_ended:
-                infos["final_obs"], infos["_final_obs"] = _alone(observations, ended), done.copy()
-                self._over |= done & self._last
-                self._renew(observations, done & ~self._last)
-        else:
-            if mode is AutoresetMode.NEXT_STEP:
-                self._renew(observations, self._over.copy())
+        if mode is not AutoresetMode.SAME_STEP:
+            if mode is AutoresetMode.NEXT_STEP and self._over.any():
+                self._renew(observations, self._over)
             self._over = done.copy()
+        elif any_ended:
+            infos["final_obs"], infos["_final_obs"] = _only(observations, ended), done.copy()
+            if self._some_last:
+                self._over |= done & self._last
+                done &= ~self._last
+            self._renew(observations, done)
         return observations, rewards, terminated, truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:
@@ -155,9 +162,16 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ----------------------------------------------------------------------------------------------- what bkrl calls
 
-    def missions(self) -> list[str]:
-        """The mission of each running episode, "" where the world has none."""
-        return [""] * self.num_envs
+    def missions(self) -> NDArray[np.object_]:
+        """(N,) the mission of each running episode, "" where the world has none; the same array until one begins."""
+        new = self._unread.nonzero()[0]
+        if len(new):
+            missions = self._missions.copy()
+            missions[new] = self._missions_of(new)
+            missions.flags.writeable = False
+            self._missions = missions
+            self._unread[:] = False
+        return self._missions
 
     def distances(self) -> NDArray[np.float32] | None:
         """(N,) the fewest actions to success from the full state of each world, infinite where there is no way.
@@ -174,6 +188,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         pays 0, ends nothing, and what it shows means nothing.
         """
         self._last |= worlds
+        self._some_last = True
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """An (H, W, 3) picture of world `index`."""
@@ -197,12 +212,16 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             raise InputError("The snapshot was taken in another autoreset mode; restore it in that one.")
         self._set_state(state)
         self._over, self._last = over.astype(bool), np.zeros(self.num_envs, bool)
-        self._begun = True
+        self._begun, self._some_last = True, False
+        self._unread[:] = True
 
     # ------------------------------------------------------------------------------------ what a subclass implements
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
-        """A new episode in these worlds (N,); one with a seed restarts its stream. The first time all have seeds."""
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        """A new episode in these worlds (N,); one with a seed restarts its stream. The first time all have seeds.
+
+        `seeds` is None where every stream goes on.
+        """
         raise NotImplementedError
 
     def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
@@ -215,6 +234,10 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     def _views(self, worlds: Any = ...) -> Obs:
         """The observations of the worlds at these indices as they stand, as arrays of the caller's own."""
         raise NotImplementedError
+
+    def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
+        """The missions of the running episodes of the worlds with these numbers."""
+        return [""] * len(worlds)
 
     def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return and length of the episodes in the worlds at these indices, running or just ended."""
@@ -241,32 +264,25 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._begun:
             raise RuntimeError(f"{what} before reset: call reset() first")
 
-    def _begin_again(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
-        self._begin(worlds, seeds)
-        self._over[worlds] = self._last[worlds] = False
-
     def _renew(self, observations: Obs, worlds: NDArray[np.bool_]) -> None:
         """Begin the next episodes of these worlds (N,) and write their first observations into `observations`."""
-        which = np.flatnonzero(worlds)
+        which = worlds.nonzero()[0]
         if len(which):
-            self._begin_again(worlds, [None] * self.num_envs)
+            self._begin(worlds, None)
+            self._unread |= worlds
             fresh = self._views(which)
-            for whole, part in _parts(observations, fresh):
-                whole[which] = part
+            if isinstance(observations, dict):
+                for key, whole in observations.items():
+                    whole[which] = fresh[key]
+            else:
+                observations[which] = fresh
 
 
-def _parts(*observations: Obs) -> list[tuple[NDArray[np.uint8], ...]]:
-    """The arrays of observations side by side: one tuple, or one for each key."""
-    if isinstance(observations[0], dict):
-        return [tuple(one[key] for one in observations) for key in observations[0]]
-    return [observations]
-
-
-def _alone(observations: Obs, worlds: NDArray[np.int64]) -> Obs:
+def _only(observations: Obs, worlds: NDArray[np.int64]) -> Obs:
     """A copy with zeros for all but these worlds."""
     if isinstance(observations, dict):
-        return {key: _alone(one, worlds) for key, one in observations.items()}
-    copy = np.zeros_like(observations)
+        return {key: _only(one, worlds) for key, one in observations.items()}
+    copy = np.zeros(observations.shape, observations.dtype)
     copy[worlds] = observations[worlds]
     return copy
 
@@ -312,11 +328,14 @@ def checked_actions(actions: Any, num_envs: int, num_actions: int) -> NDArray[np
     actions = np.asarray(actions)
     if actions.shape != (num_envs,):
         raise ValueError(f"actions must have shape ({num_envs},), not {actions.shape}")
-    if not np.issubdtype(actions.dtype, np.integer):
-        raise ValueError(f"actions must be integers, not {actions.dtype}")
-    if actions.size and (actions.min() < 0 or actions.max() >= num_actions):
+    if actions.dtype != np.int64:
+        if not np.issubdtype(actions.dtype, np.integer):
+            raise ValueError(f"actions must be integers, not {actions.dtype}")
+        actions = actions.astype(np.int64)
+    # Read as unsigned numbers, negative ones are the largest: -1 is 2**64 - 1.
+    if np.maximum.reduce(actions.view(np.uint64)) >= num_actions:
         raise ValueError(f"actions must lie in 0..{num_actions - 1}")
-    return actions.astype(np.int64, copy=False)
+    return actions
 
 
 def checked_steps(what: str, steps: Any) -> int:
@@ -352,9 +371,8 @@ class ReferenceVectorEnv(WorldVectorEnv):
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
 
-    def missions(self) -> list[str]:
-        """The mission of each running episode."""
-        return [str(getattr(env.unwrapped, "mission", "") or "") for env in self.envs]
+    def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
+        return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in worlds.tolist()]
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`; the environments must have been made with render_mode="rgb_array"."""
@@ -367,9 +385,9 @@ class ReferenceVectorEnv(WorldVectorEnv):
         for env in self.envs:
             env.close()
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
-        for i in map(int, np.flatnonzero(worlds)):
-            self._shown[i], _ = self.envs[i].reset(seed=seeds[i])
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        for i in np.flatnonzero(worlds).tolist():
+            self._shown[i], _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
             self._returns[i] = self._lengths[i] = 0
 
     def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:

@@ -79,33 +79,29 @@ class Engine:
 
     def step(
         self, actions: NDArray[np.int64], still: NDArray[np.bool_] | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """One action in each world that does not stand still: a copy of the views (N, 147), rewards, terminated and
-        truncated (N,).
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """One action in each world that does not stand still.
+
+        A copy of the views (N, 147), rewards, terminated, truncated and success (N,).
         """
         shown = np.empty_like(self.observations)
         rewards = np.empty(self.num_envs, np.float32)
-        terminated = np.empty(self.num_envs, np.bool_)
-        truncated = np.empty(self.num_envs, np.bool_)
-
-        def share(start: int, stop: int) -> None:
-            step_worlds(
-                self._grids,
-                self.worlds,
-                actions,
-                self._moving if still is None else still,
-                self._stride,
-                self.observations,
-                rewards,
-                terminated,
-                truncated,
-                start,
-                stop,
-            )
-            shown[start:stop] = self.observations[start:stop]
-
-        self._run(share)
-        return shown, rewards, terminated, truncated
+        terminated, truncated, success = (np.empty(self.num_envs, np.bool_) for _ in range(3))
+        self._run(
+            step_worlds,
+            self._grids,
+            self.worlds,
+            actions,
+            self._moving if still is None else still,
+            self._stride,
+            self.observations,
+            shown,
+            rewards,
+            terminated,
+            truncated,
+            success,
+        )
+        return shown, rewards, terminated, truncated, success
 
     def distances(self) -> NDArray[np.float32]:
         """(N,) the fewest actions to success from each world as it stands, for published levels; see `distances`."""
@@ -120,9 +116,9 @@ class Engine:
         self._run(measure_worlds, self._grids, self.worlds, self._stride, *self._searched, found)
         return found
 
-    def missions(self) -> list[str]:
-        """What each running episode asks for; "" before the first."""
-        return self._layouts.missions(self.worlds) if self.begun else [""] * self.num_envs
+    def missions(self, which: NDArray[np.int64]) -> list[str]:
+        """What the running episodes of the worlds with these numbers ask for; "" before the first."""
+        return self._layouts.missions(self.worlds, which) if self.begun else [""] * len(which)
 
     def generator(self, index: int) -> np.random.Generator:
         """A copy of one world's stream of random numbers."""
@@ -179,7 +175,7 @@ class Engine:
         world = self.worlds[index]
         y, x = divmod(int(world["agent"]), self._stride)
         lines = [
-            f"{self.missions()[index]!r} step {world['steps']} of {world['max_steps']}",
+            f"{self.missions(np.array([index]))[0]!r} step {world['steps']} of {world['max_steps']}",
             f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][world['heading']]}",
         ]
         for (row, column), cell in np.ndenumerate(self._inner(index)):

@@ -20,17 +20,22 @@ def step_worlds(
     still: Any,
     stride: int,
     observations: Any,
+    shown: Any,
     rewards: Any,
     terminated: Any,
     truncated: Any,
+    success: Any,
     start: int,
     stop: int,
 ) -> None:
-    """One action in each world that does not stand still (`MiniGridEnv.step`, `RoomGridLevel.step`)."""
+    """One action in each world that does not stand still (`MiniGridEnv.step`, `RoomGridLevel.step`).
+
+    `shown`: a copy of the observations.
+    """
     for n in range(start, stop):
         if still[n]:
             rewards[n] = 0.0
-            terminated[n] = truncated[n] = False
+            terminated[n] = truncated[n] = success[n] = False
             continue
         grid, world, action = grids[n], worlds[n], actions[n]
         world.steps += 1
@@ -39,13 +44,17 @@ def step_worlds(
         if action == DROP:
             track(grid, world)
         status = verify_mission(grid, world, action, carried_before, stride)
-        success = status == SUCCESS or (status != FAILURE and outcome == REACHED_GOAL)
-        reward = 1 - REWARD_DECAY * (world.steps / world.max_steps) if success else 0.0
+        solved = status == SUCCESS or (status != FAILURE and outcome == REACHED_GOAL)
+        reward = 1 - REWARD_DECAY * (world.steps / world.max_steps) if solved else 0.0
         world.episode_return += reward
         rewards[n] = reward
-        terminated[n] = success or status == FAILURE or outcome in (REACHED_GOAL, FELL_INTO_LAVA)
+        success[n] = solved and reward > 0
+        terminated[n] = solved or status == FAILURE or outcome in (REACHED_GOAL, FELL_INTO_LAVA)
         truncated[n] = world.steps >= world.max_steps
         observe(grid, world, stride, observations[n])
+    for n in range(start, stop):
+        for byte in range(observations.shape[1]):  # a slice would be copied twice: the two might overlap
+            shown[n, byte] = observations[n, byte]
 
 
 @kernel

@@ -37,8 +37,8 @@ class Layouts(Protocol):
     ) -> None:
         """A new episode in each chosen world, from its own stream; its first view goes to `observations` (N, 147)."""
 
-    def missions(self, worlds: NDArray[Any]) -> list[str]:
-        """What each running episode asks for."""
+    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+        """What the running episodes of the worlds with these numbers ask for."""
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """What is not in the worlds' records."""
@@ -66,22 +66,10 @@ class PublishedLayouts:
         """See `Layouts`."""
         run(begin_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
 
-    def missions(self, worlds: NDArray[Any]) -> list[str]:
+    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words: "the" where one object is meant, "a" where several are."""
-        known: dict[tuple[int, ...], str] = {}
-        columns = zip(
-            worlds["target_color"].tolist(),
-            worlds["target_kind"].tolist(),
-            worlds["target_is_plural"].tolist(),
-            strict=True,
-        )
-        missions = []
-        for colors, kinds, plural in columns:
-            key = (*colors, *kinds, plural)
-            if key not in known:
-                known[key] = self._mission(colors, kinds, plural)
-            missions.append(known[key])
-        return missions
+        columns = (worlds[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural"))
+        return [self._mission(*row) for row in zip(*columns, strict=True)]
 
     def _mission(self, colors: list[int], kinds: list[int], plural: int) -> str:
         verb = "pick up" if self._level.task == "pick up" else "go to"
@@ -130,9 +118,9 @@ class LoadedLayouts:
             observations[n] = first["image"].ravel()
             self._missions[n] = self._env.mission.encode()
 
-    def missions(self, worlds: NDArray[Any]) -> list[str]:
+    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions as minigrid worded them."""
-        return [mission.decode() for mission in self._missions.tolist()]
+        return [mission.decode() for mission in self._missions[which].tolist()]
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The missions, as bytes (N, _MISSION_BYTES)."""

@@ -33,7 +33,7 @@ class NativeBabyAI(WorldEnv):
     @property
     def mission(self) -> str:
         """What the running episode asks for."""
-        return self.engine.missions()[0]
+        return self.engine.missions(np.zeros(1, np.int64))[0]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -66,11 +66,10 @@ class NativeBabyAI(WorldEnv):
                 f"Action {action!r} is not one of '{self.world.env_id}'; use an integer from 0 to {last}."
             ) from error
         before = float(self.engine.worlds["episode_return"][0])
-        _, _, terminated, truncated = self.engine.step(checked)
+        _, _, terminated, truncated, success = self.engine.step(checked)
         # The reward in full precision, as minigrid gives it, not the vector environment's float32.
         reward = float(self.engine.worlds["episode_return"][0]) - before
-        success = bool(terminated[0]) and reward > 0
-        return self._view(), reward, bool(terminated[0]), bool(truncated[0]), {"success": success}
+        return self._view(), reward, bool(terminated[0]), bool(truncated[0]), {"success": bool(success[0])}
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """The whole world as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""

@@ -44,11 +44,11 @@ class BabyAIVectorEnv(WorldVectorEnv):
             world = replace(world, max_steps=max_steps)
         super().__init__(world, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
         self.engine = Engine(world.env_id, num_envs, threads, max_steps)
+        self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
         self._knows_distances = distances
 
-    def missions(self) -> list[str]:
-        """The mission of each running episode."""
-        return self.engine.missions()
+    def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
+        return self.engine.missions(worlds)
 
     def distances(self) -> NDArray[np.float32] | None:
         """(N,) the fewest actions to success, objects left where they lie; None unless asked for."""
@@ -64,16 +64,18 @@ class BabyAIVectorEnv(WorldVectorEnv):
         del kwargs
         self.engine.close()
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
-        self.engine.seed(seeds, worlds)
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        if seeds is not None:
+            self.engine.seed(seeds, worlds)
         self.engine.begin(worlds)
 
     def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
-        shown, rewards, terminated, truncated = self.engine.step(actions, still)
-        return shown.reshape(self.num_envs, *OBS_SHAPE), rewards, terminated, truncated, terminated & (rewards > 0)
+        shown, rewards, terminated, truncated, success = self.engine.step(actions, still)
+        return shown.reshape(self._looks.shape), rewards, terminated, truncated, success
 
     def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
-        return self.engine.observations[worlds].reshape(-1, *OBS_SHAPE).copy()
+        chosen = self._looks[worlds]
+        return chosen.copy() if worlds is ... else chosen
 
     def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return self.engine.worlds["episode_return"][worlds], self.engine.worlds["steps"][worlds]

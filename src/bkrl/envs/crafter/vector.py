@@ -63,11 +63,10 @@ class CrafterVectorEnv(WorldVectorEnv):
         del kwargs
         self.engine.close()
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None]) -> None:
-        for i in map(int, np.flatnonzero(worlds)):
-            one = seeds[i]
-            if one is not None:
-                self.engine.seed(i, one)
+    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        for i, seed in enumerate(seeds or ()):
+            if worlds[i] and seed is not None:
+                self.engine.seed(i, seed)
         self.engine.begin(worlds)
 
     def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
