@@ -11,7 +11,7 @@ from bkrl.envs.crafter import captions as module
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.captions import caption_batch as caption
 from bkrl.envs.crafter.rules import ITEMS
-from bkrl.potentials.goal import clauses
+from bkrl.potentials.goal.texts import clauses
 
 
 def observation(view=None, facing="right", sleeping=0, daylight=255, background="grass", **items):

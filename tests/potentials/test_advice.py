@@ -112,13 +112,13 @@ def advice(observations, actions, valid):
 
 
 def test_a_programs_advice_runs_in_the_sandbox_one_action_at_a_time():
-    assert advice.advises(PROGRAM)
-    assert not advice.advises(PROGRAM.replace("def advice", "def advises"))
+    program = CodeRaw(PROGRAM, (1,), HORIZON)
+    assert CodeRaw(PROGRAM.replace("def advice", "def advises"), (1,), HORIZON).advice_on(0) is None
     rows = record(64)
     windows = number(gather(rows.observations, rows.actions, rows.ages, np.arange(64), HORIZON))
     now = rows.observations[:, 0].astype(float)
     for action, wanted in enumerate((2 * now, -now, np.full(64, 3.0))):
-        raw = CodeRaw(advice.program_of_action(PROGRAM, action), (1,), HORIZON)
+        raw = program.advice_on(action)
         try:
             np.testing.assert_array_equal(raw(windows), wanted)
         finally:
@@ -142,7 +142,7 @@ def advice(observations, actions, valid):
     rows = record(40)
     windows = gather(rows.observations, rows.actions, rows.ages, np.arange(40), HORIZON)
     for action, sign in enumerate((2, -2)):
-        raw = CodeRaw(advice.program_of_action(source, action), (1,), HORIZON)
+        raw = CodeRaw(source, (1,), HORIZON).advice_on(action)
         np.testing.assert_array_equal(raw(number(windows)), sign * rows.observations[:, 0].astype(float))
         raw.close()
 
@@ -180,7 +180,7 @@ def test_empty_advice_needs_no_file_and_comes_back_as_none(tmp_path: Path):
 def test_constant_advice_is_the_mean_over_the_states_of_the_dataset(tmp_path: Path):
     rows = record()
     psi, fit = advice.decompose(network(), rows, raw_of(rows), HORIZON, seed=1, epochs=3)
-    same, found, of_each = advice.constant(psi, fit, network(7), rows.observations)
+    same, found, of_each = advice.constant(psi, fit, rows.observations)
     assert found == fit
     mean = psi(torch.from_numpy(rows.observations)).mean(0).numpy()
     assert max(of_each) == 0.0
@@ -193,7 +193,7 @@ def test_constant_advice_is_the_mean_over_the_states_of_the_dataset(tmp_path: Pa
 
 def test_advice_that_cancels_out_over_the_dataset_is_empty():
     psi, fit = advice.no_advice(network())
-    same, found, of_each = advice.constant(psi, replace(fit, scale=1.0), network(7), record(64).observations)
+    same, found, of_each = advice.constant(psi, replace(fit, scale=1.0), record(64).observations)
     assert same.empty
     assert found.empty
     assert of_each == [0.0] * ACTIONS

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bkrl.data.windows import Rollout, Windows
 from bkrl.potentials.code import CodeRaw
-from bkrl.potentials.goal import GoalIndex, GoalRaw, on_grid
+from bkrl.potentials.goal import GoalIndex, GoalRaw
+from bkrl.potentials.goal.texts import on_grid
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled

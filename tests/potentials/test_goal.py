@@ -10,17 +10,9 @@ from bkrl.data.distinct import NumberedWindows, number
 from bkrl.data.windows import Windows
 from bkrl.envs import captioner
 from bkrl.potentials import load_potential
-from bkrl.potentials.goal import (
-    GoalIndex,
-    GoalRaw,
-    Texts,
-    action_clause,
-    build_index,
-    calibrate,
-    clauses,
-    load,
-    on_grid,
-)
+from bkrl.potentials.goal import GoalIndex, GoalRaw, load
+from bkrl.potentials.goal.kind import build_index, calibrate
+from bkrl.potentials.goal.texts import Texts, action_clause, clauses, on_grid
 from bkrl.runs.samples import SAMPLES
 from bkrl.text.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from tests.envs.test_crafter_captions import drawn, played
@@ -111,7 +103,7 @@ def test_every_distinct_text_is_embedded_once_from_building_to_shaping(monkeypat
 
 
 def test_forgetting_views_changes_nothing(raw, monkeypatch):
-    monkeypatch.setattr("bkrl.potentials.goal._MEMORY", 30)
+    monkeypatch.setattr("bkrl.potentials.goal.texts._MEMORY", 30)
     many = some_windows(200, seed=6)
     small = GoalRaw(raw.index, raw.texts.encoder, caption, ACTIONS, 0.1, horizon=2)
     parts = np.concatenate([small(many[i : i + 20]) for i in range(0, 200, 20)])
@@ -141,7 +133,7 @@ def test_retrieval_is_the_order_of_products_and_the_first_of_equals(raw, moments
 
 
 def test_clauses_read_off_the_symbols_give_the_bits_that_captions_give(monkeypatch):
-    monkeypatch.setattr("bkrl.potentials.goal._MEMORY", 1500)  # so that forgetting has its turn
+    monkeypatch.setattr("bkrl.potentials.goal.texts._MEMORY", 1500)  # so that forgetting has its turn
     potential = load_potential(SAMPLES / "bk-goal-crafter")
     read, names = potential.raw, potential.artefact.action_names
     describe = captioner(potential.artefact.env_id)
@@ -167,14 +159,14 @@ def test_whole_numbers_stay_below_what_float32_holds_exactly(raw):
 
 
 def test_the_threshold_is_measured(raw):
-    threshold, figures = calibrate(raw, some_windows(500, seed=8), np.random.default_rng(0))
-    assert 0 <= threshold < 1
-    assert 0.2 <= figures["above"] <= 1.0
+    figures = calibrate(raw, some_windows(500, seed=8), np.random.default_rng(0))
+    assert 0 <= figures.threshold < 1
+    assert 0.2 <= figures.above <= 1.0
     found = raw.similarity(some_windows(500, seed=8))
-    assert figures["above"] == (found > threshold).mean()
+    assert figures.above == (found > figures.threshold).mean()
     for name, share in (("5", 0.05), ("50", 0.5), ("95", 0.95)):
-        assert figures["similarity_retrieved"][name] == pytest.approx(np.quantile(found, share))
-    assert figures["similarity_unrelated"]["50"] <= figures["similarity_retrieved"]["50"]
+        assert figures.similarity_retrieved[name] == pytest.approx(np.quantile(found, share))
+    assert figures.similarity_unrelated["50"] <= figures.similarity_retrieved["50"]
 
 
 def test_hash_encoder_is_stable_unit_and_tells_texts_apart():

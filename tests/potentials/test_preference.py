@@ -12,7 +12,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.distinct import NumberedWindows, number
 from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
 from bkrl.data.windows import Windows
-from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load, save_net
+from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load
 from bkrl.potentials.preference.fit import Pairs, bradley_terry, calibration_error, fit, fit_temperature, split_pairs
 from bkrl.potentials.preference.net import CellEncoder, NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Scale
@@ -215,7 +215,7 @@ def test_an_ensemble_is_the_mean_of_networks_that_differ(tmp_path):
     alone, single = fit(data, CONFIG, seed=3, epochs=2)
     assert (single.ensemble, single.spread, single.disagreement) == (1, None, None)
     np.testing.assert_allclose(alone(number(windows)) * alone.temperature, members[0] * raw.temperature, rtol=1e-5)
-    settings = save_net(raw, tmp_path)
+    _, settings = raw.save(tmp_path)
     artefact = Artefact(
         "preference", H, "Toy", "toy", (7, 7, 3), tuple("abcdefg"), Scale(0, 1), {WEIGHTS: ""}, settings
     )

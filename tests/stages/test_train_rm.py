@@ -21,9 +21,11 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset, DatasetWriter
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.envs import captioner, make, world
+from bkrl.inspect.certificate import CERTIFICATE
+from bkrl.inspect.quality import REPORT
 from bkrl.potentials import advice, load_potential
 from bkrl.runs.record import Run, sealed
-from bkrl.stages.train_rm import CERTIFICATE, REPORT, run
+from bkrl.stages.train_rm import run
 
 ENV = "Toy-Grid"
 HEAD = "def potential(observations, actions, valid):\n"

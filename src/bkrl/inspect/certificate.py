@@ -33,6 +33,7 @@ from bkrl.potentials.protocol import Potential
 from bkrl.rewards.shaped import PotentialOfRollout
 from bkrl.rewards.shaping import shaping_rewards
 
+CERTIFICATE = "certificate.json"
 GAMMA = 0.99
 Shaping = Callable[[Rollout, NDArray[np.float32], NDArray[np.float32], float], NDArray[np.floating]]
 

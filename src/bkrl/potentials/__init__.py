@@ -1,6 +1,6 @@
-"""Potentials: from labels to one fixed function Φ of a short history, and how it shapes rewards.
+"""Potentials: from labels to one fixed function Φ of a short history.
 
-`load_potential(run)` is all a user of potentials needs; the kinds and their builders stand in the modules beside.
+`load_potential(run)` is all a user of potentials needs; `kinds` says what kinds there are, and how each is made.
 """
 
 from __future__ import annotations
@@ -14,15 +14,7 @@ if TYPE_CHECKING:
     from bkrl.potentials.protocol import Artefact, Scaled
     from bkrl.runs.record import Run
 
-# kind → module with `load(artefact) -> Raw | Scaled`; imported only when such a potential is opened
-_KINDS = {
-    "code": "bkrl.potentials.code",
-    "preference": "bkrl.potentials.preference",
-    "goal": "bkrl.potentials.goal",
-    "zero": "bkrl.potentials.controls",
-    "random": "bkrl.potentials.controls",
-}
-_OWN: dict[str, Callable[[Artefact], Function]] = {}
+EMPTY = "empty"
 
 
 def register_potential(kind: str, load: Callable[[Artefact], Function]) -> None:
@@ -37,18 +29,17 @@ def register_potential(kind: str, load: Callable[[Artefact], Function]) -> None:
         UsageError: bkrl has a kind of this name itself.
     """
     from bkrl.core.errors import UsageError
+    from bkrl.potentials import kinds
 
-    if kind in _KINDS:
+    if kinds.built_in(kind):
         raise UsageError(f"'{kind}' is a kind of potential that bkrl has itself; choose another name.")
-    _OWN[kind] = load
 
+    def opened(artefact: Artefact) -> Any:
+        from bkrl.potentials.own import OwnRaw
 
-def kinds() -> list[str]:
-    """All kinds that can be opened: those of bkrl, and those that were registered."""
-    return [*_KINDS, *_OWN]
+        return OwnRaw(load(artefact), artefact)
 
-
-EMPTY = "empty"
+    kinds.add_own(kinds.Kind(kind, opened))
 
 
 def advice_source(training: Mapping[str, Any]) -> str | None:
@@ -73,6 +64,27 @@ def load_potential(path: Path) -> Scaled:
     return read_potential(Run.open(Path(path), "train-rm").path)
 
 
+def read_potential(folder: Path) -> Scaled:
+    """The potential whose `potential.json` stands in `folder`, whether or not its run is complete."""
+    from bkrl.core.errors import InputError
+    from bkrl.core.registry import PLUGINS, load_plugins
+    from bkrl.potentials import kinds
+    from bkrl.potentials.protocol import Artefact, Scaled
+
+    artefact = Artefact.read(folder)
+    if artefact.control == "oracle-state":
+        raise InputError(f"{folder} holds a full-state oracle, a control that is no longer supported.")
+    if not kinds.built_in(artefact.kind):
+        load_plugins()
+    kind = kinds.find(artefact.kind)
+    if kind is None:
+        raise InputError(
+            f"{folder} holds a potential of kind '{artefact.kind}', which nothing here registers: name the module "
+            f"that does in {PLUGINS}, or take the newer bkrl that made it."
+        )
+    return Scaled(kind.load(artefact), artefact)
+
+
 def dataset_of(run: Run, named: Path | None = None) -> Path:
     """The dataset to examine a potential on: the one named, the one it was built on, or for a sample that ships without
     it the sample dataset of its worlds.
@@ -87,29 +99,3 @@ def dataset_of(run: Run, named: Path | None = None) -> Path:
     if run.path.parent == SAMPLES and shipped.as_posix() in samples() and input_at(run, "dataset") is None:
         return named or shipped
     return dataset_at(run, named)
-
-
-def read_potential(folder: Path) -> Scaled:
-    """The potential whose `potential.json` stands in `folder`, whether or not its run is complete."""
-    from importlib import import_module
-
-    from bkrl.core.errors import InputError
-    from bkrl.core.registry import PLUGINS, load_plugins
-    from bkrl.potentials.protocol import Artefact, Scaled
-
-    artefact = Artefact.read(folder)
-    if artefact.control == "oracle-state":
-        raise InputError(f"{folder} holds a full-state oracle, a control that is no longer supported.")
-    if artefact.kind in _KINDS:
-        loaded = import_module(_KINDS[artefact.kind]).load(artefact)
-    else:
-        load_plugins()
-        if artefact.kind not in _OWN:
-            raise InputError(
-                f"{folder} holds a potential of kind '{artefact.kind}', which nothing here registers: name the module "
-                f"that does in {PLUGINS}, or take the newer bkrl that made it."
-            )
-        from bkrl.potentials.own import OwnRaw
-
-        loaded = OwnRaw(_OWN[artefact.kind](artefact), artefact)
-    return loaded if isinstance(loaded, Scaled) else Scaled(loaded, artefact)

@@ -18,7 +18,7 @@ Its weights are rounded to half precision once they are fitted, and measured, st
 
 from __future__ import annotations
 
-import ast
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,10 +35,8 @@ from bkrl.agents.networks import ActorCritic, rebuild_network
 from bkrl.agents.networks.advised import Advice
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
-from bkrl.sandbox.check import ENTRY
 
 ADVICE = "advice.safetensors"
-FUNCTION = "advice"
 LEAST_SHARE = 0.01
 """Advice must explain at least this share of the variance of Φ; below, it would be noise made large."""
 _BLOCK = 32
@@ -155,20 +153,18 @@ def no_advice(network: ActorCritic) -> tuple[Advice, Fit]:
 
 
 @torch.no_grad()
-def constant(
-    psi: Advice, fit: Fit, network: ActorCritic, observations: NDArray[np.uint8]
-) -> tuple[Advice, Fit, list[float]]:
+def constant(psi: Advice, fit: Fit, observations: NDArray[np.uint8]) -> tuple[Advice, Fit, list[float]]:
     """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a dataset, shifted so that its best action has 0.
 
     Args:
         psi: the advice to be averaged.
         fit: how that was found.
-        network: one like that of `psi`, whose weights are replaced: all are 0 but the logits' biases.
         observations: (R, *obs_shape), what it is averaged over.
 
     Returns:
         The advice, how it was found, and Ψ of each action.
     """
+    network = copy.deepcopy(psi.network)  # all of its weights become 0 but the logits' biases
     total = torch.zeros(network.spec["num_actions"], dtype=torch.float64)
     for part in torch.from_numpy(observations).split(8192):
         total += psi(part).double().sum(0)
@@ -178,30 +174,6 @@ def constant(
     bias[: len(total)] = (total - total.max()) / len(observations)
     same = Advice(rounded(network), 1.0 if bias.any() else float("inf"))
     return same, fit if not same.empty else replace(fit, scale=float("inf")), bias[: len(total)].tolist()
-
-
-def advises(source: str) -> bool:
-    """Whether a program defines `advice` beside its potential."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == FUNCTION for node in ast.parse(source).body)
-
-
-def program_of_action(source: str, action: int) -> str:
-    """A program whose potential is the advice of `source` for one action, which the sandbox runs like any other.
-
-    The potential it had goes by another name there, for its advice may ask it.
-    """
-    module = ast.parse(source)
-    fields = ("id", "name", "arg")  # of variables, functions, parameters and keywords
-    named = [(node, field) for node in ast.walk(module) for field in fields if hasattr(node, field)]
-    taken = {getattr(*one) for one in named}
-    other = f"{ENTRY}_of_states"
-    while other in taken:
-        other += "_"
-    for node, field in named:
-        if getattr(node, field) == ENTRY:
-            setattr(node, field, other)
-    arguments = "observations, actions, valid"
-    return f"{ast.unparse(module)}\n\n\ndef {ENTRY}({arguments}):\n    return {FUNCTION}({arguments})[:, {action}]\n"
 
 
 def save(psi: Advice, folder: Path) -> tuple[list[str], dict[str, Any]]:

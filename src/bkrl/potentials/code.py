@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.errors import InputError
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write
+from bkrl.core.reporter import Reporter
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.potentials.protocol import Artefact
-from bkrl.sandbox.pool import Sandbox
-from bkrl.sandbox.process import Limits
+from bkrl.labelers.tables import labels_of
+from bkrl.potentials.kinds import Fitted, LabelledKind
+from bkrl.potentials.protocol import Artefact, Raw
+from bkrl.runs.record import Run
+from bkrl.sandbox.pool import ENTRY, Sandbox, probation
 
 PROGRAM = "program.py"
+HORIZON = 5
+ADVICE = "advice"
+"""The function by which a program may say something of actions, too."""
+_PROBATION = 4096  # windows of the dataset that a program has to behave on
 
 
-class CodeRaw:
+class CodeRaw(Raw):
     """A program in its worker.  The worker starts when the first windows come, and restarts if it was lost."""
 
-    def __init__(
-        self,
-        source: str,
-        obs_shape: tuple[int, ...],
-        horizon: int,
-        limits: Limits | None = None,
-        where: str = "",
-        divisors: tuple[int, ...] = (),
-    ) -> None:
-        self.source = source
-        self.obs_shape = obs_shape
-        self.horizon = horizon
-        self.limits = limits
-        self.where = where
-        self.divisors = divisors
+    def __init__(self, source: str, obs_shape: tuple[int, ...], horizon: int, divisors: tuple[int, ...] = ()) -> None:
+        self.source, self.obs_shape, self.horizon, self.divisors = source, obs_shape, horizon, divisors
         self._sandbox: Sandbox | None = None
 
     @property
     def sandbox(self) -> Sandbox:
         """The program's worker."""
         if self._sandbox is None:
-            self._sandbox = Sandbox(
-                self.source, self.obs_shape, self.horizon, limits=self.limits, divisors=self.divisors
-            )
+            self._sandbox = Sandbox(self.source, self.obs_shape, self.horizon, divisors=self.divisors)
         return self._sandbox
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
@@ -50,11 +51,69 @@ class CodeRaw:
         """The program's named parts, each (B,)."""
         return self.sandbox.evaluate_views(windows.views, windows.index, windows.actions, windows.valid)[1]
 
+    def advice_on(self, action: int) -> CodeRaw | None:
+        """What the program's own `advice` says of an action; None where it has no such function.
+
+        It is a program whose potential is that advice, so that the sandbox runs it like any other. The potential it had
+        goes by another name there, for its advice may ask it.
+        """
+        module = ast.parse(self.source)
+        if not any(isinstance(node, ast.FunctionDef) and node.name == ADVICE for node in module.body):
+            return None
+        fields = ("id", "name", "arg")  # of variables, functions, parameters and keywords
+        named = [(node, field) for node in ast.walk(module) for field in fields if hasattr(node, field)]
+        taken = {getattr(*one) for one in named}
+        other = f"{ENTRY}_of_states"
+        while other in taken:
+            other += "_"
+        for node, field in named:
+            if getattr(node, field) == ENTRY:
+                setattr(node, field, other)
+        source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({_WINDOWS}):\n    return {ADVICE}({_WINDOWS})[:, {action}]\n"
+        return CodeRaw(source, self.obs_shape, self.horizon)
+
+    def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
+        """Write the program."""
+        atomic_write(folder / PROGRAM, self.source)
+        return [PROGRAM], {"sandbox": self.sandbox.level}
+
     def close(self) -> None:
         """End the worker."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
+
+
+_WINDOWS = "observations, actions, valid"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program to be made a potential, and what is known of it."""
+
+    source: str
+    dataset: Dataset
+    facts: Mapping[str, Any]
+
+    def fit(self, seed: int, reporter: Reporter) -> Fitted:
+        """The program, once it has behaved on windows of the dataset."""
+        raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON)
+        reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
+        rows = end_to_end(len(self.dataset.actions), _PROBATION)
+        probation(raw.sandbox, self.dataset.windows(rows, HORIZON), seed)
+        return Fitted("code", raw, {**self.facts, "sandbox": raw.sandbox.level})
+
+
+def read(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Program:
+    """The chosen program of a label run."""
+    if shuffle is not None:
+        raise UsageError(
+            "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
+        )
+    rows = [row for row in labels_of(labels) if row["chosen"]]
+    if len(rows) != 1:
+        raise InputError(f"{labels.path} has no chosen program; label again.")
+    return Program(str(rows[0]["program"]), dataset, {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]})
 
 
 def load(artefact: Artefact) -> CodeRaw:
@@ -64,4 +123,7 @@ def load(artefact: Artefact) -> CodeRaw:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; run train-rm again.") from None
-    return CodeRaw(source, artefact.obs_shape, artefact.horizon, where=str(path))
+    return CodeRaw(source, artefact.obs_shape, artefact.horizon)
+
+
+KINDS = (LabelledKind("code", load, "code", read, lambda labels: HORIZON),)

@@ -1,27 +1,38 @@
 """Control potentials: what a claim about a potential has to beat.
 
 `zero` is plain PPO on the shaping path; `random` is a fixed network nobody trained, on the same kind of scale;
-`shuffled` is the same labels, permuted, sent through the same builder (see `permuted`).  An oracle, which knows
-the task (`oracle.py`), is not for claims.
+`shuffled` is the same labels, permuted, sent through the same builder (see `kinds.permuted`); `constant` is advice that
+is the same in every state, with Φ = 0.  An oracle, which knows the task (`oracle.py`), is not for claims.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bkrl.core.seeds import derive_seed, generator
+from bkrl.core.reporter import Reporter
+from bkrl.core.seeds import derive_seed
+from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.potentials.preference import PreferenceRaw, save_net
+from bkrl.envs import world
+from bkrl.potentials.code import Program
+from bkrl.potentials.kinds import Fitted, Kind, LabelledKind, Material
+from bkrl.potentials.oracle import oracle_program
+from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
+from bkrl.potentials.preference.kind import net_config
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
-from bkrl.potentials.protocol import Artefact, Raw
+from bkrl.potentials.protocol import Raw
+from bkrl.runs.record import Run
 
-__all__ = ["Zero", "load", "permuted", "random_network", "save_net"]
+UNLABELLED = ("zero", "random", "oracle")
+"""The controls that read no label."""
 
 
-class Zero:
+class Zero(Raw):
     """Φ = 0 everywhere: shaping adds nothing, so whatever it costs or changes is the machinery's."""
 
     def __init__(self, horizon: int) -> None:
@@ -37,11 +48,46 @@ def random_network(config: NetConfig, seed: int) -> PreferenceRaw:
     return PreferenceRaw(PreferenceNet(config))
 
 
-def permuted(count: int, seed: int) -> NDArray[np.int64]:
-    """The order in which `count` labels are dealt out anew: their distribution stays, what they say is gone."""
-    return generator(seed, "control", "shuffled").permutation(count)
+@dataclass(frozen=True)
+class Fixed:
+    """A control that nothing has to be fitted for."""
+
+    kind: str
+    raw: Raw
+
+    def fit(self, seed: int, reporter: Reporter) -> Fitted:
+        """The control as it is."""
+        del seed, reporter
+        return Fitted(self.kind, self.raw, {})
 
 
-def load(artefact: Artefact) -> Raw:
-    """The control an artefact of kind "zero" or "random" describes."""
-    return Zero(artefact.horizon) if artefact.kind == "zero" else load_network(artefact)
+def read(control: str, labels: Run, dataset: Dataset, stands_for: LabelledKind, *, task: str, seed: int) -> Material:
+    """A control that reads no label.
+
+    Args:
+        control: one of UNLABELLED.
+        labels: what it stands for is made from them.
+        dataset: of the labels.
+        stands_for: the kind of potential that is made from such labels; "zero" and "random" see as far back as that.
+        task: what an oracle knows.
+        seed: of a random network.
+
+    Raises:
+        UsageError: no oracle knows this task.
+    """
+    if control == "oracle":
+        if task:
+            world(task)  # says what a misspelt name was meant to be
+        return Program(oracle_program(task), dataset, {"task": task})
+    horizon = stands_for.horizon(labels)
+    raw = Zero(horizon) if control == "zero" else random_network(net_config(dataset, horizon), seed)
+    return Fixed(control, raw)
+
+
+def silenced(fitted: Fitted) -> Fitted:
+    """Φ = 0 in the place of a potential, with what is known of that."""
+    fitted.raw.close()
+    return Fitted("zero", Zero(fitted.raw.horizon), fitted.facts)
+
+
+KINDS = (Kind("zero", lambda artefact: Zero(artefact.horizon)), Kind("random", load_network))

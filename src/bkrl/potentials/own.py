@@ -14,7 +14,9 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.data.distinct import NumberedWindows
 from bkrl.data.windows import Windows
 from bkrl.envs import world
-from bkrl.potentials.protocol import FILE, Artefact, Scale
+from bkrl.potentials import read_potential
+from bkrl.potentials.kinds import kinds
+from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale
 from bkrl.runs.record import Run
 
 VARIANT = "own"
@@ -22,7 +24,7 @@ Function = Callable[[Windows], NDArray[np.floating]]
 """(B,) raw values of B windows: finite, and the same for the same window in any batch and process."""
 
 
-class OwnRaw:
+class OwnRaw(Raw):
     """A registered function in the place of bkrl's own kinds."""
 
     def __init__(self, function: Function, artefact: Artefact) -> None:
@@ -70,8 +72,6 @@ def write_potential(
         UsageError: the kind is not registered, or `out` holds another run.
         InputError: `load` refuses the settings.
     """
-    from bkrl.potentials import kinds, read_potential
-
     if kind not in kinds():
         raise UsageError(f"There is no potential of kind '{kind}'; call bkrl.register_potential first.")
     lo, hi = scale

@@ -39,13 +39,25 @@ class Potential(Protocol):
 
 
 class Raw(Protocol):
-    """A potential before its scale: what the builders of each kind provide."""
+    """A potential before its scale: what the module of each kind provides, as a subclass."""
 
     horizon: int
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         """(B,) float64, finite, on a scale of its own."""
         ...
+
+    def advice_on(self, action: int) -> Raw | None:
+        """What the potential itself says of an action, as a raw function of windows; None where it says nothing."""
+        return None
+
+    def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
+        """Write what `load` needs into `folder`: the names of the files, and the settings of the artefact."""
+        return [], {}
+
+    def close(self) -> None:
+        """End what runs beside this process (a program's sandbox)."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -193,7 +205,5 @@ class Scaled:
             )
 
     def close(self) -> None:
-        """End what the potential runs beside this process (a program's sandbox)."""
-        close = getattr(self.raw, "close", None)
-        if close is not None:
-            close()
+        """End what the potential runs beside this process."""
+        self.raw.close()

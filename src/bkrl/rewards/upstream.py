@@ -25,7 +25,7 @@ from bkrl.data.distinct import NumberedWindows, number_rollout
 from bkrl.data.windows import Rollout
 from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.goal import GoalRaw
-from bkrl.potentials.protocol import Potential, Scale, Scaled
+from bkrl.potentials.protocol import Potential, Raw, Scale, Scaled
 from bkrl.rewards.shaped import shaping_metrics
 
 ALL = "upstream"
@@ -116,7 +116,7 @@ def spoilt(potential: Scaled, defects: frozenset[str]) -> Scaled:
     """The potential with the defects that are its own (b1, b30); the same object when there are none."""
     raw = potential.raw
     if "b1" in defects and isinstance(raw, CodeRaw):
-        divided = CodeRaw(raw.source, raw.obs_shape, raw.horizon, raw.limits, raw.where, divisors=DIVISORS)
+        divided = CodeRaw(raw.source, raw.obs_shape, raw.horizon, DIVISORS)
         return Scaled(divided, potential.artefact)
     if "b30" in defects and isinstance(raw, GoalRaw):
         # values are 0 or in (0.85, 1]; one less, so that the best states have Φ = 0 as everywhere
@@ -124,7 +124,7 @@ def spoilt(potential: Scaled, defects: frozenset[str]) -> Scaled:
     return potential
 
 
-class HardThreshold:
+class HardThreshold(Raw):
     """b30: the similarity itself where it is above 0.85, else 0; neither graded nor calibrated."""
 
     def __init__(self, raw: GoalRaw) -> None:

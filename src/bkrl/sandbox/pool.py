@@ -28,8 +28,11 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.data.windows import Windows
+from bkrl.sandbox.check import ENTRY
 from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
 from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, Worker
+
+__all__ = ["ENTRY", "Sandbox", "probation"]
 
 
 class Sandbox:

@@ -23,7 +23,7 @@ def check_potential(
     as_json: Json = False,
 ) -> None:
     """Run the certificate: does this potential keep optimal policies, and is it one fixed, finite function?"""
-    from bkrl.stages.train_rm import check
+    from bkrl.stages.inspect import check
 
     certificate = check(potential, dataset)
     if as_json:

@@ -1,7 +1,7 @@
 """Preference potentials: networks trained on which of two segments is better, read as Φ of a history.
 
 What is stored is one network, or an ensemble whose scores are averaged, and one temperature that makes the difference
-of two scores the logit of "A is better" (`preference_fit` trains and calibrates them).
+of two scores the logit of "A is better" (`fit` trains and calibrates them).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -26,13 +27,13 @@ from bkrl.core.files import atomic_write
 from bkrl.core.flags import Flag
 from bkrl.data.distinct import NumberedWindows, distinct_rows
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
-from bkrl.potentials.protocol import Artefact
+from bkrl.potentials.protocol import Artefact, Raw
 
 WEIGHTS = "model.safetensors"
 _CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in
 
 
-class PreferenceRaw:
+class PreferenceRaw(Raw):
     """The calibrated score of windows: the mean over the networks, divided by the temperature.
 
     Evaluated in fixed-size padded chunks without gradients.
@@ -52,6 +53,16 @@ class PreferenceRaw:
         """(K, B) the score of each network apart."""
         with _one_thread():
             return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
+
+    def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
+        """Write the weights."""
+        tensors = {
+            _name(member, key): tensor.contiguous()
+            for member, net in enumerate(self.nets)
+            for key, tensor in net.state_dict().items()
+        }
+        atomic_write(folder / WEIGHTS, save(tensors))
+        return [WEIGHTS], {"net": asdict(self.config), "ensemble": len(self.nets), "temperature": self.temperature}
 
 
 @contextmanager
@@ -105,22 +116,11 @@ def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> 
 
 
 class _Settings(TypedDict):
-    """What `save_net` returns."""
+    """What `PreferenceRaw.save` returns."""
 
     net: NetConfig
     ensemble: NotRequired[int]
     temperature: NotRequired[Annotated[float, Flag("", least=1e-9)]]
-
-
-def save_net(raw: PreferenceRaw, folder: Path) -> dict[str, Any]:
-    """Write the weights; the settings the artefact must hold to build the network again."""
-    tensors = {
-        _name(member, key): tensor.contiguous()
-        for member, net in enumerate(raw.nets)
-        for key, tensor in net.state_dict().items()
-    }
-    atomic_write(folder / WEIGHTS, save(tensors))
-    return {"net": raw.config.to_json(), "ensemble": len(raw.nets), "temperature": raw.temperature}
 
 
 def load(artefact: Artefact) -> PreferenceRaw:

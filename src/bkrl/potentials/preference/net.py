@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -59,10 +59,6 @@ class NetConfig:
             raise ValueError(f"views have at most {_MOST_CHANNELS} channels")
         if len(self.faced) == 1 or not all(0 <= byte < size for byte in self.faced):
             raise ValueError("what is faced is no byte of a view")
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 class CellEncoder(nn.Module):

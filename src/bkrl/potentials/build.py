@@ -1,0 +1,137 @@
+"""From a raw potential to a stored one: what it says of actions, its scale, and the artefact it is kept as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.agents.networks.advised import Advice
+from bkrl.agents.policy import advice_network
+from bkrl.core.errors import InputError
+from bkrl.core.reporter import Reporter, percent
+from bkrl.core.seeds import derive_seed
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset
+from bkrl.data.distinct import number
+from bkrl.envs import world
+from bkrl.potentials import advice, read_potential
+from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
+
+SCALE_WINDOWS = 40_000
+"""At most so many windows, evenly spaced over the dataset, are what lo and hi are measured on."""
+ADVICE_ROWS = 100_000
+"""At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
+_BATCH = 8192
+
+
+def learn_advice(
+    raw: Raw, dataset: Dataset, seed: int, reporter: Reporter, *, same_everywhere: bool = False
+) -> tuple[Advice, dict[str, Any]]:
+    """What a potential, or its program itself, says about actions: Ψ, and what is known of it as plain values.
+
+    Args:
+        raw: the potential.
+        dataset: what it was made from.
+        seed: of the network and of the order of batches.
+        reporter: where progress goes.
+        same_everywhere: Ψ(a) for Ψ(s, a), the mean over the dataset; see `advice.constant`.
+    """
+    facts = world(dataset.env_id)
+    network = advice_network(facts, derive_seed(seed, "advice"))
+    rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
+    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows])
+    asked = [one for action in range(len(facts.action_names)) if (one := raw.advice_on(action)) is not None]
+    if asked:
+        wanted = np.stack([_values_of_action(one, dataset, rows) for one in asked], 1)
+        psi, fit = advice.imitate(network, record, wanted, seed=seed)
+    else:
+        values = raw_values(raw, dataset, rows, reporter, "read what Φ says of actions")
+        psi, fit = advice.decompose(network, record, values, raw.horizon, seed=seed)
+    if fit.empty:
+        return psi, fit.facts()
+    reporter.say(
+        f"Advice on actions from the {fit.source}: {percent(fit.actions_share, 1)} of its variance on unseen rows "
+        f"is what was done, {percent(fit.explained, 1)} is explained in all."
+    )
+    if not same_everywhere:
+        return psi, fit.facts()
+    psi, fit, of_each = advice.constant(psi, fit, record.observations)
+    mean = {name: round(one, 3) for name, one in zip(facts.action_names, of_each, strict=True)}
+    reporter.say(f"In every state the same: {', '.join(f'{name} {one:.2f}' for name, one in mean.items())}.")
+    return psi, {**fit.facts(), "in_every_state": mean}
+
+
+def no_advice(dataset: Dataset, seed: int) -> tuple[Advice, dict[str, Any]]:
+    """Ψ = 0, which is all that Φ = 0 can say."""
+    psi, fit = advice.no_advice(advice_network(world(dataset.env_id), derive_seed(seed, "advice")))
+    return psi, fit.facts()
+
+
+def store(
+    folder: Path,
+    kind: str,
+    raw: Raw,
+    psi: Advice,
+    dataset: Dataset,
+    reporter: Reporter,
+    *,
+    control: str,
+    provenance: Mapping[str, Any],
+) -> tuple[Scaled, NDArray[np.float32]]:
+    """Measure the scale, write the artefact, and read it back: what is stored must be what was measured.
+
+    Returns:
+        The stored potential, and (M,) Φ of evenly spaced windows of the dataset. The raw potential is closed.
+
+    Raises:
+        InputError: the potential is constant or not finite, or gives other values once it was read back.
+    """
+    rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
+    values = raw_values(raw, dataset, rows, reporter, "measure the potential")
+    scale = Scale(-1.0, 0.0) if kind == "zero" else Scale.measure(values, "The potential")
+    files, settings = raw.save(folder)
+    advice_files, advice_settings = advice.save(psi, folder)
+    Artefact(
+        kind=kind,
+        horizon=raw.horizon,
+        env_id=dataset.env_id,
+        env_family=world(dataset.env_id).family,
+        obs_shape=dataset.obs_shape,
+        action_names=dataset.action_names,
+        scale=scale,
+        files=dict.fromkeys([*files, *advice_files], ""),
+        settings={**settings, **advice_settings},
+        control=control,
+        provenance=provenance,
+    ).write(folder)
+    raw.close()
+    potential, phi = read_potential(folder), scale(values)
+    some = slice(None, None, max(1, len(rows) // 256))
+    if not np.array_equal(potential(dataset.windows(rows[some], potential.horizon)), phi[some]):
+        raise InputError("The potential gives other values after it was stored and read back; run train-rm again.")
+    return potential, phi
+
+
+def raw_values(
+    raw: Raw, dataset: Dataset, rows: NDArray[np.int64], reporter: Reporter, title: str
+) -> NDArray[np.float64]:
+    """(R,) the raw potential of the windows that end at `rows`."""
+    values = np.empty(len(rows))
+    with reporter.progress(title, len(rows), "windows") as update:
+        for start in range(0, len(rows), _BATCH):
+            part = rows[start : start + _BATCH]
+            values[start : start + len(part)] = raw(number(dataset.windows(part, raw.horizon)))
+            update(start + len(part))
+    return values
+
+
+def _values_of_action(raw: Raw, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(R,) what a potential says of one action."""
+    try:
+        return raw_values(raw, dataset, rows, Reporter(), "")
+    finally:
+        raw.close()

@@ -1,0 +1,156 @@
+"""Goal potentials from a label run: the index of what was suggested when, and the threshold for its world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.errors import InputError
+from bkrl.core.reporter import Reporter, percent
+from bkrl.core.seeds import generator
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.distinct import NumberedWindows, distinct_rows, number
+from bkrl.envs import captioner
+from bkrl.labelers.tables import labels_of
+from bkrl.potentials.goal import HORIZON, TOP, GoalIndex, GoalRaw, load
+from bkrl.potentials.goal.texts import Texts, clauses, on_grid
+from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
+from bkrl.runs.record import Run
+from bkrl.text.encoders import TextEncoder, fit_encoder
+
+_MEASURED = 8192  # windows of the dataset that the threshold is measured on
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """What was suggested for which moments.
+
+    Attributes:
+        dataset: of the moments.
+        encoder: of texts.
+        rows: (K,) the dataset's row at which each moment ends.
+        goals: distinct texts; suggested: for each moment the numbers of its goals.
+        said: distinct clauses of the dataset's captions.
+    """
+
+    dataset: Dataset
+    encoder: TextEncoder
+    rows: NDArray[np.int64]
+    goals: list[str]
+    suggested: Sequence[Sequence[int]]
+    said: int
+
+    def fit(self, seed: int, reporter: Reporter) -> Fitted:
+        """Make the index, and measure the threshold."""
+        data, encoder = self.dataset, self.encoder
+        describe = captioner(data.env_id, data.language)
+        reporter.say(f"Embedding {self.said:,} distinct clauses and {len(self.goals):,} goals with {encoder.name}.")
+        texts = Texts(encoder, describe, data.action_names)
+        index = build_index(texts, number(data.windows(self.rows, HORIZON)), self.suggested, self.goals)
+        raw = GoalRaw(index, encoder, describe, data.action_names, 0.0, language=data.language)
+        sample = number(data.windows(end_to_end(len(data.actions), _MEASURED), HORIZON))
+        found = calibrate(raw, sample, generator(seed, "goal", "threshold"))
+        raw.threshold = found.threshold
+        reporter.say(
+            f"{len(self.goals)} goals for {len(index.keys)} moments; threshold {found.threshold:.3f} with encoder "
+            f"{encoder.name}, and {percent(found.above, 1)} of the windows above it."
+        )
+        counts = {"encoder": encoder.name, "goals": len(self.goals), "moments": len(index.keys)}
+        return Fitted("goal", raw, {**counts, **asdict(found)})
+
+
+def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) -> Suggestions:
+    """The goals of a label run, and an encoder for them and the dataset's captions.
+
+    Raises:
+        InputError: there is no goal, or the encoder's model is not there.
+        UsageError: there is no such encoder.
+    """
+    rows = [row for row in labels_of(labels) if row["goal"] is not None]
+    if not rows:
+        raise InputError(f"{labels.path} has no goals; look at its responses.parquet, and label again.")
+    texts: dict[int, str] = {}
+    moments: dict[int, tuple[Segment, list[int]]] = {}
+    for row in rows:
+        texts.setdefault(row["goal_id"], row["goal"])
+        segment = Segment(row["episode_id"], row["start"], row["length"])
+        moments.setdefault(row["query_id"], (segment, []))[1].append(row["goal_id"])
+    place = {goal_id: number for number, goal_id in enumerate(sorted(texts))}
+    goals = [texts[goal_id] for goal_id in place]
+    suggested = [[place[goal_id] for goal_id in ids] for _, ids in moments.values()]
+    if shuffle is not None:
+        suggested = [suggested[i] for i in permuted(len(suggested), shuffle)]
+    ends = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
+    said = {clause for caption in dataset.caption_texts for clause in clauses(caption)}
+    return Suggestions(dataset, fit_encoder(encoder, said, goals), ends, goals, suggested, len(said))
+
+
+def build_index(
+    texts: Texts, moments: NumberedWindows, suggested: Sequence[Sequence[int]], goals: list[str]
+) -> GoalIndex:
+    """Keys from the windows that end each asked segment; `suggested[k]` numbers the goals of moment k."""
+    matrix = np.zeros((len(moments), len(goals)), bool)
+    for row, numbers in zip(matrix, suggested, strict=True):
+        row[list(numbers)] = True
+    vectors = on_grid(np.concatenate([texts.encoder([goal]) for goal in goals]))
+    keys = on_grid(texts.window_vectors(texts.rows_of(moments)))
+    # moments that read the same are one key with the goals of all of them
+    first, inverse = distinct_rows(keys)
+    merged = np.zeros((len(first), len(goals)), bool)
+    np.logical_or.at(merged, inverse, matrix)
+    return GoalIndex(keys[first], goals, vectors, merged)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The threshold for an encoder and a world, and the figures behind it.
+
+    Attributes:
+        threshold: the similarity from which a window counts.
+        unrelated_quantile, retrieved_median: what it is the lesser of.
+        retrieved_p99: what similarity with retrieved goals is seldom above.
+        above: share of windows above the threshold.
+        similarity_retrieved, similarity_unrelated: percentiles of similarities, by their numbers.
+    """
+
+    threshold: float
+    unrelated_quantile: float
+    retrieved_median: float
+    retrieved_p99: float
+    above: float
+    similarity_retrieved: dict[str, float]
+    similarity_unrelated: dict[str, float]
+
+
+def calibrate(raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, quantile: float = 0.9) -> Calibration:
+    """The threshold: the similarity that goals of *unrelated* moments reach in `quantile` of the windows.
+
+    What is above has to do with the moment, and not just with the words of this world.  Where unrelated goals reach as
+    high as the retrieved ones nearly everywhere (few distinct goals), the median of the retrieved ones keeps a quarter
+    of the range alive.
+    """
+    found = raw.similarity(windows)
+    others = rng.integers(0, len(raw.index.keys), (len(windows), min(TOP, len(raw.index.keys))))
+    unrelated = raw.similarity(windows, others)
+    by_null, by_median = float(np.quantile(unrelated, quantile)), float(np.quantile(found, 0.5))
+    threshold = min(by_null, by_median, 0.98)
+    return Calibration(
+        threshold=threshold,
+        unrelated_quantile=by_null,
+        retrieved_median=by_median,
+        retrieved_p99=float(np.quantile(found, 0.99)),
+        above=float((found > threshold).mean()),
+        similarity_retrieved=_percentiles(found),
+        similarity_unrelated=_percentiles(unrelated),
+    )
+
+
+def _percentiles(values: NDArray[np.float64]) -> dict[str, float]:
+    return {str(q): float(np.percentile(values, q)) for q in (5, 25, 50, 75, 95)}
+
+
+KINDS = (LabelledKind("goal", load, "goal", read, lambda labels: HORIZON, ("encoder",)),)

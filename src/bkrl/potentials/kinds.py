@@ -1,0 +1,122 @@
+"""The kinds of potentials: what each is made from, how it is fitted, how it is opened again.
+
+A new kind that is made from labels is one module that ends in `KIND = LabelledKind(…)`, and its line in `_MODULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from bkrl.core.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bkrl.core.reporter import Reporter
+    from bkrl.potentials.protocol import Artefact, Raw
+    from bkrl.runs.record import Run
+
+# kind → where it stands; imported only when such a potential is made or opened
+_MODULES = {
+    "code": "bkrl.potentials.code",
+    "preference": "bkrl.potentials.preference.kind",
+    "goal": "bkrl.potentials.goal.kind",
+    "zero": "bkrl.potentials.controls",
+    "random": "bkrl.potentials.controls",
+}
+_OWN: dict[str, Kind] = {}
+
+
+class Fitted(NamedTuple):
+    """A raw potential, its kind, and what its making found: plain values for manifest and report."""
+
+    kind: str
+    raw: Raw
+    facts: Mapping[str, Any]
+
+
+class Material(Protocol):
+    """What a potential is made from, once it has been read and found fit for it."""
+
+    def fit(self, seed: int, reporter: Reporter) -> Fitted:
+        """Make the potential, and say what a person should know of how that went.
+
+        Raises:
+            RunFailed: a program failed in the sandbox.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of potential.
+
+    Attributes:
+        name: what `potential.json` calls it.
+        load: the raw potential that an artefact describes; InputError where it is damaged.
+    """
+
+    name: str
+    load: Callable[[Artefact], Raw]
+
+
+@dataclass(frozen=True)
+class LabelledKind(Kind):
+    """One that is made from labels.
+
+    Attributes:
+        variant: of the labels.
+        read: `read(labels, dataset, shuffle=…, **settings)` → what the labels say; `shuffle` is the seed to permute
+            them by, None to leave them as they are. InputError where no potential can be made of them, UsageError for
+            a setting that this kind cannot have.
+        horizon: past actions that a potential made from these labels sees; a control of them sees as many.
+        settings: the settings of train-rm that `read` takes.
+    """
+
+    variant: str
+    read: Callable[..., Material]
+    horizon: Callable[[Run], int]
+    settings: tuple[str, ...] = ()
+
+
+def permuted(count: int, seed: int) -> NDArray[np.int64]:
+    """The order in which `count` labels are dealt out anew: their distribution stays, what they say is gone."""
+    from bkrl.core.seeds import generator
+
+    return generator(seed, "control", "shuffled").permutation(count)
+
+
+def kinds() -> list[str]:
+    """All kinds that can be opened: those of bkrl, and those that were registered."""
+    return [*_MODULES, *_OWN]
+
+
+def built_in(name: str) -> bool:
+    """Whether bkrl has a kind of this name itself."""
+    return name in _MODULES
+
+
+def add_own(kind: Kind) -> None:
+    """Register a kind of one's own, in the place of one that had this name."""
+    _OWN[kind.name] = kind
+
+
+def find(name: str) -> Kind | None:
+    """The kind of this name; None where there is none."""
+    if name not in _MODULES:
+        return _OWN.get(name)
+    found: dict[str, Kind] = {kind.name: kind for kind in import_module(_MODULES[name]).KINDS}
+    return found[name]
+
+
+def of_labels(labels: Run) -> LabelledKind:
+    """The kind that is made from these labels; InputError where this bkrl knows none."""
+    variant = labels.facts.get("variant", labels.config["config"].get("variant"))
+    for kind in map(find, _MODULES):
+        if isinstance(kind, LabelledKind) and kind.variant == variant:
+            return kind
+    raise InputError(f"{labels.path} holds labels of unknown variant '{variant}'; it was made by a newer bkrl.")

@@ -1,0 +1,133 @@
+"""Preference potentials from a label run: which pairs count, and the networks that are trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bkrl.core.errors import InputError
+from bkrl.core.reporter import Reporter, percent, percents
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.envs import family_of
+from bkrl.labelers.quality import agreement_of
+from bkrl.labelers.tables import labels_of
+from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
+from bkrl.potentials.preference import load
+from bkrl.potentials.preference.fit import Fit, Pairs, enough, fit
+from bkrl.potentials.preference.net import NetConfig
+from bkrl.runs.record import Run
+
+_HORIZON = 5
+"""What a control sees where no pair says how long segments are."""
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """Labelled pairs, enough of them to train, stop and test on, and how to train.
+
+    Attributes:
+        pairs: those that count.
+        net: sizes of a network.
+        ensemble: networks to train; epochs: most passes of each.
+        disputed: where pairs were left out because their answers disagree: {min_agreement, pairs_left_out}.
+    """
+
+    pairs: Pairs
+    net: NetConfig
+    ensemble: int
+    epochs: int
+    disputed: Mapping[str, Any]
+
+    def fit(self, seed: int, reporter: Reporter) -> Fitted:
+        """Train the networks."""
+        if self.disputed:
+            left_out = self.disputed["pairs_left_out"]
+            reporter.say(
+                f"{left_out:,} of {left_out + len(self.pairs):,} labelled pairs are left out: the share of their "
+                f"commonest answer is below {self.disputed['min_agreement']:g}."
+            )
+        with reporter.progress("train preference network", self.epochs * self.ensemble, "epochs") as update:
+            raw, found = fit(
+                self.pairs,
+                self.net,
+                seed=seed,
+                ensemble=self.ensemble,
+                epochs=self.epochs,
+                on_epoch=lambda done, accuracy: update(done, f"validation accuracy {percent(accuracy, 1)}"),
+            )
+        for sentence in _sentences(found):
+            reporter.say(sentence)
+        return Fitted("preference", raw, {**asdict(found), **self.disputed})
+
+
+def read(
+    labels: Run, dataset: Dataset, *, shuffle: int | None, ensemble: int, epochs: int, min_agreement: float
+) -> Preferences:
+    """The labelled pairs of a run, without those of whose answers less than `min_agreement` agree."""
+    rows = [(row, agreement) for row in labels_of(labels) if (agreement := agreement_of(row)) is not None]
+    if not rows:
+        raise InputError(f"{labels.path} has no usable label; look at its responses.parquet, and label again.")
+    kept = [row for row, agreement in rows if agreement >= min_agreement]
+    if not kept:
+        raise InputError(f"No pair of {labels.path} has answers that agree that far; lower --min-agreement.")
+    length = _segment_length(labels, (row["length"] for row in kept))
+    a, b = (
+        dataset.windows(
+            np.array(
+                [dataset.rows(Segment(row[f"{side}_episode_id"], row[f"{side}_start"], length))[-1] for row in kept],
+                np.int64,
+            ),
+            length,
+        )
+        for side in ("a", "b")
+    )
+    values = np.array([row["label"] for row in kept], np.float64)
+    if shuffle is not None:
+        values = values[permuted(len(values), shuffle)]
+    episodes = np.array([(row["a_episode_id"], row["b_episode_id"]) for row in kept], np.int64)
+    pairs = Pairs(a, b, values, episodes)
+    enough(pairs)
+    disputed = {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)} if min_agreement > 0 else {}
+    return Preferences(pairs, net_config(dataset, length), ensemble, epochs, disputed)
+
+
+def horizon(labels: Run) -> int:
+    """The actions in a segment of the labels."""
+    return _segment_length(labels, [row["length"] for row in labels_of(labels)] or [_HORIZON])
+
+
+def _segment_length(labels: Run, lengths: Iterable[int]) -> int:
+    """The actions in a segment, which all pairs must share; InputError where they do not."""
+    found = sorted(set(lengths))
+    if len(found) != 1:
+        raise InputError(f"{labels.path} compares segments of several lengths ({found}); label again with one.")
+    return int(found[0])
+
+
+def net_config(dataset: Dataset, horizon: int) -> NetConfig:
+    """Sizes of a network for windows of this dataset."""
+    family = family_of(dataset.env_id)
+    pointer = family.symbols(dataset.obs_shape).pointer
+    faced = (pointer[0], *pointer[1]) if pointer else ()
+    return NetConfig(dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced)
+
+
+def _sentences(found: Fit) -> list[str]:
+    said = [
+        f"Test accuracy {percent(found.accuracy, 1)} (95 % interval "
+        f"{percents(found.accuracy_low, found.accuracy_high, 1)}, {found.pairs_test} pairs of unseen episodes), "
+        f"calibration error {found.calibration_error:.3f} ({found.calibration_error_before:.3f} without its "
+        f"temperature of {found.temperature:.2f}); trained on {found.pairs_train} pairs for {found.epochs} epochs."
+    ]
+    if found.disagreement is not None and found.spread is not None:
+        said.append(
+            f"The {found.ensemble} networks order {percent(found.disagreement, 1)} of the test pairs differently; "
+            f"their scores of a window spread by {found.spread:.2f}."
+        )
+    return said
+
+
+KINDS = (LabelledKind("preference", load, "pref", read, horizon, ("ensemble", "epochs", "min_agreement")),)
