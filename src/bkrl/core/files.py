@@ -36,9 +36,9 @@ def sha256(path: Path) -> str:
 
 
 def lock(file: IO[bytes]) -> bool:
-    """Lock an open file until it is closed, however its process ends; False: another process holds it.
+    """Lock an open file until it is closed or its process ends; False: another process has locked it.
 
-    A system or file system without locks lets everybody have it: nothing can be promised there.
+    Without locks in the system or the file system it is always True.
     """
     if fcntl is not None:
         try:
@@ -51,10 +51,10 @@ def lock(file: IO[bytes]) -> bool:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """Inside the `with` block, no other process is inside one of the same file; waits for its turn.
 
-    A system or file system without locks, or a place that cannot be written, lets everybody in at once.
+    Without locks in the system or the file system, or where the file cannot be written, it does not wait.
     """
     with ExitStack() as stack:
         if fcntl is not None:
@@ -64,7 +64,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file; who may only read it may ask, too. False where there is no file."""
+    """Whether a process has locked a file that this one may read. False where there is no file."""
     try:
         with path.open("rb") as file:
             if fcntl is not None:
@@ -166,14 +166,14 @@ def to_json(value: object) -> str:
 
 
 def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document that says of itself whether it is whole; `check_checksum` asks it."""
+    """A document with its own checksum, which `check_checksum` compares."""
     return {**document, "crc": zlib.crc32(to_json(document).encode())}
 
 
 def check_checksum(document: Mapping[str, Any]) -> None:
     """Mismatch when a document with a checksum was changed; those of earlier versions have none."""
-    rest = {key: value for key, value in document.items() if key != "crc"}
-    if "crc" in document and document != with_checksum(rest):
+    content = {key: value for key, value in document.items() if key != "crc"}
+    if "crc" in document and document != with_checksum(content):
         raise Mismatch("its checksum is of other values")
 
 
@@ -212,7 +212,7 @@ def _atomically(path: Path, write: Any) -> None:
         raise RunFailed(f"{path} cannot be written ({error.strerror}; {free // 2**20} MiB free); {CONTINUE}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    with suppress(OSError):  # some file systems keep a folder's entries by themselves, and refuse to be asked
+    with suppress(OSError):  # some file systems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
