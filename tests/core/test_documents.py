@@ -25,7 +25,7 @@ from bkrl.core.errors import BkrlError, InputError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.data.windows import Windows
-from bkrl.inspect.quality import doubts_of, report_of
+from bkrl.inspect.report import doubts_of, report_of
 from bkrl.labelers.answers import parse_choice, parse_goals, parse_program
 from bkrl.labelers.audit import read_answers
 from bkrl.llm.batches import out_in

@@ -108,19 +108,19 @@ def test_steps_are_measured_in_early_and_in_late_episodes(dataset, monkeypatch):
 
     def course(potential, data, episode, steps):
         looked_at.append(episode)
-        return np.arange(steps + 1) * np.float32(episode)
+        return quality.Course(episode, "", np.zeros(0, np.int64), np.arange(steps + 1) * np.float32(episode))
 
     monkeypatch.setattr(quality, "_COURSES", 3)
     monkeypatch.setattr(quality, "_course", course)
-    found = quality._episodes(Of(place), dataset, np.zeros(10, np.float32))
+    *_, step_change = quality._episodes(Of(place), dataset, np.zeros(10, np.float32))
     assert looked_at == [0, 5, 11]
-    assert found["step_change"] == pytest.approx(16 / 3)
+    assert step_change == pytest.approx(16 / 3)
 
 
 def test_courses_show_one_episode_of_each_kind(dataset):
     solved, failed = courses(Of(place), dataset)
-    assert (solved["kind"], failed["kind"]) == ("solved", "not solved")
-    assert dataset.success[solved["episode"]]
-    assert not dataset.success[failed["episode"]]
-    np.testing.assert_allclose(solved["phi"], dataset.observations[solved["rows"], 0] / 255.0 - 1.0, atol=1e-6)
-    assert len(courses(Of(place), dataset, longest=7)[0]["phi"]) == 8
+    assert (solved.kind, failed.kind) == ("solved", "not solved")
+    assert dataset.success[solved.episode]
+    assert not dataset.success[failed.episode]
+    np.testing.assert_allclose(solved.phi, dataset.observations[solved.rows, 0] / 255.0 - 1.0, atol=1e-6)
+    assert len(courses(Of(place), dataset, longest=7)[0].phi) == 8

@@ -11,8 +11,9 @@ import pytest
 
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, Update
-from bkrl.inspect import worth
-from bkrl.report import potentials
+from bkrl.inspect import summary, worth
+from bkrl.report.pages.potential import HTML
+from bkrl.stages import inspect
 from tests import browser
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)
@@ -34,7 +35,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     watched = Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worth, "PAPER", ())
-        result = potentials.write(
+        result = inspect.run(
             Path("sample:bk-code-minigrid"),
             watched,
             out=tmp_path_factory.mktemp("potential") / "report",
@@ -42,7 +43,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
             layouts=1,
         )
     assert watched.came == (4, 4)
-    return result.file(potentials.HTML)
+    return result.file(HTML)
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +55,17 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 def test_potentials_of_two_families_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     crafter = Path("sample:bk-code-crafter")
     with pytest.raises(InputError, match="of one family of worlds"):
-        potentials.write(Path("sample:bk-code-minigrid"), Reporter(), out=tmp_path / "report", against=[crafter])
+        inspect.run(Path("sample:bk-code-minigrid"), Reporter(), out=tmp_path / "report", against=[crafter])
     assert not (tmp_path / "report").exists()
 
 
 def test_a_mean_over_some_tasks_says_over_which() -> None:
     def part(*rhos: float | None) -> dict[str, object]:
-        return {"tasks": [{"play_rho": None if rho is None else {"rho": rho}} for rho in rhos]}
+        return {"tasks": [{"play_rho": None if rho is None else {"rho": rho, "constant": False}} for rho in rhos]}
 
-    assert potentials._tasks(part(0.5, 0.1)) == "tasks"
-    assert potentials._tasks(part(0.5, None)) == "the 1 of 2 tasks where it has one in play"
-    assert potentials._tasks(part(None, None)) == "tasks"  # then the mean is over all states
+    assert summary._tasks(part(0.5, 0.1)) == "tasks"
+    assert summary._tasks(part(0.5, None)) == "the 1 of 2 tasks where it has one in play"
+    assert summary._tasks(part(None, None)) == "tasks"  # then the mean is over all states
 
 
 def test_the_tasks_in_which_it_is_constant_count_and_are_counted() -> None:
@@ -73,8 +74,8 @@ def test_the_tasks_in_which_it_is_constant_count_and_are_counted() -> None:
     def part(*figures: dict[str, object]) -> dict[str, object]:
         return {"tasks": [{"play_rho": figure} for figure in figures]}
 
-    assert potentials._tasks(part(known, flat)) == ("tasks, 1 of 2 counted as 0: Φ is constant there and ranks nothing")
-    assert potentials._tasks(part(known, flat, unknown)).startswith("the 2 of 3 tasks where it has one in play, 1 of 3")
+    assert summary._tasks(part(known, flat)) == ("tasks, 1 of 2 counted as 0: Φ is constant there and ranks nothing")
+    assert summary._tasks(part(known, flat, unknown)).startswith("the 2 of 3 tasks where it has one in play, 1 of 3")
 
 
 def test_it_says_where_each_figure_was_measured(html: Path) -> None:
@@ -90,16 +91,8 @@ def test_it_says_where_each_figure_was_measured(html: Path) -> None:
 def test_two_shares_of_the_dataset_are_told_apart() -> None:
     """67 % of one thing stood above a table that had 20.1 % of another under nearly the same name."""
     segments = {"above": 0.67, "low": 0.6, "high": 0.7, "solved": 20, "failed": 20}
-    nothing = {"small": None, "paper": None}
-    told = potentials.summary(
-        {
-            "worth": nothing,
-            "ordering": 0.201,
-            "segments": segments,
-            "coverage": 0.5,
-            "env_id": "MiniGrid-DoorKey-6x6-v0",
-        }
-    )
+    report = {"ordering": 0.201, "segments": segments, "coverage": 0.5, "env_id": "MiniGrid-DoorKey-6x6-v0"}
+    told = summary.summary(report, {"small": None, "paper": None, "note": ""})
     assert "On the dataset (MiniGrid-DoorKey-6x6-v0), the end of a solved episode lies above other windows 20 %" in told
     assert "The last 10 moments before success lie above 10 moments of failed episodes 67 % of the time" in told
 

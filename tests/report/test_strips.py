@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from bkrl.envs import make_vec
-from bkrl.report.strips import Strip, moments, pictures
+from bkrl.report.plots.strips import Strip, moments, pictures
 
 
 def strip(phi: list[float], **changes) -> Strip:

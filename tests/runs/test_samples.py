@@ -21,7 +21,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.inspect import worth
 from bkrl.potentials import load_potential
 from bkrl.report.pages.html import fragment
-from bkrl.report.potentials import section
+from bkrl.report.pages.potential import section
 from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES, samples
 from bkrl.stages.train_rs import run

@@ -22,7 +22,7 @@ from bkrl.data.dataset import Dataset, DatasetWriter
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.envs import captioner, make, world
 from bkrl.inspect.certificate import CERTIFICATE
-from bkrl.inspect.quality import REPORT
+from bkrl.inspect.report import REPORT
 from bkrl.potentials import advice, load_potential
 from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import run

@@ -19,7 +19,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.envs import toy, world
-from bkrl.inspect.quality import REPORT
+from bkrl.inspect.report import REPORT
 from bkrl.learn.hardware import Hardware
 from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM

@@ -197,14 +197,10 @@ def units(potential: Potential, windows: Windows) -> Check:
 
 def finite(potential: Potential, windows: Windows) -> Check:
     """Finite, within [-1, 0], float32, one value a window."""
-    return in_range(potential(windows), len(windows), "windows")
-
-
-def in_range(phi: NDArray[np.float32], count: int, what: str) -> Check:
-    """`count` values, finite, within [-1, 0], float32."""
-    fine = phi.shape == (count,) and phi.dtype == np.float32 and bool(np.isfinite(phi).all())
+    phi = potential(windows)
+    fine = phi.shape == (len(windows),) and phi.dtype == np.float32 and bool(np.isfinite(phi).all())
     fine = fine and bool((phi >= -1).all() and (phi <= 0).all())
-    return Check("finite", fine, f"Φ in [{phi.min():.3g}, {phi.max():.3g}] on {count} {what}")
+    return Check("finite", fine, f"Φ in [{phi.min():.3g}, {phi.max():.3g}] on {len(windows)} windows")
 
 
 def batches(potential: Potential, windows: Windows, seed: int) -> Check:

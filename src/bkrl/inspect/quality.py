@@ -6,22 +6,20 @@ Everything is measured on the dataset the potential was built from; nothing here
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.files import read_json
-from bkrl.core.reporter import percent, percents
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
-from bkrl.potentials.protocol import Artefact, Potential, Scaled
-from bkrl.runs.record import Run
+from bkrl.inspect.report import Changes, Example, Report, Segments
+from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.stats.ranks import area_under_curve, rank_correlation, ranks
 
-REPORT = "potential_report.json"
 SEGMENT = 10
 """Moments in the segments of solved and failed episodes that are compared."""
 _EXAMPLES = 4
@@ -30,65 +28,43 @@ _ENDS = 400
 _COURSES = 40
 
 
-class _Segments(TypedDict):
-    above: NotRequired[float | None]
-    low: NotRequired[float | None]
-    high: NotRequired[float | None]
+class Disputed(TypedDict):
+    """A window that potentials place differently.
 
-
-class _Training(TypedDict):
-    accuracy: NotRequired[float | None]
-    accuracy_low: NotRequired[float | None]
-    accuracy_high: NotRequired[float | None]
-    similarity_retrieved: NotRequired[dict[str, float]]
-    similarity_unrelated: NotRequired[dict[str, float]]
-
-
-class _Phi(TypedDict):
-    mean: float
-    std: NotRequired[float]
-    quantiles: dict[str, float]
-
-
-class Example(TypedDict):
-    """The course of Φ over the last steps of an episode."""
+    places: by potential, the share of windows below it in that one's order; between: the two furthest apart.
+    """
 
     episode: int
-    success: bool
-    phi: list[float]
-    first_step: NotRequired[int]
-    captions: NotRequired[list[str]]
-    actions: NotRequired[list[str]]
+    step: int
+    captions: list[str]
+    actions: list[str]
+    places: dict[str, float]
+    phi: dict[str, float]
+    between: list[str]
 
 
-class Report(TypedDict):
-    """What is read of potential_report.json: `describe` says what it means; earlier versions wrote less."""
+class Disagreement(TypedDict):
+    """How potentials order the same windows: rank correlations (n, n), None where one of the two is constant."""
 
-    horizon: NotRequired[int]
-    windows: NotRequired[int]
-    levels: NotRequired[int]
-    coverage: NotRequired[float]
-    scale: NotRequired[dict[str, float | None]]
-    phi: NotRequired[_Phi]
-    step_change: NotRequired[float | None]
-    ordering: NotRequired[float | None]
-    progress: NotRequired[float | None]
-    segments: NotRequired[_Segments]
-    training: NotRequired[_Training]
-    examples: NotRequired[list[Example]]
+    names: list[str]
+    matrix: list[list[float | None]]
+    windows: list[Disputed]
+
+
+@dataclass(frozen=True)
+class Course:
+    """Φ over the last steps of an episode: (n,) rows of the dataset, and Φ of each; `kind` says why it was chosen."""
+
+    episode: int
+    kind: str
+    rows: NDArray[np.int64]
+    phi: NDArray[np.float32]
 
 
 def describe(
     potential: Scaled, dataset: Dataset, phi: NDArray[np.float32], training: Mapping[str, Any], others: int = 2000
-) -> dict[str, Any]:
+) -> Report:
     """Facts for people and for the HTML report.
-
-    Keys: kind, control, horizon, env_id, scale {lo, hi}, coverage (share of windows whose Φ is not the most frequent
-    value), constancy (1 - coverage), levels (distinct values), phi {mean, std, quantiles}, step_change (mean |Φ' - Φ|
-    inside episodes), ordering (how often the end of a successful episode is above another window; None with fewer
-    than 5 of them), progress (mean rank correlation of Φ with time inside successful episodes; None without any),
-    segments, foresight, sensitivity (see the functions of those names), training, examples [{episode, success, return,
-    first_step, phi, captions, actions}].
 
     Args:
         potential: the stored potential.
@@ -97,69 +73,11 @@ def describe(
         training: what its making found.
         others: windows that successful ends are compared with.
     """
-    return {
-        **outline(potential.artefact, phi),
-        **_episodes(potential, dataset, phi[:: max(1, len(phi) // others)]),
-        "segments": segments(potential, dataset),
-        "foresight": foresight(potential, dataset),
-        "sensitivity": sensitivity(potential, dataset),
-        "training": dict(training),
-        "examples": _examples(potential, dataset),
-    }
-
-
-CHANCE = 0.5
-
-
-def report_of(run: Run) -> Report | None:
-    """The report of a train-rm run on its potential, where it has one; InputError when that is damaged."""
-    report: Report | None = read_json(run.file(REPORT), Report) if REPORT in run.manifest["outputs"] else None
-    return report
-
-
-def doubts_of(run: Run) -> list[str]:
-    """What a train-rm run's own report says against its Φ; nothing of a control, which is meant to be so."""
-    report = report_of(run) if run.facts.get("control", "none") == "none" else None
-    return [] if report is None else doubts(report)
-
-
-def doubts(report: Mapping[str, Any]) -> list[str]:
-    """What in a potential's report says that its Φ may mislead: clauses with their figures, none where nothing does.
-
-    Only what is no better than chance is named. None of it is a proof: a potential may order states well and still slow
-    learning down, or the other way round.
-    """
-    found = []
-    if report.get("ordering") is not None and report["ordering"] <= CHANCE:
-        found.append(f"it puts ends in success above other windows in {percent(report['ordering'])} of cases")
-    above, low, high = (report.get("segments", {}).get(name) for name in ("above", "low", "high"))
-    if above is not None and low is not None and high is not None and high <= CHANCE:
-        interval = percents(low, high)
-        found.append(
-            f"it puts the last moments before success above moments of failed episodes in {percent(above)} "
-            f"of cases (95 % interval {interval})"
-        )
-    training = report.get("training", {})
-    accuracy, low, high = (training.get(f"accuracy{end}") for end in ("", "_low", "_high"))
-    if accuracy is not None and low is not None and high is not None and low <= CHANCE:
-        interval = percents(low, high)
-        found.append(
-            f"its network orders {percent(accuracy)} of unseen pairs as they are labelled (95 % interval {interval})"
-        )
-    found = [f"{one}, where chance is {percent(CHANCE)}" for one in found]
-    retrieved, unrelated = (training.get(f"similarity_{kind}", {}).get("50") for kind in ("retrieved", "unrelated"))
-    if retrieved is not None and unrelated is not None and retrieved <= unrelated:
-        found.append(
-            f"the goals retrieved for a moment are no nearer to it (median similarity {retrieved:.3f}) than goals of "
-            f"unrelated moments ({unrelated:.3f})"
-        )
-    return found
-
-
-def outline(artefact: Artefact, phi: NDArray[np.float32]) -> dict[str, Any]:
-    """What (M,) values of Φ say by themselves: the first keys of `describe`, up to `phi`."""
+    artefact = potential.artefact
     values, counts = np.unique(phi, return_counts=True)
     coverage = 1.0 - float(counts.max()) / len(phi)
+    quantiles = {str(q): float(np.quantile(phi, q / 100)) for q in (1, 10, 25, 50, 75, 90, 99)}
+    ordering, progress, step_change = _episodes(potential, dataset, phi[:: max(1, len(phi) // others)])
     return {
         "kind": artefact.kind,
         "control": artefact.control,
@@ -170,15 +88,22 @@ def outline(artefact: Artefact, phi: NDArray[np.float32]) -> dict[str, Any]:
         "coverage": coverage,
         "constancy": 1.0 - coverage,
         "levels": len(values),
-        "phi": {
-            "mean": float(phi.mean()),
-            "std": float(phi.std()),
-            "quantiles": {str(q): float(np.quantile(phi, q / 100)) for q in (1, 10, 25, 50, 75, 90, 99)},
-        },
+        "phi": {"mean": float(phi.mean()), "std": float(phi.std()), "quantiles": quantiles},
+        "ordering": ordering,
+        "progress": progress,
+        "step_change": step_change,
+        "segments": segments(potential, dataset),
+        "foresight": foresight(potential, dataset),
+        "sensitivity": sensitivity(potential, dataset),
+        "training": dict(training),  # type: ignore[typeddict-item]  # each kind has figures of its own
+        "examples": _examples(potential, dataset),
     }
 
 
-def _episodes(potential: Scaled, dataset: Dataset, others: NDArray[np.float32]) -> dict[str, Any]:
+def _episodes(
+    potential: Scaled, dataset: Dataset, others: NDArray[np.float32]
+) -> tuple[float | None, float | None, float]:
+    """`ordering`, `progress` and `step_change` of a report."""
     rng = np.random.Generator(np.random.PCG64(0))
     chosen = np.sort(rng.permutation(dataset.num_episodes)[:_ENDS])
     ends = dataset.first_row[chosen] + dataset.lengths[chosen]
@@ -189,41 +114,37 @@ def _episodes(potential: Scaled, dataset: Dataset, others: NDArray[np.float32]) 
         ordering = area_under_curve(at_end, others)
     changes, orders = [], []
     for episode in chosen[end_to_end(len(chosen), _COURSES)]:  # early episodes and late ones
-        course = _course(potential, dataset, int(episode), int(dataset.lengths[episode]))
+        course = _course(potential, dataset, int(episode), int(dataset.lengths[episode])).phi
         changes.append(float(np.abs(np.diff(course)).mean()))
         if dataset.success[episode] and len(course) >= 5 and np.ptp(course) > 0:
             orders.append(rank_correlation(course, np.arange(len(course))))
-    return {
-        "ordering": ordering,
-        "progress": float(np.mean(orders)) if orders else None,
-        "step_change": float(np.mean(changes)),
-    }
+    return ordering, float(np.mean(orders)) if orders else None, float(np.mean(changes))
 
 
-def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
+def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> Segments:
     """How often the last moments before success are above moments of failed episodes, by the mean Φ of a segment.
 
     One segment of `SEGMENT` moments from each episode: the last ones before the end (which itself counts as Φ = 0 when
-    it is terminal) of a solved one, ones from anywhere in a failed one.  {solved, failed, above, low, high}: counts,
-    and the area under the ROC curve with a 95 % bootstrap over episodes, None with fewer than 5 of either.
+    it is terminal) of a solved one, ones from anywhere in a failed one.  It is the area under the ROC curve, with a
+    95 % bootstrap over episodes.
     """
     rng = generator(seed, "quality", "segments")
     long = dataset.lengths >= SEGMENT
     kinds = [np.flatnonzero(long & chosen) for chosen in (dataset.success, ~dataset.success)]
-    counts = {"solved": len(kinds[0]), "failed": len(kinds[1])}
-    if min(counts.values()) < 5:
-        return counts | {"above": None, "low": None, "high": None}
+    solved, failed = map(len, kinds)
+    if min(solved, failed) < 5:
+        return {"solved": solved, "failed": failed, "above": None, "low": None, "high": None}
     means = []
-    for episodes, solved in zip(kinds, (True, False), strict=True):
+    for episodes, at_end in zip(kinds, (True, False), strict=True):
         room = dataset.lengths[episodes] - SEGMENT
-        start = room if solved else rng.integers(0, room + 1)
+        start = room if at_end else rng.integers(0, room + 1)
         rows = (dataset.first_row[episodes] + start)[:, None] + np.arange(SEGMENT)
         phi = potential(dataset.windows(rows.ravel(), potential.horizon))
         means.append(phi.reshape(rows.shape).mean(axis=1))
     high, low = means
     drawn = [area_under_curve(rng.choice(high, len(high)), rng.choice(low, len(low))) for _ in range(500)]
-    bounds = np.quantile(drawn, [0.025, 0.975])
-    return counts | {"above": area_under_curve(high, low), "low": float(bounds[0]), "high": float(bounds[1])}
+    above, ends = area_under_curve(high, low), np.quantile(drawn, [0.025, 0.975])
+    return {"solved": solved, "failed": failed, "above": above, "low": float(ends[0]), "high": float(ends[1])}
 
 
 def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count: int = 4000) -> float | None:
@@ -245,10 +166,8 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
     return rank_correlation(potential(dataset.windows(rows, potential.horizon)), follows[rows])
 
 
-def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Any]:
-    """What Φ depends on: {present, past, actions}, each {changed, mean}: in what share of windows Φ changes, and by how
-    much on average, when that part is exchanged for another window's.
-    """
+def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Changes]:
+    """What Φ depends on: how it changes when `present`, `past` or `actions` are exchanged for another window's."""
     rows = end_to_end(len(dataset.actions), count)
     windows = dataset.windows(rows, potential.horizon)
     phi = potential(windows)
@@ -268,12 +187,9 @@ def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed:
 
 def disagreement(
     potentials: Mapping[str, Potential], dataset: Dataset, count: int = 4000, shown: int = 6
-) -> dict[str, Any]:
-    """How differently several potentials order the same windows.
-
-    {names, matrix, windows}: rank correlations (n, n), None where one of the two is constant; and the windows whose
-    places in two orders are furthest apart, at most one of an episode: {episode, step, captions, actions, places {name:
-    share of windows below}, phi {name: Φ}, between [two names]}.
+) -> Disagreement:
+    """How differently several potentials order the same windows, with the windows whose places in two orders are
+    furthest apart, at most one of an episode and one of a caption.
     """
     longest = max(potential.horizon for potential in potentials.values())
     rows = end_to_end(len(dataset.actions), count)
@@ -286,7 +202,7 @@ def disagreement(
     places = {name: (ranks(values) - 0.5) / len(values) for name, values in phi.items()}
     couples = [(a, b) for i, a in enumerate(names) for b in names[:i]]
     gaps = np.stack([np.abs(places[a] - places[b]) for a, b in couples])
-    windows: list[dict[str, Any]] = []
+    windows: list[Disputed] = []
     seen: set[tuple[str, int]] = set()
     for place in np.argsort(-gaps.max(axis=0), kind="stable"):
         row = int(rows[place])
@@ -294,13 +210,13 @@ def disagreement(
         if marks & seen:
             continue
         seen |= marks
-        past = np.arange(row - min(int(dataset.ages[row]), longest), row + 1)
+        captions, actions = in_words(dataset, np.arange(row - min(int(dataset.ages[row]), longest), row + 1))
         windows.append(
             {
                 "episode": int(dataset.episode_of_row[row]),
                 "step": int(dataset.ages[row]),
-                "captions": [dataset.caption(int(one)) for one in past],
-                "actions": [dataset.action_names[action] for action in dataset.actions[past[:-1]]],
+                "captions": captions,
+                "actions": actions,
                 "places": {name: float(places[name][place]) for name in names},
                 "phi": {name: float(phi[name][place]) for name in names},
                 "between": list(couples[int(gaps[:, place].argmax())]),
@@ -311,58 +227,48 @@ def disagreement(
     return {"names": names, "matrix": matrix, "windows": windows}
 
 
-def courses(potential: Potential, dataset: Dataset, longest: int = 120) -> list[dict[str, Any]]:
-    """Φ over one solved and one failed episode, or those of best and worst return where there is only one kind.
-
-    The middle one of each kind, by number, is taken, so that nobody looked for a good one: {episode, kind, return,
-    rows, phi}, `rows` of the dataset; of an episode with more than `longest` steps the last ones.
+def courses(potential: Potential, dataset: Dataset, longest: int = 120) -> list[Course]:
+    """Φ over the last `longest` steps of one solved and one failed episode, or of those of best and worst return where
+    there is only one kind. The middle one of each kind, by number, is taken, so that nobody looked for a good one.
     """
     kinds = {"solved": np.flatnonzero(dataset.success), "not solved": np.flatnonzero(~dataset.success)}
     if not all(map(len, kinds.values())):
         order = np.argsort(dataset.returns, kind="stable")
         kinds = {"best return": order[-1:], "worst return": order[:1]}
-    found = []
-    for kind, episodes in kinds.items():
-        episode = int(episodes[len(episodes) // 2])
-        steps = min(int(dataset.lengths[episode]), longest)
-        last = int(dataset.first_row[episode] + dataset.lengths[episode])
-        found.append(
-            {
-                "episode": episode,
-                "kind": kind,
-                "return": float(dataset.returns[episode]),
-                "rows": np.arange(last - steps, last + 1),
-                "phi": _course(potential, dataset, episode, steps),
-            }
-        )
-    return found
+    middle = {kind: int(episodes[len(episodes) // 2]) for kind, episodes in kinds.items()}
+    return [_course(potential, dataset, episode, longest, kind) for kind, episode in middle.items()]
 
 
-def _examples(potential: Scaled, dataset: Dataset) -> list[dict[str, Any]]:
+def in_words(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[list[str], list[str]]:
+    """What was seen at n consecutive rows of an episode, and what was done between them (n - 1)."""
+    captions = [dataset.caption(int(row)) for row in rows]
+    return captions, [dataset.action_names[action] for action in dataset.actions[rows[:-1]]]
+
+
+def _examples(potential: Scaled, dataset: Dataset) -> list[Example]:
     """Courses of Φ over a few episodes, solved ones first: the last steps of each, with what was seen and done."""
     solved, failed = np.flatnonzero(dataset.success), np.flatnonzero(~dataset.success)
     half = _EXAMPLES // 2
-    episodes = [*solved[-half:], *failed[-(_EXAMPLES - min(half, len(solved))) :]]
-    examples = []
-    for episode in (int(one) for one in episodes):
-        steps = min(int(dataset.lengths[episode]), _EXAMPLE_STEPS)
-        last = int(dataset.first_row[episode] + dataset.lengths[episode])
-        rows = np.arange(last - steps, last + 1)
+    examples: list[Any] = []
+    for episode in (*solved[-half:], *failed[-(_EXAMPLES - min(half, len(solved))) :]):
+        course = _course(potential, dataset, int(episode), _EXAMPLE_STEPS)
+        captions, actions = in_words(dataset, course.rows)
         examples.append(
             {
-                "episode": episode,
+                "episode": course.episode,
                 "success": bool(dataset.success[episode]),
                 "return": float(dataset.returns[episode]),
-                "first_step": int(dataset.lengths[episode]) - steps,
-                "phi": [round(float(value), 4) for value in _course(potential, dataset, episode, steps)],
-                "captions": [dataset.caption(int(row)) for row in rows],
-                "actions": [dataset.action_names[action] for action in dataset.actions[rows[:-1]]],
+                "first_step": int(dataset.ages[course.rows[0]]),
+                "phi": [round(float(value), 4) for value in course.phi],
+                "captions": captions,
+                "actions": actions,
             }
         )
     return examples
 
 
-def _course(potential: Potential, dataset: Dataset, episode: int, steps: int) -> NDArray[np.float32]:
-    """(steps + 1,) Φ over the last steps of an episode."""
+def _course(potential: Potential, dataset: Dataset, episode: int, longest: int, kind: str = "") -> Course:
+    """Φ over at most the last `longest` steps of an episode."""
     last = int(dataset.first_row[episode] + dataset.lengths[episode])
-    return potential(dataset.windows(np.arange(last - steps, last + 1), potential.horizon))
+    rows = np.arange(last - min(int(dataset.lengths[episode]), longest), last + 1)
+    return Course(episode, kind, rows, potential(dataset.windows(rows, potential.horizon)))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,49 @@ _KEPT: Final = 500  # states of a layout and task, at most, evenly spaced
 _RESAMPLES: Final = 200
 
 
+class Correlation(TypedDict):
+    """Rank correlation with a 95 % interval over layouts; rho is None where there is nothing to rank, or where Φ is
+    constant and ranks nothing of it.
+    """
+
+    rho: float | None
+    low: float | None
+    high: float | None
+    constant: bool
+
+
+class Row(TypedDict):
+    """One task: over all states, in play (None where nothing was played), and the best that a view allows."""
+
+    task: str
+    layouts: int
+    states: int
+    states_rho: Correlation
+    play_rho: Correlation | None
+    ceiling: float
+
+
+class Part(TypedDict):
+    """One table: what the truth is and where it was computed; `constant_…` names the tasks in which Φ is constant."""
+
+    truth: str
+    where: str
+    tasks: list[Row]
+    mean_states_rho: float | None
+    mean_play_rho: float | None
+    constant_states: list[str]
+    constant_play: list[str]
+    any_task: Row | None
+
+
+class Worth(TypedDict):
+    """What is known of a potential against the truth; a part is None where `note` says why."""
+
+    small: Part | None
+    paper: Part | None
+    note: str
+
+
 @dataclass
 class _Pool:
     """What was measured of one task, layout by layout: Φ, the truth and the view's number."""
@@ -63,21 +106,20 @@ class _Pool:
         self.truth.append(truth[kept])
         self.views.append(views[kept])
 
-    def figures(self, task: str) -> dict[str, Any]:
-        """One row of a table; every correlation with a 95 % interval over layouts."""
-        shown: dict[str, Any] = {"task": task, "layouts": len(self.truth), "states": sum(map(len, self.truth))}
-        shown["states_rho"] = _correlation(self.phi, self.truth)
-        shown["play_rho"] = _correlation(self.played_phi, self.played_truth) if self.played_phi else None
-        shown["ceiling"] = ceiling(np.concatenate(self.views), np.concatenate(self.truth))
-        return shown
+    def figures(self, task: str) -> Row:
+        """One row of a table."""
+        return {
+            "task": task,
+            "layouts": len(self.truth),
+            "states": sum(map(len, self.truth)),
+            "states_rho": _correlation(self.phi, self.truth),
+            "play_rho": _correlation(self.played_phi, self.played_truth) if self.played_phi else None,
+            "ceiling": ceiling(np.concatenate(self.views), np.concatenate(self.truth)),
+        }
 
 
-def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) -> dict[str, Any]:
-    """Everything this module knows about a potential, as plain values.
-
-    Keys: small, paper: {truth, where, tasks [{task, layouts, states, states_rho, play_rho, ceiling}], mean_states_rho,
-    mean_play_rho, constant_states, constant_play, any_task}; either is None where `note` says why. `constant_…` names
-    the tasks in which Φ is constant.
+def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) -> Worth:
+    """Everything this module knows about a potential.
 
     Args:
         potential: its horizon and units must be those of the family.
@@ -93,7 +135,7 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     return {"small": _small(potential, layouts, seed), "paper": _paper(potential, layouts, seed), "note": ""}
 
 
-def _small(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
+def _small(potential: Potential, layouts: int, seed: int) -> Part:
     """Going to and picking up each object of small rooms, every action allowed."""
     explorer = Explorer(SMALL)
     pools: dict[str, _Pool] = {}
@@ -116,7 +158,7 @@ def _small(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
     return _table("exact optimal value, every action", f"{SMALL}, rooms of 5×5 with two objects", pools, together)
 
 
-def _paper(potential: Potential, layouts: int, seed: int) -> dict[str, Any]:
+def _paper(potential: Potential, layouts: int, seed: int) -> Part:
     """The shortest way to success in the paper's rooms of 20×20, objects left where they are."""
     pools: dict[str, _Pool] = {}
     together = _Pool()
@@ -169,7 +211,7 @@ def _measure_together(pool: _Pool, potential: Potential, found: Sequence[tuple[S
         pool.add(potential, np.stack([shown[thing] for thing in scenes]), mean)
 
 
-def _toys(potential: Potential) -> dict[str, Any] | None:
+def _toys(potential: Potential) -> Part | None:
     """The toy worlds whose actions the potential was made for; their one table is one layout."""
     wanted = getattr(getattr(potential, "artefact", None), "action_names", None)
     pools: dict[str, _Pool] = {}
@@ -186,7 +228,7 @@ def _toys(potential: Potential) -> dict[str, Any] | None:
     return _table("exact optimal value", "the toy worlds", pools, _Pool()) if pools else None
 
 
-def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> dict[str, Any]:
+def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> Part:
     tasks = [pool.figures(task) for task, pool in pools.items() if pool.truth]
     return {
         "truth": truth,
@@ -200,35 +242,31 @@ def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> 
     }
 
 
-def _mean(figures: Iterable[dict[str, Any] | None]) -> float | None:
+def _mean(figures: Iterable[Correlation | None]) -> float | None:
     there = [figure for figure in figures if figure is not None]
     known = [figure["rho"] for figure in there if figure["rho"] is not None]
     flat = sum(figure["constant"] for figure in there)
     return float(np.sum(known) / (len(known) + flat)) if known else None
 
 
-def _correlation(phi: Sequence[NDArray[np.float32]], truth: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    """{rho, low, high, constant}: all layouts together, with a percentile bootstrap over layouts; None where there is
-    nothing to rank, or Φ ranks nothing of it (`constant`).
-    """
+def _correlation(phi: Sequence[NDArray[np.float32]], truth: Sequence[NDArray[np.float64]]) -> Correlation:
+    """All layouts together, with a percentile bootstrap over layouts where there are at least 3."""
     all_phi, all_truth = np.concatenate(phi), np.concatenate(truth)
-    unknown = {"rho": None, "low": None, "high": None, "constant": False}
+    found: Correlation = {"rho": None, "low": None, "high": None, "constant": False}
     if np.ptp(all_truth) == 0:
-        return unknown
+        return found
     if np.ptp(all_phi) == 0:
-        return {**unknown, "constant": True}
-    rho = rank_correlation(all_phi, all_truth)
-    if len(phi) < 3:
-        return {**unknown, "rho": rho}
-    rng = np.random.Generator(np.random.PCG64(0))
-    drawn = []
-    for _ in range(_RESAMPLES):
-        picked = rng.integers(0, len(phi), len(phi))
-        drawn.append(
-            rank_correlation(np.concatenate([phi[i] for i in picked]), np.concatenate([truth[i] for i in picked]))
-        )
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return {"rho": rho, "low": float(low), "high": float(high), "constant": False}
+        return {**found, "constant": True}
+    found["rho"] = rank_correlation(all_phi, all_truth)
+    if len(phi) >= 3:
+        rng = np.random.Generator(np.random.PCG64(0))
+        drawn = []
+        for _ in range(_RESAMPLES):
+            picked = rng.integers(0, len(phi), len(phi))
+            resampled = (np.concatenate([part[i] for i in picked]) for part in (phi, truth))
+            drawn.append(rank_correlation(*resampled))
+        found["low"], found["high"] = (float(end) for end in np.quantile(drawn, [0.025, 0.975]))
+    return found
 
 
 def ceiling(views: NDArray[np.uint8], truth: NDArray[np.float64]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from bkrl.core.config import ADVISED, VERBS
 from bkrl.core.files import plain
 from bkrl.core.flags import flags_of
-from bkrl.inspect.quality import doubts_of
+from bkrl.inspect.report import doubts_of
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained

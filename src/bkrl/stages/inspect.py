@@ -2,13 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from bkrl.core.errors import InputError
+import numpy as np
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, to_json
+from bkrl.core.reporter import Reporter
+from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.inspect.certificate import Certificate, certify
+from bkrl.inspect.quality import describe, disagreement
+from bkrl.inspect.report import Report, doubts
+from bkrl.inspect.summary import Quality, headline_figures, summary
+from bkrl.inspect.worth import measure
 from bkrl.potentials import dataset_of, load_potential
+from bkrl.potentials.protocol import Scaled
+from bkrl.report.pages.potential import HTML, QUALITY, STAGE, page
+from bkrl.report.plots.strips import Strip, strips
 from bkrl.runs.record import Run
+
+WINDOWS = 20_000
+_BATCH = 8192
+
+
+def run(
+    potential: Path,
+    reporter: Reporter,
+    *,
+    out: Path | None = None,
+    against: Sequence[Path] = (),
+    dataset: Path | None = None,
+    layouts: int = 6,
+) -> Run:
+    """Measure potentials and write quality.json, potential.html and the strips as SVG files; made anew each time.
+
+    Args:
+        potential: a train-rm run.
+        reporter: where progress goes.
+        out: run directory; default logs/potential-report-NAME.
+        against: other potentials of the same family of worlds to compare with.
+        dataset: a collect run; default the one the first potential was built on.
+        layouts: of each level that is solved.
+
+    Raises:
+        InputError: a potential or the dataset is missing, damaged, or they are of different worlds.
+        UsageError: `out` holds another run, or a potential is named twice.
+    """
+    paths = [Path(potential), *map(Path, against)]
+    names = _names(paths)
+    runs = [Run.open(path, "train-rm") for path in paths]
+    source = dataset_of(runs[0], dataset)
+    data = Dataset.open(source)
+    potentials: dict[str, Scaled] = {}
+    qualities: dict[str, Quality] = {}
+    drawn: dict[str, list[Strip]] = {}
+    with ExitStack() as opened:
+        for name, path in zip(names, paths, strict=True):
+            potentials[name] = load_potential(path)
+            opened.callback(potentials[name].close)
+            _check(path, potentials[name], data)
+        result = Run.renew(
+            out or Path("logs") / f"potential-report-{names[0]}",
+            stage=STAGE,
+            config={"potentials": [p.as_posix() for p in paths], "dataset": source.as_posix(), "layouts": layouts},
+            inputs={f"potential {number}": path for number, path in enumerate(paths)} | {"dataset": source},
+        )
+        with reporter.progress("measure potentials", 2 * len(names), "parts") as update:
+            for number, (name, phi) in enumerate(potentials.items()):
+                update(2 * number, f"{name} on the dataset")
+                report = _report(phi, data, runs[number])
+                drawn[name] = strips(phi, data)
+                update(2 * number + 1, f"{name} on solved levels")
+                worth = measure(phi, phi.artefact.env_family, layouts)
+                found: Quality = {**report, "worth": worth, "summary": summary(report, worth), "doubts": doubts(report)}
+                qualities[name] = found
+                update(2 * number + 2)
+        between = disagreement(potentials, data) if len(names) > 1 else None
+    shown = {
+        name: {**quality, "strips": drawn[name], "disagreement": between if name == names[-1] else None}
+        for name, quality in qualities.items()
+    }
+    files = {QUALITY: to_json({"env_id": data.env_id, "potentials": shown})}
+    files[HTML] = page(shown, drawn, f"dataset {data.path.name}, experience of {data.env_id}")
+    for name, several in drawn.items():
+        files |= {f"strip-{name}-{number}.svg": strip.svg() for number, strip in enumerate(several)}
+    for file, text in files.items():
+        atomic_write(result.file(file), text)
+    facts = {name: headline_figures(quality) for name, quality in qualities.items()}
+    result.finish(list(files), env_id=data.env_id, potentials=facts)
+    for name, quality in qualities.items():
+        reporter.say(f"{name}: {quality['summary']}")
+    return result
 
 
 def check(path: Path, dataset: Path | None = None) -> Certificate:
@@ -26,3 +113,32 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
         return certify(potential, data, int(run.config["config"]["seed"]))
     finally:
         potential.close()
+
+
+def _report(potential: Scaled, data: Dataset, run: Run) -> Report:
+    """A potential's report, made anew on a dataset, without examples: the strips show the same, with pictures."""
+    rows = end_to_end(len(data.actions), WINDOWS)
+    phi = np.concatenate(
+        [potential(data.windows(rows[i : i + _BATCH], potential.horizon)) for i in range(0, len(rows), _BATCH)]
+    )
+    report = describe(potential, data, phi, run.facts.get("training", {}))
+    del report["examples"]
+    return report
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    names = [path.name.removeprefix("sample:") for path in paths]
+    if len(set(paths)) < len(paths):
+        raise UsageError("A potential is named twice; name each once.")
+    if len(set(names)) < len(names):
+        names = [path.as_posix().replace("/", "-").strip(".-") for path in paths]
+    return names
+
+
+def _check(path: Path, potential: Scaled, data: Dataset) -> None:
+    artefact = potential.artefact
+    if artefact.obs_shape != data.obs_shape or artefact.action_names != data.action_names:
+        raise InputError(
+            f"{path} was built in {artefact.env_id}, and {data.path} holds experience of {data.env_id}; name a "
+            "--dataset and potentials of one family of worlds."
+        )

@@ -20,9 +20,9 @@ from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.groups import SUCCESS, group_runs
 from bkrl.report.pages import report as page
 from bkrl.report.pages.html import render
+from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.plots.figures import bands_of, panels, styles_of
 from bkrl.report.plots.png import Panel, write_png
-from bkrl.report.potentials import STAGE as WORTH
 from bkrl.report.provenance import Node, follow, named
 from bkrl.report.runs import strangers, training_runs, world_facts
 from bkrl.report.tables import text_table

@@ -6,9 +6,7 @@ training needs no more than its path. `bkrl.potentials.kinds` says how each kind
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import UsageError
@@ -16,7 +14,8 @@ from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter, percent
 from bkrl.data.dataset import Dataset
 from bkrl.inspect.certificate import CERTIFICATE, Certificate, certify
-from bkrl.inspect.quality import REPORT, describe, doubts
+from bkrl.inspect.quality import describe
+from bkrl.inspect.report import REPORT, Report, doubts
 from bkrl.labelers.tables import check_belongs
 from bkrl.potentials import EMPTY, advice_source, controls
 from bkrl.potentials.build import learn_advice, no_advice, store
@@ -115,7 +114,7 @@ def _set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _warnings(report: Mapping[str, Any], control: str, path: Path) -> list[str]:
+def _warnings(report: Report, control: str, path: Path) -> list[str]:
     """Sentences about what should be known before anybody trains with the potential; a control is meant to be so."""
     warnings = []
     if control == "none" and (found := doubts(report)):
@@ -128,7 +127,7 @@ def _warnings(report: Mapping[str, Any], control: str, path: Path) -> list[str]:
     return warnings
 
 
-def _tell(report: Mapping[str, Any], certificate: Certificate, warnings: list[str], reporter: Reporter) -> None:
+def _tell(report: Report, certificate: Certificate, warnings: list[str], reporter: Reporter) -> None:
     above = "" if report["ordering"] is None else percent(report["ordering"], 1)
     reporter.say(
         f"Φ differs from its most frequent value in {percent(report['coverage'], 1)} of the windows"

@@ -23,7 +23,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import World, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.inspect.quality import doubts_of
+from bkrl.inspect.report import doubts_of
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO

@@ -48,9 +48,10 @@ def potential_report(
 ) -> None:
     """What a potential is worth before any RL: against the exact optimal value, on the dataset, in pictures."""
     from bkrl.core.files import read_json
-    from bkrl.report.potentials import QUALITY, write
+    from bkrl.report.pages.potential import QUALITY
+    from bkrl.stages.inspect import run
 
-    result = write(potential, console.reporter(), out=out, against=against or (), dataset=dataset, layouts=layouts)
+    result = run(potential, console.reporter(), out=out, against=against or (), dataset=dataset, layouts=layouts)
     if as_json:
         console.print_json({"path": result.path.as_posix(), **read_json(result.file(QUALITY))})
     else:

@@ -17,9 +17,9 @@ from bkrl.report.groups import Trained, short_world
 from bkrl.report.pages import samples
 from bkrl.report.pages.labels import quality_section
 from bkrl.report.pages.lineage import anchor, node_values, software, tree
+from bkrl.report.pages.potential import STAGE as WORTH
+from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import figures_of, styles_of
-from bkrl.report.potentials import STAGE as WORTH
-from bkrl.report.potentials import section
 from bkrl.report.provenance import STAGES, Chain, Node
 from bkrl.report.tables import row_values
 

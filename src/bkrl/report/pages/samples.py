@@ -18,7 +18,7 @@ from bkrl.core.spacing import beginnings
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.inspect.certificate import Document
-from bkrl.inspect.quality import Example, Report, report_of
+from bkrl.inspect.report import Example, Report, report_of
 from bkrl.report.provenance import Chain, Node
 
 PAIRS, QUERIES, CANDIDATES = 5, 8, 40
@@ -98,7 +98,7 @@ def _strips(chain: Chain, node: Node) -> list[Markup]:
     it was, or the potential cannot be loaded here.
     """
     from bkrl.potentials import load_potential
-    from bkrl.report.potentials import strips
+    from bkrl.report.plots.strips import strips
 
     source = chain.input(node, "dataset")
     if source is None or source.run is None or not source.sound or node.run is None:

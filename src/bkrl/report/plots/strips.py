@@ -13,7 +13,11 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl import envs
+from bkrl.data.dataset import Dataset
+from bkrl.envs import family as family_named
+from bkrl.envs import world
+from bkrl.inspect.quality import courses, in_words
+from bkrl.potentials.protocol import Scaled
 from bkrl.report.plots.pictures import png_uri
 
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
@@ -129,7 +133,7 @@ def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:
 
 def pictures(family: str, observations: NDArray[np.uint8], scale: int = 1) -> list[str]:
     """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of worlds that there is no way to draw."""
-    drawn = envs.family(family).tile_maps(observations) if len(observations) else None
+    drawn = family_named(family).tile_maps(observations) if len(observations) else None
     if drawn is None:
         return [""] * len(observations)
     maps, tiles = drawn
@@ -138,3 +142,25 @@ def pictures(family: str, observations: NDArray[np.uint8], scale: int = 1) -> li
     cells = tiles[maps]  # (n, rows, columns, side, side, channels)
     whole = cells.transpose(0, 1, 3, 2, 4, 5).reshape(len(maps), rows * side, columns * side, -1)
     return [png_uri(picture.repeat(scale, 0).repeat(scale, 1)) for picture in whole]
+
+
+def strips(potential: Scaled, dataset: Dataset) -> list[Strip]:
+    """Φ over one solved and one failed episode of a dataset (best and worst return where there is only one kind)."""
+    found = []
+    for course in courses(potential, dataset):
+        phi = [round(float(value), 4) for value in course.phi]
+        shown = moments(phi)
+        drawn = pictures(world(dataset.env_id).family, dataset.observations[course.rows[shown]])
+        captions, actions = in_words(dataset, course.rows)
+        gained = float(dataset.returns[course.episode])
+        found.append(
+            Strip(
+                title=f"Φ over episode {course.episode} ({course.kind}, return {gained:.3g})",
+                first_step=int(dataset.ages[course.rows[0]]),
+                phi=phi,
+                captions=captions,
+                actions=actions,
+                pictures=[drawn[shown.index(i)] if i in shown else "" for i in range(len(phi))],
+            )
+        )
+    return found
