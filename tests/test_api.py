@@ -221,7 +221,7 @@ def test_a_notebook_renews_one_line(monkeypatch):
     """A kernel is told apart by its shell; each progress is one display that is updated."""
     import types
 
-    from bkrl.cli import console
+    from bkrl.cli import progress
 
     shown: list[str] = []
 
@@ -239,8 +239,8 @@ def test_a_notebook_renews_one_line(monkeypatch):
     shell = types.SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
-    reporter = console.reporter()
-    assert isinstance(reporter, console.NotebookReporter)
+    reporter = progress.reporter()
+    assert isinstance(reporter, progress.NotebookReporter)
     with reporter.progress("train", 10) as update:
         update(10, "done")
     assert shown[0] == "train: 0/10 steps"

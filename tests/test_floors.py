@@ -29,7 +29,7 @@ HOMES = {
         "cli/options.py",
         *(f"cli/commands/{path.name}" for path in (SOURCE / "cli/commands").glob("*.py")),
     },
-    "rich": {"cli/console.py"},
+    "rich": {"cli/console.py", "cli/progress.py"},
     "transformers": {"llm/local.py", "text/encoders.py"},
 }
 

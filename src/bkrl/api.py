@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from bkrl.cli import console
+from bkrl.cli.progress import reporter
 from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, ReportConfig, TrainRmConfig, TrainRsConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import changed, without_effect
@@ -61,5 +61,4 @@ def _stage(name: str, config: Any, progress: bool) -> Any:
     config = checked(config)
     for setting, belongs in without_effect(config, changed(config)).items():
         raise UsageError(f"{setting} has no effect here, only with {belongs}; leave it out.")
-    reporter = console.reporter() if progress else Reporter()
-    return import_module(f"bkrl.stages.{name}").run(config, reporter)
+    return import_module(f"bkrl.stages.{name}").run(config, reporter() if progress else Reporter())

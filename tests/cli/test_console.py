@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bkrl.cli import console
+from bkrl.cli import console, progress
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize("before", [0, 8_000])
 def test_a_rate_counts_only_what_this_process_has_done(clock, capsys, before):
     """A trainer first speaks after its first rollout; what was done by then is neither lost nor taken for speed."""
-    with console.PlainReporter().progress("train", 20_000) as update:
+    with progress.PlainReporter().progress("train", 20_000) as update:
         clock[0] += 5  # compiling
         for done in range(before + 1_000, 20_001, 1_000):
             clock[0] += 1
@@ -31,14 +31,14 @@ def test_a_rate_counts_only_what_this_process_has_done(clock, capsys, before):
 
 
 def test_a_progress_with_one_update_is_measured_from_its_start(clock, capsys):
-    with console.PlainReporter().progress("record", 10, "episodes") as update:
+    with progress.PlainReporter().progress("record", 10, "episodes") as update:
         clock[0] += 4
         update(10)
     assert capsys.readouterr().err == "record: 10/10 episodes, 2.5 episodes/s, 4.0 s in all\n"
 
 
 def test_a_progress_without_an_update_has_no_rate(clock, capsys):
-    with console.PlainReporter().progress("ask", 10, "answers"):
+    with progress.PlainReporter().progress("ask", 10, "answers"):
         clock[0] += 1
     assert capsys.readouterr().err == "ask: 0/10 answers, 1.0 s in all\n"
 
@@ -105,6 +105,6 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_lines(monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(console.reporter(), console.PlainReporter)
+    assert isinstance(progress.reporter(), progress.PlainReporter)
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(console.reporter(), console.LiveReporter)
+    assert isinstance(progress.reporter(), progress.LiveReporter)

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bkrl.cli import console
 from bkrl.cli import main as cli
+from bkrl.cli import progress
 from bkrl.cli.main import run_command
 from bkrl.core.config import ReportConfig, SweepConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
@@ -742,7 +742,7 @@ LINES = [
 def test_the_live_table_shows_what_runs_and_why_something_failed(monkeypatch):
     from rich.console import Console
 
-    live = console.LiveReporter()
+    live = progress.LiveReporter()
     live._console = Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
     with live.board() as show:
         show(LINES, "1/4 done")
@@ -752,7 +752,7 @@ def test_the_live_table_shows_what_runs_and_why_something_failed(monkeypatch):
 
 
 def test_a_pipe_gets_a_line_for_each_run_that_ends(capsys):
-    with console.PlainReporter().board() as show:
+    with progress.PlainReporter().board() as show:
         show([Line("a", "running"), Line("b", "done")], "x")
         show([Line("a", "failed", note="because"), Line("b", "done")], "2/2")
     assert capsys.readouterr().err == "a: failed, 0.0 s, because\n2/2\n"

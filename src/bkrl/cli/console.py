@@ -1,4 +1,4 @@
-"""What a person sees: progress and notes on stderr, results on stdout. The only file that knows rich."""
+"""Results on stdout: tables, JSON, text; and one line on stderr where there is none."""
 
 from __future__ import annotations
 
@@ -7,168 +7,30 @@ import math
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
-from bkrl.core.reporter import Board, Line, Reporter, Update
-
-# A piped log gets a line at most this often, in seconds.
-PLAIN_INTERVAL = 10.0
 # Characters that command a terminal or turn the direction of writing, but for tab and line feed.
 _CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 # Columns of a pipe: more than any table has.
 PIPED_WIDTH = 10_000
+# Whether stdout has its one JSON document. An error is then printed on stderr only.
+json_printed = False
 
 
-class LiveReporter(Reporter):
-    """Progress bars with rate and remaining time, for a terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True, highlight=False)
-
-    def say(self, text: str) -> None:
-        """One line on stderr."""
-        self._console.print(_visible(text), markup=False)
-
-    def warn(self, text: str) -> None:
-        """One yellow line on stderr."""
-        self._console.print(f"warning: {_visible(text)}", style="yellow", markup=False)
-
-    @contextmanager
-    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
-        """A bar: done of all, units a second, time left, the latest note."""
-        from rich.markup import escape
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
-            TextColumn("{task.fields[rate]}", style="cyan"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", style="dim"),
-        )
-        speed = _Speed(total)
-        with Progress(*columns, console=self._console, transient=False) as bar:
-            task = bar.add_task(escape(title), total=total, unit=unit, rate="", note="")
-
-            def update(completed: float, note: str = "") -> None:
-                rate = speed.of(completed)
-                bar.update(task, completed=completed, rate=_rate(rate, unit), note=escape(note))
-
-            yield update
-
-    @contextmanager
-    def board(self) -> Iterator[Board]:
-        """A table that changes in place: what runs, what failed, what comes next, and a summary."""
-        from rich.live import Live
-
-        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
-
-            def show(lines: Sequence[Line], summary: str) -> None:
-                live.update(_board(lines, summary, max(self._console.size.height - 6, 4)), refresh=True)
-
-            yield show
-
-
-class PlainReporter(Reporter):
-    """Whole lines on stderr, a few for each progress, for pipes and logs."""
-
-    def say(self, text: str) -> None:
-        """One line on stderr."""
-        _to_stderr(text)
-
-    def warn(self, text: str) -> None:
-        """One line on stderr, marked."""
-        self.say(f"warning: {text}")
-
-    @contextmanager
-    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
-        """A line every PLAIN_INTERVAL seconds and one at the end."""
-        started = spoken = time.monotonic()
-        speed = _Speed(total)
-        done = rate = 0.0
-
-        def line(*more: str) -> str:
-            return ", ".join([f"{title}: {done:,.0f}/{total:,.0f} {unit}", *(part for part in more if part)])
-
-        def update(completed: float, note: str = "") -> None:
-            nonlocal spoken, done, rate
-            done, rate = completed, speed.of(completed)
-            if time.monotonic() - spoken >= PLAIN_INTERVAL:
-                spoken = time.monotonic()
-                left = f"{(total - done) / rate:,.0f} s left" if rate > 0 and done < total else ""
-                self.say(line(_rate(rate, unit), left, note))
-
-        yield update
-        self.say(line(_rate(rate, unit), f"{time.monotonic() - started:,.1f} s in all"))
-
-    @contextmanager
-    def board(self) -> Iterator[Board]:
-        """A line for each run that ends, and the summary every PLAIN_INTERVAL seconds."""
-        told: dict[str, str] = {}
-        spoken = time.monotonic()
-        latest = ""
-
-        def show(lines: Sequence[Line], summary: str) -> None:
-            nonlocal spoken, latest
-            latest = summary
-            for line in lines:
-                before, told[line.name] = told.get(line.name), line.state
-                if before not in (None, line.state) and line.state in ("done", "failed"):
-                    self.say(f"{line.name}: {line.state}, {line.seconds:,.1f} s" + (line.note and f", {line.note}"))
-            if time.monotonic() - spoken >= PLAIN_INTERVAL:
-                spoken = time.monotonic()
-                self.say(summary)
-
-        yield show
-        self.say(latest)
-
-
-class NotebookReporter(PlainReporter):
-    """One line for each progress in the output of a notebook's cell, renewed in its place."""
-
-    @contextmanager
-    def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
-        """Done of all, units a second and the latest note, at most twice a second."""
-        from IPython.display import display
-
-        speed, shown = _Speed(total), time.monotonic()
-        text = f"{title}: 0/{total:,.0f} {unit}"
-        place = display({"text/plain": text}, raw=True, display_id=True)
-
-        def update(completed: float, note: str = "") -> None:
-            nonlocal text, shown
-            parts = (f"{title}: {completed:,.0f}/{total:,.0f} {unit}", _rate(speed.of(completed), unit), note)
-            text = ", ".join(part for part in parts if part)
-            if time.monotonic() - shown >= 0.5:
-                shown = time.monotonic()
-                place.update({"text/plain": text}, raw=True)
-
-        yield update
-        place.update({"text/plain": text}, raw=True)
-
-
-def reporter() -> Reporter:
-    """Live bars when stderr is a terminal that can be drawn on, a renewed line in a notebook, plain lines otherwise."""
-    if _can_draw(sys.stderr):
-        return LiveReporter()
-    return NotebookReporter() if _in_notebook() else PlainReporter()
-
-
-def _in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this process."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool, title: str = "") -> None:
+    """Rows as a table or, for `--json`, as a list of objects."""
+    if as_json:
+        print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        print_table(title, header, rows)
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table on stdout; numbers to the right; every cell is plain text, never markup. Under a header no word is
-    broken: where a terminal is too narrow for that, each row becomes a list of its cells.
+    """A table on stdout; numbers to the right; every cell is plain text, never markup.
+
+    No word is broken in a table with a header: where the terminal is too narrow, each row becomes a list of its cells.
     """
     from rich import box
     from rich.table import Table
@@ -179,13 +41,13 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
     widths = _widths([header, *texts], screen.width) if any(header) else [None] * len(header)
     if not widths:
         if title:
-            with _listened_to():
-                screen.print(Text(_visible(title), style="bold"))
+            with _until_reader_leaves():
+                screen.print(Text(visible(title), style="bold"))
         for row in rows:
             print_table("", ("", ""), list(zip(header, row, strict=True)))
         return
     table = Table(
-        title=Text(_visible(title), style="bold") if title else None,
+        title=Text(visible(title), style="bold") if title else None,
         box=box.SIMPLE_HEAD,
         title_justify="left",
         pad_edge=False,
@@ -196,18 +58,18 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
         table.add_column(name, justify="right" if numeric else "left", overflow="fold", width=widths[i])
     for line in texts:
         table.add_row(*map(Text, line))
-    with _listened_to():
+    with _until_reader_leaves():
         screen.print(table)
 
 
-def _visible(text: str) -> str:
-    """Text of others for a terminal: nothing in it moves the cursor or changes a colour."""
+def visible(text: str) -> str:
+    """Text from elsewhere for a terminal: nothing in it moves the cursor or changes a colour."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _widths(rows: Sequence[Sequence[str]], screen: int) -> list[int | None]:
-    """Of each column, how wide it is: the columns with most room in their longest text are wrapped until all fit on the
-    screen; nothing when that would break words.
+    """The width of each column: those with most room beside their longest word are wrapped until all fit on the screen;
+    none when that would break a word.
     """
     from rich.cells import cell_len
 
@@ -223,129 +85,55 @@ def _widths(rows: Sequence[Sequence[str]], screen: int) -> list[int | None]:
     return [*widths]
 
 
-def _can_draw(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that moves its cursor: one of an editor (TERM=dumb) would show nothing at all."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
-
-
 def print_json(value: Any) -> None:
     """JSON on stdout, exactly."""
-    _answers.append(value)
-    with _listened_to():
+    global json_printed
+    json_printed = True
+    with _until_reader_leaves():
         sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_text(text: str) -> None:
     """Plain text on stdout: into a pipe exactly, on a terminal with control characters made visible."""
-    shown = _visible(text) if sys.stdout.isatty() else text
-    with _listened_to():
+    shown = visible(text) if sys.stdout.isatty() else text
+    with _until_reader_leaves():
         sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
 
 
 def error(text: str) -> None:
     """One sentence on one line of stderr, control characters made visible."""
-    _to_stderr(f"bkrl: {_visible(' '.join(text.splitlines()))}")
-
-
-_answers: list[Any] = []
-
-
-def answered() -> bool:
-    """Whether JSON was printed since this was last asked: stdout holds one document."""
-    some = bool(_answers)
-    _answers.clear()
-    return some
+    write_stderr(f"bkrl: {visible(' '.join(text.splitlines()))}")
 
 
 @contextmanager
-def _listened_to() -> Iterator[None]:
-    """Printing on stdout. When its reader leaves (as `head` does) the command goes on without: what it still has to do,
-    and the exit code that tells how it went, do not depend on who reads.
-    """
+def _until_reader_leaves() -> Iterator[None]:
+    """Print on stdout. When its reader leaves (as `head` does), work goes on: the exit code does not depend on it."""
     try:
         yield
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as problem:
-        if not left(problem):
+        if not reader_left(problem):
             raise
-        forget_stdout()
+        discard_stdout()
 
 
-def left(problem: BaseException) -> bool:
-    """Whether the reader of a pipe left; rich and Typer make an exit of it."""
+def reader_left(problem: BaseException) -> bool:
+    """Whether an error means that the reader of a pipe has left; rich and Typer turn it into an exit."""
     return isinstance(problem, BrokenPipeError) or isinstance(problem.__context__, BrokenPipeError)
 
 
-def forget_stdout() -> None:
-    """Nobody reads it any more, or it cannot be written: whatever comes goes nowhere."""
+def discard_stdout() -> None:
+    """Throw away what is printed from now on: its reader has left, or it cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _to_stderr(line: str) -> None:
-    """A line on stderr; where it cannot be written, work goes on without: nothing depends on what is said there."""
+def write_stderr(line: str) -> None:
+    """A line on stderr; where it cannot be written, the command goes on without it."""
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-_COLOURS = {"running": "cyan", "queued": "blue", "failed": "red", "done": "green", "waiting": "dim"}
-
-
-def _board(lines: Sequence[Line], summary: str, most: int) -> Any:
-    """At most `most` rows: running and failed runs first, then what comes next, then what was done last."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    order = ["running", "failed", "queued", "waiting"]
-    shown = sorted((line for line in lines if line.state in order), key=lambda line: order.index(line.state))
-    done = [line for line in lines if line.state == "done"]
-    room = max(most - len(shown), 0)
-    shown = [*(done[-room:] if room else []), *shown[:most]]
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(6):
-        table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for line in shown:
-        steps = f"{line.done:,.0f}/{line.total:,.0f}" if line.total else ""
-        left = f"{(line.total - line.done) / line.rate:,.0f} s left" if line.rate > 0 else ""
-        table.add_row(
-            Text(line.state, style=_COLOURS[line.state]),
-            Text(line.name),
-            ProgressBar(line.total or 1, line.done, width=16) if line.total else "",
-            steps,
-            f"{line.rate:,.0f} steps/s" if line.rate else "",
-            f"{line.seconds:,.0f} s" if line.seconds else "",
-            Text(line.note or left, style="dim"),
-        )
-    return Group(table, Text(summary, style="bold"))
-
-
-class _Speed:
-    """How fast a progress goes: since its first update, because what that one says may have been done by an earlier
-    process, or hold what happens once, such as compiling. A progress with a single update is measured from its start.
-    """
-
-    def __init__(self, total: float) -> None:
-        self._total = total
-        self._place, self._time = 0.0, time.monotonic()
-        self._begun = False
-
-    def of(self, completed: float) -> float:
-        """Units a second up to `completed`; 0 where nothing can be said yet."""
-        now = time.monotonic()
-        if not self._begun and completed < self._total:
-            self._begun, self._place, self._time = True, completed, now
-        return (completed - self._place) / max(now - self._time, 1e-9)
-
-
-def _rate(rate: float, unit: str) -> str:
-    if rate <= 0:
-        return ""
-    return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s"
 
 
 def cell(value: Any) -> str:
@@ -361,8 +149,8 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, (dict, list)):
-        return _visible(json.dumps(value, ensure_ascii=False))
-    return _visible(str(value))
+        return visible(json.dumps(value, ensure_ascii=False))
+    return visible(str(value))
 
 
 def _stdout() -> Any:

@@ -1,7 +1,7 @@
 """The `bkrl` command: parse → frozen config → stage → exit code. No logic and no heavy import lives here.
 
 Exit codes: 0 success, 1 failure, 2 usage, 3 bad or incomplete input, 130 interrupted, 143 terminated.
-They tell how the work went, whoever reads: when the reader of stdout or stderr leaves (`| head`), work goes on.
+They say how the work went: when the reader of stdout or stderr leaves (`| head`), work goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from typer.exceptions import TyperException
 
 from bkrl import __version__
-from bkrl.cli import console
+from bkrl.cli import console, progress
 from bkrl.cli.commands import cache, datasets, labels, potentials, reports, studies
 from bkrl.cli.commands.shown import LOOK, Json, show_result, show_run
 from bkrl.cli.options import Commands, Group, command, complaint
@@ -49,7 +49,7 @@ app = Commands(
 )
 
 _PIPELINE = "The pipeline, in order"
-# What is wrong with a place rather than with bkrl.
+# Errors of a place, not of bkrl.
 _PLACE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
     errno.ELOOP,
@@ -58,7 +58,7 @@ _PLACE = (
 
 def _stage(module: str) -> Callable[[Any, bool], None]:
     def run(settings: Any, as_json: bool) -> None:
-        show_result(import_module(f"bkrl.stages.{module}").run(settings, console.reporter()), as_json)
+        show_result(import_module(f"bkrl.stages.{module}").run(settings, progress.reporter()), as_json)
 
     return run
 
@@ -66,7 +66,7 @@ def _stage(module: str) -> Callable[[Any, bool], None]:
 def _reproduce(settings: Any, as_json: bool) -> None:
     from bkrl.studies.reproduce import run
 
-    show_result(run(settings, console.reporter()), as_json)
+    show_result(run(settings, progress.reporter()), as_json)
     if settings.dry_run:
         studies.sweep(SweepConfig(settings.preset, settings.out, dry_run=True), as_json)
 
@@ -123,10 +123,7 @@ def doctor(as_json: Json = False) -> None:
     from bkrl.cli.doctor import examine
 
     findings = examine()
-    if as_json:
-        console.print_json([dict(zip(("check", "ok", "detail"), finding, strict=True)) for finding in findings])
-    else:
-        console.print_table("", ("check", "ok", "detail"), findings)
+    console.print_rows(("check", "ok", "detail"), findings, as_json)
     if not all(ok for _, ok, _ in findings):
         raise typer.Exit(1)
 
@@ -164,9 +161,9 @@ def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by >&-: nobody wants to know
+        if getattr(sys, name) is None:  # closed, as by >&-
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
-    for stream in (sys.stdin, sys.stdout, sys.stderr):  # a terminal that has no Φ shows a question mark
+    for stream in (sys.stdin, sys.stdout, sys.stderr):  # a terminal without Φ in its encoding shows a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     sys.exit(run_command())
@@ -177,15 +174,15 @@ def run_command(arguments: list[str] | None = None) -> int:
 
     Errors become one sentence on stderr and, with `--json`, an object on stdout if nothing else was printed there.
     """
-    console.answered()
+    console.json_printed = False
 
     def failed(text: str, code: int) -> int:
         console.error(text)
-        if "--json" in (sys.argv[1:] if arguments is None else arguments) and not console.answered():
+        if "--json" in (sys.argv[1:] if arguments is None else arguments) and not console.json_printed:
             try:
                 console.print_json({"error": text, "exit_code": code})
             except OSError:
-                console.forget_stdout()  # it is full; the sentence stands on stderr
+                console.discard_stdout()  # it is full; the sentence is on stderr
         return code
 
     def interrupted() -> int:
@@ -194,7 +191,7 @@ def run_command(arguments: list[str] | None = None) -> int:
 
     try:
         result = app(arguments, standalone_mode=False, prog_name="bkrl")
-        sys.stdout.flush()  # a reader that left is noticed here, not while the interpreter ends
+        sys.stdout.flush()  # notices a reader that left here, not while the interpreter ends
         if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command
             return interrupted()
         return result if isinstance(result, int) else 0
@@ -208,9 +205,9 @@ def run_command(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return interrupted()
     except (BrokenPipeError, SystemExit) as problem:
-        if not console.left(problem):
+        if not console.reader_left(problem):
             raise
-        console.forget_stdout()  # help, which Typer prints by itself: nothing was to be done but that
+        console.discard_stdout()  # Typer was printing help: there was nothing else to do
         return 0
     except (MemoryError, OverflowError) as problem:
         why = str(problem) or "no memory is left"
@@ -220,7 +217,7 @@ def run_command(arguments: list[str] | None = None) -> int:
             raise
         if problem.filename is None:  # every file says where it is; what has no name is stdout
             console.error(f"The result cannot be printed ({problem.strerror}); run the same command again elsewhere.")
-            console.forget_stdout()
+            console.discard_stdout()
             return 1
         return failed(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.", 1)
 

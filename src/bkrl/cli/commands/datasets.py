@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bkrl.cli import console
+from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.cli.options import Commands
 
@@ -67,7 +67,7 @@ def data_import(
     """Make a dataset from one of Minari's."""
     from bkrl.data.minari import from_minari
 
-    show_run(from_minari(source, out, console.reporter()), as_json)
+    show_run(from_minari(source, out, progress.reporter()), as_json)
 
 
 @data.command("subset")
@@ -80,7 +80,7 @@ def data_subset(
     """A few episodes of a dataset as a dataset of their own."""
     from bkrl.data.derive import subset
 
-    show_run(subset(dataset, out, episodes, console.reporter()), as_json)
+    show_run(subset(dataset, out, episodes, progress.reporter()), as_json)
 
 
 @data.command("merge")
@@ -92,4 +92,4 @@ def data_merge(
     """Join datasets of one kind of world into one, in this order: all their episodes, numbered anew."""
     from bkrl.data.derive import merge
 
-    show_run(merge(datasets, out, console.reporter()), as_json)
+    show_run(merge(datasets, out, progress.reporter()), as_json)

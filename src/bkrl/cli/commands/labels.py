@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bkrl.cli import console
+from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, show_run
 
 Labels = Annotated[Path, typer.Argument(help="a label run")]
@@ -68,7 +68,7 @@ def merge(
     """Join all shards of one labelling: the same tables, byte for byte, as if one machine had labelled it all."""
     from bkrl.stages.label import merge
 
-    show_run(merge(shards, out, console.reporter(), dataset), as_json)
+    show_run(merge(shards, out, progress.reporter(), dataset), as_json)
 
 
 def _ask(text: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bkrl.cli import console
+from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, show_run
 
 
@@ -51,7 +51,7 @@ def potential_report(
     from bkrl.report.pages.potential import QUALITY
     from bkrl.stages.inspect import run
 
-    result = run(potential, console.reporter(), out=out, against=against or (), dataset=dataset, layouts=layouts)
+    result = run(potential, progress.reporter(), out=out, against=against or (), dataset=dataset, layouts=layouts)
     if as_json:
         console.print_json({"path": result.path.as_posix(), **read_json(result.file(QUALITY))})
     else:

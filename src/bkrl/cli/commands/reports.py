@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bkrl.cli import console
+from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, print_facts
 
 
@@ -35,7 +35,7 @@ def compare(
     if as_json:
         console.print_json(contrast.values(found, problems))
         return
-    reporter = console.reporter()
+    reporter = progress.reporter()
     for one in found:
         console.print_table(one.env, *contrast.table(one, threshold))
         different = [f"{name}: {left} against {right}" for name, (left, right) in one.settings.items()]
@@ -79,7 +79,7 @@ def export_curves(
 
     facts, problems = write(runs, out, to, summary)
     for problem in problems:
-        console.reporter().warn(problem)
+        progress.reporter().warn(problem)
     print_facts("", facts, as_json)
 
 
@@ -96,5 +96,5 @@ def export_results(
 
     facts, problems = write_results(reports, out, images or out.parent / "images")
     for problem in problems:
-        console.reporter().warn(problem)
+        progress.reporter().warn(problem)
     print_facts("", facts, as_json)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
-from bkrl.cli import console
+from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import show_run
 from bkrl.cli.options import command
 from bkrl.core.config import SweepConfig
@@ -29,7 +27,7 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         study = load_study(settings.study, settings.folder)
         cells = sweep.chosen(study, settings.folder, settings.only)
         if settings.dry_run:
-            _list(sweep.listed(cells, settings.folder), as_json)
+            console.print_rows(("cell", "stage", "steps", "state"), sweep.listed(cells, settings.folder), as_json)
             return
         from bkrl.studies.executors.shell import script
 
@@ -37,7 +35,7 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         left += [study.report] if settings.report else []
         console.print_text(script(left, sweep.needs([*cells, study.report])))
         return
-    outcome = sweep.run(settings, console.reporter())
+    outcome = sweep.run(settings, progress.reporter())
     if as_json:
         report = outcome.report.path.as_posix() if outcome.report is not None else None
         console.print_json({**outcome._asdict(), "out": outcome.out.as_posix(), "report": report})
@@ -49,11 +47,3 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
             show_run(outcome.report, False)
     if outcome.failed:
         raise RunFailed(f"{sweep.runs(len(outcome.failed))} failed; --retry-failed tries again.")
-
-
-def _list(rows: list[tuple[Any, ...]], as_json: bool) -> None:
-    header = ("cell", "stage", "steps", "state")
-    if as_json:
-        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
-    else:
-        console.print_table("", header, rows)
