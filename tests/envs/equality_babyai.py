@@ -81,7 +81,7 @@ class Driver:
     def new_episode(self) -> None:
         """Called after each reset."""
         self.bot, self.taken, self.place = None, None, None
-        if self.stream == "bot" and not any(word in self.env.env_id for word in NOT_FOR_THE_BOT):
+        if self.stream == "bot" and not any(word in self.env.world.env_id for word in NOT_FOR_THE_BOT):
             self.bot = BabyAIBot(self.env.inner)
             self.bot.stack = Plans(self.bot.stack)
 

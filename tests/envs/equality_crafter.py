@@ -41,8 +41,9 @@ from bkrl.envs.crafter.state import (
     remove,
     set_material,
 )
-from bkrl.envs.crafter.vector import CrafterEnv
+from bkrl.envs.crafter.vector import CrafterVectorEnv
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
+from bkrl.envs.single import SingleEnv
 
 _LOOK_CLOSELY_EVERY: Final = 10
 _SURROUNDINGS: Final = 3
@@ -85,7 +86,8 @@ class Pair:
     def __init__(self, env_id: str, seed: int, length: int = rules.MAX_STEPS) -> None:
         self.env_id, self.seed_given = env_id, seed
         self.reference = ReferenceEnv(world(env_id), "both", length)
-        self.native = CrafterEnv(world(env_id), "both", length)
+        self.vector = CrafterVectorEnv(world(env_id), 1, "both", length)
+        self.native = SingleEnv(self.vector, "rgb_array")
         self.history = f"{env_id} seed {seed}"
         self._compare_first(self.reference.reset(seed=seed), self.native.reset(seed=seed))
 
@@ -117,17 +119,17 @@ class Pair:
         for key in info:
             self._same(key, our_info[key], info[key])
         _, words, position = self.reference.game._world.random.get_state()[:3]
-        self._same("random stream", self.native.engine.worlds["mt"][0], words)
-        self._same("place in the random stream", int(self.native.engine.worlds["mt_pos"][0]), int(position))
+        self._same("random stream", self.vector.engine.worlds["mt"][0], words)
+        self._same("place in the random stream", int(self.vector.engine.worlds["mt_pos"][0]), int(position))
         if self.steps % _LOOK_CLOSELY_EVERY == 0:
             self.compare_closely()
 
     def compare_closely(self) -> None:
         """Every object in its order, the player's hidden counters, the frame and the caption."""
-        player, me = self.reference.game._player, self.native.engine.worlds[0]
+        player, me = self.reference.game._player, self.vector.engine.worlds[0]
         for counter in ("hunger", "thirst", "fatigue", "recover"):
             self._same(counter, float(me[counter]), float(getattr(player, f"_{counter}")))
-        table = self.native.engine.objects[0, : me["objects_end"]]
+        table = self.vector.engine.objects[0, : me["objects_end"]]
         ours = [(CELL_NAMES[t["kind"]], int(t["x"]), int(t["y"])) for t in table if t["kind"] != NOTHING]
         things = self.reference.game._world.objects
         self._same("objects", ours, [(type(t).__name__.strip("_").lower(), *map(int, t.pos)) for t in things])
@@ -137,7 +139,7 @@ class Pair:
             [int(t.health) for t in things[1:]],
         )
         self._same("frame", self.native.render(), self.reference.render())
-        native = self.native.engine.out.symbolic
+        native = self.vector.engine.out.symbolic
         self._same(
             "caption", captions.caption_batch(native), captions.caption_batch(self.observation["symbolic"][None])
         )
@@ -147,7 +149,7 @@ class Pair:
             game = self.reference.game
             raise Mismatch(
                 f"{self.history}, step {self.steps}: {what} differs\nengine:    {ours}\nreference: {theirs}\n"
-                f"engine:    {captions.caption_batch(self.native.engine.out.symbolic)[0]}\n"
+                f"engine:    {captions.caption_batch(self.vector.engine.out.symbolic)[0]}\n"
                 f"reference: {captions.caption_batch(game.symbolic(game.semantic())[None])[0]}"
             )
 
@@ -162,24 +164,24 @@ class Pair:
     def set_item(self, name: str, amount: int) -> None:
         """Hold this many of an item."""
         self.reference.game._player.inventory[name] = amount
-        self.native.engine.worlds["inventory"][0, ITEMS.index(name)] = amount
+        self.vector.engine.worlds["inventory"][0, ITEMS.index(name)] = amount
 
     def set_steps(self, steps: int) -> None:
         """Move the clock, and with it the sun."""
         self.reference.game._step = self.steps = steps
-        self.native.engine.worlds["steps"][0] = steps
+        self.vector.engine.worlds["steps"][0] = steps
 
     def fall_asleep(self) -> None:
         """Asleep from now on."""
         self.reference.game._player.sleeping = True
-        self.native.engine.worlds["sleeping"][0] = 1
+        self.vector.engine.worlds["sleeping"][0] = 1
 
     def move_player(self, x: int, y: int) -> None:
         """Put the player on a free cell."""
         old_x, old_y = self.position
         self.clear(x, y, "grass")
         self.reference.game._world.move(self.reference.game._player, np.array([x, y]))
-        _inject_move(self.native.engine.worlds, self.native.engine.objects, x - old_x, y - old_y)
+        _inject_move(self.vector.engine.worlds, self.vector.engine.objects, x - old_x, y - old_y)
 
     def clear(self, x: int, y: int, material: str) -> bool:
         """Lay a material, take away who stands there. False outside the map and under the player."""
@@ -188,9 +190,9 @@ class Pair:
         world = self.reference.game._world
         if world[x, y][1] is not None:
             world.remove(world[x, y][1])
-            _inject_removal(self.native.engine.worlds, self.native.engine.objects, x, y)
+            _inject_removal(self.vector.engine.worlds, self.vector.engine.objects, x, y)
         world[x, y] = material
-        _inject_material(self.native.engine.worlds, x, y, CELL[material])
+        _inject_material(self.vector.engine.worlds, x, y, CELL[material])
         return True
 
     def put(self, kind: str, x: int, y: int, ground: str = "grass", age: int = 0) -> None:
@@ -207,7 +209,7 @@ class Pair:
         if kind == "plant":
             thing.grown = age
         game._world.add(thing)
-        engine = self.native.engine
+        engine = self.vector.engine
         _inject_object(engine.worlds, engine.objects, CELL[kind], x, y, _HEALTH_OF[kind], age)
 
 
@@ -359,7 +361,7 @@ def play(
         met["steps with plants in view"] += int((symbolic[layout.VIEW] >= PLANT).any())
         if done:
             met["episodes"] += 1
-            if pair.native.engine.worlds["inventory"][0, HEALTH] <= 0:
+            if pair.vector.engine.worlds["inventory"][0, HEALTH] <= 0:
                 met[f"deaths: {_cause_of_death(pair)}"] += 1
             met.update(name for name in ACHIEVEMENTS if pair.info["achievements"][name])
             pair.begin()

@@ -181,7 +181,7 @@ def test_every_way_to_die_and_every_tool_agree_with_the_reference():
 
 def test_a_difference_is_reported_with_seed_step_and_both_states():
     pair = equality.Pair("CrafterReward-v1", 5)
-    pair.native.engine.worlds["inventory"][0, 5] = 3
+    pair.vector.engine.worlds["inventory"][0, 5] = 3
     with pytest.raises(equality.Mismatch, match=r"(?s)seed 5.*step 1: symbolic differs\nengine: .*\nreference: "):
         pair.step(0)
 
@@ -335,7 +335,7 @@ def test_tables_of_objects_grow_and_close_their_gaps(monkeypatch):
         if pair.step(0):
             break
         pair.compare_closely()
-    assert pair.native.engine.objects.shape[1] > 300
+    assert pair.vector.engine.objects.shape[1] > 300
 
 
 def test_bad_input_is_refused_and_changes_nothing():

@@ -1,22 +1,113 @@
-"""What the single worlds have in common: `gymnasium.Env` that is over once it is closed."""
+"""Single environments: what all of them check, and one world of a native engine as an ordinary `gymnasium.Env`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError
+from numpy.typing import NDArray
+
+from bkrl.core.errors import UsageError
+from bkrl.envs.family import World
+from bkrl.envs.vector import WorldVectorEnv, checked_actions
 
 
 class WorldEnv(gymnasium.Env[Any, Any]):
-    """One world as an ordinary environment; `info["success"]` of a step says whether it was solved just now."""
+    """One world; `info["success"]` of a step says whether it was solved just now.
 
+    After `reset()` without a seed the next episode comes from the same stream of random numbers.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (Gymnasium types it so)
+    mission = ""
     closed = False
+
+    def __init__(self, world: World, space: spaces.Space[Any], render_mode: str | None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise UsageError(f"'{render_mode}' is not a render mode of '{world.env_id}'; use 'rgb_array' or none.")
+        self.world, self.render_mode = world, render_mode
+        self.observation_space, self.action_space = space, spaces.Discrete(len(world.action_names))
+        self._begun = self._over = False
 
     def close(self) -> None:
         """No reset and no step from now on."""
         self.closed = True
 
+    def _check_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        self._check_open("reset")
+        if options:
+            raise ValueError(f"unknown reset option {sorted(options)[0]!r}; '{self.world.env_id}' knows none")
+        if seed is not None and seed < 0:
+            raise ValueError("a seed must not be negative")
+        self._begun, self._over = True, False
+
+    def _check_step(self, action: Any) -> NDArray[np.int64]:
+        """(1,) the action; an error, and nothing changed, where no step is possible."""
+        self._check_open("step")
+        self._check_begun("step")
+        if self._over:
+            raise RuntimeError("the episode is over: call reset() first")
+        return checked_actions([action], 1, len(self.world.action_names))
+
     def _check_open(self, what: str) -> None:
         if self.closed:
             raise ClosedEnvironmentError(f"{what} after close(): make the world anew")
+
+    def _check_begun(self, what: str) -> None:
+        if not self._begun:
+            raise RuntimeError(f"{what} before reset: call reset() first")
+
+
+class SingleEnv(WorldEnv):
+    """A vector environment of one world as an ordinary environment, with rewards in full precision.
+
+    Args:
+        envs: of one world.
+        render_mode: None or "rgb_array".
+    """
+
+    def __init__(self, envs: WorldVectorEnv, render_mode: str | None) -> None:
+        super().__init__(envs.world, envs.single_observation_space, render_mode)
+        self.envs = envs
+
+    @property
+    def mission(self) -> str:  # type: ignore[override]
+        """What the running episode asks for."""
+        return str(self.envs.missions()[0])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; a seed restarts the stream of random numbers. No options are known."""
+        self._check_reset(seed, options)
+        super().reset(seed=seed)
+        observations, _ = self.envs.reset(seed=seed)
+        return _only(observations), {"success": False, **self.envs._details(0)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+        moved = self.envs._act(self._check_step(action), np.zeros(1, bool))
+        terminated, truncated, success = (bool(flags[0]) for flags in moved[2:])
+        self._over = terminated or truncated
+        info = {"success": success, **self.envs._details(0)}
+        return _only(moved[0]), self.envs._exact(0, float(moved[1][0])), terminated, truncated, info
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The picture of the world as it stands; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        self._check_begun("render")
+        return self.envs.frame(0)
+
+    def close(self) -> None:
+        """Close the world."""
+        super().close()
+        self.envs.close()
+
+
+def _only(observations: Any) -> Any:
+    """The observation of the only world."""
+    if isinstance(observations, dict):
+        return {key: one[0] for key, one in observations.items()}
+    return observations[0]

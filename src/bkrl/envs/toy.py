@@ -20,9 +20,8 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from bkrl.core.errors import UsageError
 from bkrl.envs.family import Episodes, Family, World
-from bkrl.envs.single import WorldEnv
+from bkrl.envs.single import SingleEnv
 from bkrl.envs.vector import Moved, WorldVectorEnv
 
 _RULES = "A table of transitions written for bkrl."
@@ -171,9 +170,9 @@ class Toy(Family):
         """The toy worlds."""
         return worlds()
 
-    def make_reference(self, world: World, render_mode: str | None = "rgb_array", **unknown: Any) -> ToyEnv:
+    def make_reference(self, world: World, render_mode: str | None = "rgb_array") -> SingleEnv:  # type: ignore[override]
         """One toy world as an ordinary environment."""
-        return ToyEnv(world.env_id, render_mode=render_mode, **unknown)
+        return SingleEnv(ToyVectorEnv(world.env_id, 1), render_mode)
 
     def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> ToyVectorEnv:
         """N copies of a toy world, stepped by table look-up; options: see `ToyVectorEnv`."""
@@ -187,46 +186,8 @@ class Toy(Family):
 FAMILY = Toy("toy")
 
 
-class ToyEnv(WorldEnv):
-    """One toy world with Gymnasium's API."""
-
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  (Gymnasium types it so)
-    mission = ""
-
-    def __init__(self, env_id: str, render_mode: str | None = "rgb_array") -> None:
-        self.table, self.world = _TABLES[env_id]
-        self.render_mode = render_mode
-        self.observation_space, self.action_space = _spaces(self.table)
-        self._place = self._age = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode."""
-        self._check_open("reset")
-        super().reset(seed=seed, options=options)
-        self._place, self._age = self.table.first(self.np_random), 0
-        return np.array([self._place], np.uint8), {"success": False}
-
-    def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Take one action."""
-        self._check_open("step")
-        here, action = self._place, int(action)
-        if not 0 <= action < self.table.num_actions:
-            raise UsageError(f"{self.world.env_id} has the actions 0..{self.table.num_actions - 1}, not {action}.")
-        self._place, self._age = int(self.table.next_state[here, action]), self._age + 1
-        terminated = bool(self.table.terminated[here, action])
-        truncated = self._age >= self.world.max_steps and not terminated
-        info = {"success": bool(self.table.success[here, action])}
-        return np.array([self._place], np.uint8), float(self.table.reward[here, action]), terminated, truncated, info
-
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
-        """A picture: one square a place, the agent's one red."""
-        return _picture(self.table, self._place)
-
-
 class ToyVectorEnv(WorldVectorEnv):
-    """N toy worlds, stepped at once. World i's draws are those of `ToyEnv` with the same seed.
+    """N toy worlds, stepped at once.
 
     Args:
         env_id: a toy world.

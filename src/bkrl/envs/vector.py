@@ -243,6 +243,14 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         """Return and length of the episodes in the worlds at these indices, running or just ended."""
         raise NotImplementedError
 
+    def _exact(self, index: int, reward: float) -> float:
+        """The reward of a world's last step in full precision; `reward` is what `_act` said."""
+        return reward
+
+    def _details(self, index: int) -> dict[str, Any]:
+        """What else the infos of a single environment say of world `index`."""
+        return {}
+
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
         """What else `infos` say on a step that ended the episodes of these worlds (N,)."""
         return {}

@@ -67,7 +67,7 @@ class BabyAI(Family):
         _refuse(world, unknown, "render_mode and max_steps")
         from bkrl.envs.babyai.reference import ReferenceBabyAI
 
-        return ReferenceBabyAI(world.env_id, render_mode, _checked(max_steps))
+        return ReferenceBabyAI(world, render_mode, _checked(max_steps))
 
     def make(
         self, world: World, render_mode: str | None = None, max_steps: int | None = None, **unknown: Any
@@ -76,9 +76,10 @@ class BabyAI(Family):
         _refuse(world, unknown, "render_mode and max_steps")
         if not runs_natively(world.env_id):
             return self.make_reference(world, render_mode, max_steps)
-        from bkrl.envs.babyai.single import NativeBabyAI
+        from bkrl.envs.babyai.vector import BabyAIVectorEnv
+        from bkrl.envs.single import SingleEnv
 
-        return NativeBabyAI(world, render_mode, _checked(max_steps))
+        return SingleEnv(BabyAIVectorEnv(world, 1, max_steps=_checked(max_steps)), render_mode)
 
     def make_vec(
         self,

@@ -6,7 +6,6 @@ success is reported, and minigrid's own prints never reach stdout.
 
 from __future__ import annotations
 
-import operator
 import warnings
 from typing import Any, cast
 
@@ -130,75 +129,49 @@ class ReferenceBabyAI(WorldEnv):
     """A minigrid world as one `gymnasium.Env`.
 
     Observation: minigrid's view, uint8 (7, 7, 3) = (x, y, (type, colour, state)); what the agent carries shows in
-    its own cell [3, 6]. `info["success"]`: this step ended the episode in success, terminated with a reward above 0.
-    After `reset()` without a seed the next layout comes from the same stream of random numbers.
+    its own cell [3, 6]. Success is termination with a reward above 0.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own declaration
-
-    def __init__(self, env_id: str, render_mode: str | None = None, max_steps: int | None = None) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
-        self.env_id = env_id
-        self.render_mode = render_mode
-        self.inner = make_minigrid(env_id, render_mode="rgb_array")
+    def __init__(self, world: World, render_mode: str | None = None, max_steps: int | None = None) -> None:
+        super().__init__(world, gym.spaces.Box(0, 255, world.obs_shape, np.uint8), render_mode)
+        self.inner = make_minigrid(world.env_id, render_mode="rgb_array")
         if max_steps is not None:
             self.inner.max_steps = max_steps
             if isinstance(self.inner, RoomGridLevel):
                 self.inner.fixed_max_steps = True
-        image = cast(gym.spaces.Dict, self.inner.observation_space)["image"]
-        self.observation_space = gym.spaces.Box(0, 255, cast("tuple[int, ...]", image.shape), np.uint8)
-        self.num_actions = int(cast(gym.spaces.Discrete, self.inner.action_space).n)
-        self.action_space = gym.spaces.Discrete(self.num_actions)
-        self._running = False
 
     @property
-    def mission(self) -> str:
+    def mission(self) -> str:  # type: ignore[override]
         """What the running episode asks for."""
-        return str(self.inner.mission) if self._running else ""
+        return str(self.inner.mission) if self._begun else ""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Start an episode; a seed restarts the stream of random numbers. No options are known."""
-        self._check_open("reset")
-        if options:
-            raise UsageError(f"'{self.env_id}' knows no reset option '{next(iter(options))}'; leave options out.")
+        self._check_reset(seed, options)
         observation, _ = self.inner.reset(seed=seed)
         # The wrapper shows the inner stream as its own, so that whoever inspects or saves it sees the one in use.
         self._np_random = self.inner.np_random
         self._np_random_seed = self.inner.np_random_seed
-        self._running = True
-        return observation["image"], {}
+        return observation["image"], {"success": False}
 
-    def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """One step of minigrid. Raises UsageError, and changes nothing, for an invalid action or before `reset`."""
-        self._check_open("step")
-        if not self._running:
-            raise UsageError(f"'{self.env_id}' was stepped before its first episode; call reset() first.")
-        index = _action_index(action)
-        last = self.num_actions - 1
-        if not 0 <= index <= last:
-            raise UsageError(f"Action {action!r} is not one of '{self.env_id}'; use an integer from 0 to {last}.")
+    def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """One step of minigrid."""
+        index = int(self._check_step(action)[0])
         observation, reward, terminated, truncated, _ = self.inner.step(index)
+        self._over = bool(terminated or truncated)
         success = bool(terminated) and float(reward) > 0
         return observation["image"], float(reward), bool(terminated), bool(truncated), {"success": success}
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """The whole world as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""
-        if self.render_mode is None or not self._running:
+        if self.render_mode is None:
             return None
+        self._check_begun("render")
         return cast(NDArray[np.uint8], self.inner.render())
 
     def close(self) -> None:
         """Close the inner environment."""
         super().close()
         self.inner.close()
-
-
-def _action_index(action: object) -> int:
-    """The integer behind an action, or -1 for what is no integer."""
-    try:
-        return operator.index(cast(Any, action))
-    except TypeError:
-        return -1

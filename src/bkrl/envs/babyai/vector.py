@@ -80,6 +80,9 @@ class BabyAIVectorEnv(WorldVectorEnv):
     def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return self.engine.worlds["episode_return"][worlds], self.engine.worlds["steps"][worlds]
 
+    def _exact(self, index: int, reward: float) -> float:
+        return float(self.engine.worlds["episode_return"][index])  # only an episode's last step pays
+
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
         return {"final_distance": self.engine.distances()} if self._knows_distances else {}
 

@@ -54,11 +54,12 @@ class Crafter(Family):
 
         return CrafterEnv(world, **options)
 
-    def make(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
-        """One world on the engine; options: observation, length, render_mode (see `vector.CrafterEnv`)."""
-        from bkrl.envs.crafter.vector import CrafterEnv
+    def make(self, world: World, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
+        """One world on the engine; options: observation, length (see `vector.CrafterVectorEnv`)."""
+        from bkrl.envs.crafter.vector import CrafterVectorEnv
+        from bkrl.envs.single import SingleEnv
 
-        return CrafterEnv(world, **options)
+        return SingleEnv(CrafterVectorEnv(world, 1, **options), render_mode)
 
     def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
         """N worlds on the engine; options: observation, length, threads (see `vector.CrafterVectorEnv`)."""

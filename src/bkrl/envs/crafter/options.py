@@ -35,9 +35,3 @@ def observation_space(observation: str) -> spaces.Space[Any]:
 def checked_length(length: int) -> int:
     """`length` when it can be an episode's; UsageError otherwise."""
     return checked_steps("The length of a Crafter episode", length)
-
-
-def refuse_options(options: dict[str, Any] | None) -> None:
-    """ValueError when a single world's `reset` is given options: it knows none."""
-    if options:
-        raise ValueError(f"unknown reset option {sorted(options)[0]!r}; a Crafter world knows none")

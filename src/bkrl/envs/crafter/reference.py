@@ -15,17 +15,15 @@ import collections
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bkrl.core.jit import kept_where_possible
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
-from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space, refuse_options
+from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
 from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
-from bkrl.envs.vector import checked_actions
 
 with kept_where_possible("opensimplex"):
     import crafter
@@ -138,9 +136,6 @@ class CrafterEnv(WorldEnv):
     (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death).
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  (Gymnasium types it so)
-    mission = ""
-
     def __init__(
         self,
         world: World,
@@ -148,21 +143,17 @@ class CrafterEnv(WorldEnv):
         length: int = MAX_STEPS,
         render_mode: str | None = "rgb_array",
     ) -> None:
-        self.world, self.render_mode = world, render_mode
-        self.observation_space = observation_space(observation)
-        self.action_space = spaces.Discrete(len(world.action_names))
+        super().__init__(world, observation_space(observation), render_mode)
         self._observation = observation
         self._rules = GAMES[world.env_id]
-        self.game = ReferenceGame(self._rules.rules, checked_length(length))
-        self._length = length
-        self._image: NDArray[np.uint8] | None = None
-        self._seeded = self._over = False
+        self._length = checked_length(length)
+        self.game = ReferenceGame(self._rules.rules, self._length)
+        self._seeded = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the seed given last."""
-        self._check_open("reset")
-        refuse_options(options)
-        super().reset(seed=seed, options=options)
+        self._check_reset(seed, options)
+        super().reset(seed=seed)
         if seed is not None:
             self.game.reseed(seed)
         elif not self._seeded:
@@ -172,19 +163,13 @@ class CrafterEnv(WorldEnv):
         self._semantic = self.game.semantic()
         self._health = self.game._player.health
         self._unlocked = 0
-        self._over = False
         return self._obs(), self._info(False, False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
-        self._check_open("step")
-        if self._image is None:
-            raise RuntimeError("step before reset: call reset() first")
-        if self._over:
-            raise RuntimeError("the episode is over: call reset() first")
-        action = int(checked_actions([action], 1, len(self.world.action_names))[0])
+        number = int(self._check_step(action)[0])
         rules = self._rules
-        verb = rules.rules.verbs[action]
+        verb = rules.rules.verbs[number]
         self._image, _, _, theirs = self.game.step(crafter.constants.actions.index(VERBS[verb]))
         self._semantic = theirs["semantic"]
         player = self.game._player
@@ -201,10 +186,11 @@ class CrafterEnv(WorldEnv):
         success = solved and self._over
         return self._obs(), reward if rules.pays else 0.0, terminated, truncated, self._info(success, dead)
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
-        """(256, 256, 3): the picture of the last observation."""
-        if self._image is None:
-            raise RuntimeError("render before reset: call reset() first")
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """(256, 256, 3): the picture of the last observation; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        self._check_begun("render")
         return self._image.repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
 
     def _obs(self) -> Any:
