@@ -20,14 +20,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import kernel
+from bkrl.core.jit import Int, kernel
 from bkrl.envs import world
 from bkrl.envs.crafter import captions, layout, rules
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.player import PLANT_HEALTH, RIPE_AGE
 from bkrl.envs.crafter.reference import CrafterEnv as ReferenceEnv
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, GAMES, ITEMS
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     ARROW,
     HEALTH,

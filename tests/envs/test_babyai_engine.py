@@ -22,6 +22,7 @@ from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
 from bkrl.envs.babyai.reference import TextLevel
 from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.babyai.view import observe
+from bkrl.envs.threads import Shares
 from bkrl.envs.vector import ReferenceVectorEnv
 from tests.envs import equality_babyai as equality
 
@@ -97,7 +98,7 @@ def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
         env.reset(seed=seed)
         write_stream(worlds[0], np.random.Generator(np.random.PCG64(seed)))
         for _ in range(2):
-            layouts.begin(lambda kernel, *args: kernel(*args, 0, 1), grids, worlds, np.ones(1, bool), observations)
+            layouts.begin(Shares(1, 1), grids, worlds, np.ones(1, bool), observations)
             loaded = grids[0].reshape(stride, stride).copy()
             load(env, loaded, record)  # all but the margins, with the marks of the mission
             write_stream(record, env.np_random)

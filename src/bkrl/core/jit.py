@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 from numba.core import event
@@ -32,6 +32,9 @@ from bkrl.core.reporter import Reporter
 F = TypeVar("F", bound=Callable[..., Any])
 Config = TypeVar("Config")
 Result = TypeVar("Result")
+
+Int: TypeAlias = Any
+"""An integer in a kernel: an int64 or smaller in machine code. To a type checker NumPy's integers are no ints."""
 
 COMPILING = "Compiling kernels: this happens once on a machine and takes up to half a minute."
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +17,8 @@ from bkrl.envs.babyai.kernels import step_worlds
 from bkrl.envs.babyai.layouts import Layouts, LoadedLayouts, PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
-from bkrl.envs.babyai.state import (
-    MARGIN,
-    WALL_CELL,
-    WORLD,
-)
+from bkrl.envs.babyai.state import MARGIN, WALL_CELL, WORLD
+from bkrl.envs.threads import Shares
 
 _VIEW_BYTES: Final = int(np.prod(OBS_SHAPE))
 # Below this many worlds a thread costs more than it saves.
@@ -58,8 +53,8 @@ class Engine:
         self._max_steps = max_steps
         self._moving = np.zeros(num_envs, np.bool_)
         self._canvas: Canvas | None = None
-        self._bounds = _shares(num_envs, max(1, min(threads, num_envs // _WORLDS_PER_THREAD)))
-        self._pool: ThreadPoolExecutor | None = None
+        self._shares = Shares(num_envs, threads, _WORLDS_PER_THREAD)
+        self._one_share = Shares(num_envs, 1)
         self._searched: tuple[NDArray[Any], ...] | None = None
 
     def seed(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
@@ -71,8 +66,8 @@ class Engine:
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """A new episode in each chosen world."""
         # A handful of episodes is begun before another thread has woken up.
-        few = np.count_nonzero(chosen) < _WORLDS_PER_THREAD
-        self._layouts.begin(self._run_here if few else self._run, self._grids, self.worlds, chosen, self.observations)
+        shares = self._one_share if np.count_nonzero(chosen) < _WORLDS_PER_THREAD else self._shares
+        self._layouts.begin(shares, self._grids, self.worlds, chosen, self.observations)
         if self._max_steps is not None:
             self.worlds["max_steps"][chosen] = self._max_steps
         self.begun = self.begun or bool(chosen.all())
@@ -87,7 +82,7 @@ class Engine:
         shown = np.empty_like(self.observations)
         rewards = np.empty(self.num_envs, np.float32)
         terminated, truncated, success = (np.empty(self.num_envs, np.bool_) for _ in range(3))
-        self._run(
+        self._shares.run(
             step_worlds,
             self._grids,
             self.worlds,
@@ -113,7 +108,7 @@ class Engine:
                 np.zeros((self.num_envs, states), np.int32),
             )
         found = np.empty(self.num_envs, np.float32)
-        self._run(measure_worlds, self._grids, self.worlds, self._stride, *self._searched, found)
+        self._shares.run(measure_worlds, self._grids, self.worlds, self._stride, *self._searched, found)
         return found
 
     def missions(self, which: NDArray[np.int64]) -> list[str]:
@@ -189,32 +184,9 @@ class Engine:
 
     def close(self) -> None:
         """Let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._shares.close()
 
     def _inner(self, index: int) -> NDArray[np.uint32]:
         """One map without its margins, (height, width)."""
         padded = self._grids[index].reshape(-1, self._stride)
         return padded[MARGIN : MARGIN + self._layouts.height, MARGIN : MARGIN + self._layouts.width]
-
-    def _run_here(self, kernel: Callable[..., Any], *args: Any) -> None:
-        """Call a kernel on every world in this thread."""
-        kernel(*args, 0, self.num_envs)
-
-    def _run(self, kernel: Callable[..., Any], *args: Any) -> None:
-        """Call a kernel on every world, a share to each thread."""
-        if len(self._bounds) == 1:
-            self._run_here(kernel, *args)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(len(self._bounds) - 1, thread_name_prefix="bkrl-worlds")
-        others = [self._pool.submit(kernel, *args, *bounds) for bounds in self._bounds[1:]]
-        kernel(*args, *self._bounds[0])
-        for other in others:
-            other.result()
-
-
-def _shares(count: int, parts: int) -> list[tuple[int, int]]:
-    edges = [count * i // parts for i in range(parts + 1)]
-    return list(itertools.pairwise(edges))

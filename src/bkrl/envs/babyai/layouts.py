@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -14,9 +13,7 @@ from bkrl.envs.babyai.kernels import begin_worlds
 from bkrl.envs.babyai.levels import Level
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import MARGIN
-
-# Runs a kernel, whose last two arguments are `start, stop`, over all worlds.
-Run = Callable[..., Any]
+from bkrl.envs.threads import Shares
 
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
 
@@ -29,7 +26,7 @@ class Layouts(Protocol):
 
     def begin(
         self,
-        run: Run,
+        shares: Shares,
         grids: NDArray[np.uint32],
         worlds: NDArray[Any],
         chosen: NDArray[np.bool_],
@@ -57,14 +54,14 @@ class PublishedLayouts:
 
     def begin(
         self,
-        run: Run,
+        shares: Shares,
         grids: NDArray[np.uint32],
         worlds: NDArray[Any],
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
         """See `Layouts`."""
-        run(begin_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
+        shares.run(begin_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words: "the" where one object is meant, "a" where several are."""
@@ -100,7 +97,7 @@ class LoadedLayouts:
 
     def begin(
         self,
-        run: Run,
+        shares: Shares,
         grids: NDArray[np.uint32],
         worlds: NDArray[Any],
         chosen: NDArray[np.bool_],

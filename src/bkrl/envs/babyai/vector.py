@@ -38,8 +38,6 @@ class BabyAIVectorEnv(WorldVectorEnv):
         max_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if threads < 1:
-            raise ValueError("threads must be at least 1")
         if max_steps is not None:
             world = replace(world, max_steps=max_steps)
         super().__init__(world, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)

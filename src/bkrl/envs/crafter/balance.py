@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.creatures import distance_to_player
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.rules import AREA, CHUNK
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     CHUNKS,
     CHUNKS_A_SIDE,

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError
-from bkrl.core.jit import kernel
+from bkrl.core.jit import Int, kernel
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES, FACED_CELL, FACINGS, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM, VITALS
-from bkrl.envs.crafter.scalars import Int
 
 _ARTICLES: Final = {
     "outside": "the edge of the world",

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.player import RIPE_AGE
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     ARROW,
     ARROW_WALKABLE_SET,

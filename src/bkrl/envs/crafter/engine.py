@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError
 from bkrl.envs.crafter import kernels, layout
 from bkrl.envs.crafter.balance import COUNTS_SHAPE
 from bkrl.envs.crafter.options import IMAGE_SHAPE, checked_length
@@ -20,6 +17,7 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES
 from bkrl.envs.crafter.state import FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
 from bkrl.envs.crafter.textures import tiles
 from bkrl.envs.crafter.worldgen import Column
+from bkrl.envs.threads import Shares
 
 _SEEDS: Final = 2**31 - 1
 
@@ -75,8 +73,6 @@ class Engine:
     """
 
     def __init__(self, env_id: str, num_envs: int, observation: str, length: int, threads: int = 1) -> None:
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise UsageError(f"The number of threads must be a whole number of at least 1, not {threads!r}.")
         game = GAMES[env_id]
         self.num_envs, self.length = num_envs, checked_length(length)
         self.switches = Switches(
@@ -106,9 +102,7 @@ class Engine:
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
         self._daylight = _daylight(self.length)
         self._fingerprint = hashlib.sha256(repr((env_id, self.length, WORLD, OBJECT)).encode()).digest()
-        edges = np.linspace(0, num_envs, min(threads, num_envs) + 1).astype(int).tolist()
-        self._parts = list(pairwise(edges))
-        self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
+        self._shares = Shares(num_envs, threads)
 
     def seed(self, index: int, seed: int) -> None:
         """Count the episodes of world `index` from 1 again, with worlds of `seed`."""
@@ -118,7 +112,7 @@ class Engine:
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """Start the next episode in the chosen worlds (N,); each has a seed."""
-        self._over_parts(
+        self._shares.run(
             lambda start, stop: kernels.begin_worlds(
                 self.worlds,
                 self.objects,
@@ -143,7 +137,7 @@ class Engine:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
             self.objects = np.concatenate([self.objects, more], axis=1)
         still = self._moving if still is None else still
-        self._over_parts(
+        self._shares.run(
             lambda start, stop: kernels.step_worlds(
                 self.worlds,
                 self.objects,
@@ -218,8 +212,7 @@ class Engine:
 
     def close(self) -> None:
         """Let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._shares.close()
 
     def _lay_ready(self, index: int) -> None:
         world = self.worlds[index]
@@ -228,15 +221,6 @@ class Engine:
     def _draw(self, chosen: NDArray[np.bool_]) -> None:
         """The pictures of the chosen worlds (N,), if pictures are asked for."""
         if self.switches.picture:
-            self._over_parts(
-                lambda start, stop: kernels.draw_worlds(
-                    self.worlds, self.objects, chosen, self._daylight, tiles(), self.out.images, start, stop
-                )
+            self._shares.run(
+                kernels.draw_worlds, self.worlds, self.objects, chosen, self._daylight, tiles(), self.out.images
             )
-
-    def _over_parts(self, work: Callable[[int, int], Any]) -> None:
-        if self._pool is None:
-            work(0, self.num_envs)
-        else:
-            for future in [self._pool.submit(work, start, stop) for start, stop in self._parts]:
-                future.result()

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.core.jit import helper, kernel
+from bkrl.core.jit import Int, helper, kernel
 from bkrl.envs.crafter.balance import BALANCE_EVERY, balance
 from bkrl.envs.crafter.creatures import creature_turn, distance_to_player
 from bkrl.envs.crafter.mt19937 import seed_stream
 from bkrl.envs.crafter.player import player_turn
 from bkrl.envs.crafter.render import observe, pass_picture, picture_again
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, ITEMS, MAX_ITEM, VITALS
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import CHUNKS, FACING_DOWN, HEALTH, NOTHING, PLAYER, THE_PLAYER, add, close_gaps
 from bkrl.envs.crafter.worldgen import generate_world
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper
-from bkrl.envs.crafter.scalars import Int
+from bkrl.core.jit import Int, helper
 
 WORDS: Final = 624
 _SHIFT: Final = 397

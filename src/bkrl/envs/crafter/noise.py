@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper
-from bkrl.envs.crafter.scalars import Int
+from bkrl.core.jit import Int, helper
 
 _STRETCH: Final = -1.0 / 6  # (1 / sqrt(3 + 1) - 1) / 3
 _SQUISH: Final = 1.0 / 3  # (sqrt(3 + 1) - 1) / 3

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.layout import CELL
 from bkrl.envs.crafter.mt19937 import uniform
 from bkrl.envs.crafter.rules import (
@@ -20,7 +20,6 @@ from bkrl.envs.crafter.rules import (
     SAPLING_PROBABILITY,
     VERBS,
 )
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     COW,
     DIRECTIONS,

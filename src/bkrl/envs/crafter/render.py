@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.creatures import is_ripe
 from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.mt19937 import WORDS, skip_words, uniforms
 from bkrl.envs.crafter.rules import ITEMS
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     ARROW,
     COW,

@@ -13,11 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.mt19937 import WORDS
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, ITEMS, WALKABLE
-from bkrl.envs.crafter.scalars import Int
 
 # What stands in a cell: the ids of the symbolic observation
 WATER: Final = CELL["water"]

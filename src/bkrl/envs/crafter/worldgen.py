@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.noise import LARGEST, noise3, seed_noise
 from bkrl.envs.crafter.rules import AREA
-from bkrl.envs.crafter.scalars import Int
 from bkrl.envs.crafter.state import (
     COAL,
     COW,
