@@ -29,8 +29,8 @@ def explore(env_id: str, steps: int, seed: int) -> dict[str, float]:
     successes, start = 0.0, time.process_time()
     while ppo.step < steps:
         metrics = ppo.iterate()
-        successes += round(metrics.get("rollout/success_rate", 0.0) * len(ppo.rollout_.final_index))
-        rows = ppo.rollout_.observations[ppo.rollout_.horizon :]
+        successes += round(metrics.get("rollout/success_rate", 0.0) * len(ppo.collector.rollout.final_index))
+        rows = ppo.collector.rollout.observations[ppo.collector.rollout.horizon :]
         seen.update(row.tobytes() for row in np.ascontiguousarray(rows).reshape(rows.shape[0] * rows.shape[1], -1))
     seconds = time.process_time() - start
     ppo.envs.close()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from bkrl.agents.policy import network_for, observation_options
+from bkrl.agents.build import new_agent, observation_options
 from bkrl.core.config import HardwareConfig, PPOConfig
 from bkrl.envs import make_vec, world
 from bkrl.learn.hardware import choose
@@ -50,9 +50,9 @@ def run_of(env_id: str, network: str, config: PPOConfig, potential: Scaled | Non
     options, view = observation_options(world(env_id), network)
     envs = make_vec(env_id, config.num_envs, **options)
     streams: list[RewardStream] = [EnvReward() if potential is None else ShapedReward(potential, config.gamma)]
-    net = network_for(network, envs, view, 1, 0)
+    agent = new_agent(network, envs, view, 1, 0)
     hardware = choose(HardwareConfig(device="cpu"), network)
-    return PPO(envs, net, streams, config, total_steps=10**9, hardware=hardware, view=view)
+    return PPO(envs, agent, streams, config, total_steps=10**9, hardware=hardware)
 
 
 def overheads(prefix: str, runs: dict[str, PPO], rounds: int) -> dict[str, float]:
@@ -69,7 +69,7 @@ def overheads(prefix: str, runs: dict[str, PPO], rounds: int) -> dict[str, float
             seconds[name].append(time.perf_counter() - start)
             evaluation[name].append(metrics["time/potential"])
     plain = seconds.pop("plain")
-    figures = {f"{prefix}plain_steps_per_s": runs["plain"].rollout_.rewards.size / statistics.median(plain)}
+    figures = {f"{prefix}plain_steps_per_s": runs["plain"].collector.rollout.rewards.size / statistics.median(plain)}
     unpaid = evaluation.pop("plain")
     for name, taken in seconds.items():
         added = [(part - least) / base for part, least, base in zip(evaluation[name], unpaid, plain, strict=True)]

@@ -39,8 +39,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from bkrl.agents.build import observation_options
 from bkrl.agents.networks import build_network
-from bkrl.agents.policy import observation_options
 from bkrl.core.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.envs import make, make_vec, world
 from bkrl.learn.ppo import PPO
@@ -61,9 +61,9 @@ def our_run(
     """The run that `bkrl train-rs` makes, or `bkrl collect` if paid for novelty."""
     same: dict[str, Any] = {"env": env_id, "network": network, "steps": 10**9, "seed": seed, "ppo": config}
     same["hardware"] = HardwareConfig(device="cpu")
-    ppo = explorer(CollectConfig(**same))[0] if novelty else learner(TrainRsConfig(**same)).ppo
+    ppo = explorer(CollectConfig(**same)) if novelty else learner(TrainRsConfig(**same)).ppo
     if every_view:
-        ppo.repeats = None
+        ppo.collector.look_once = False
     return ppo
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents.build import new_agent
 from bkrl.agents.networks import build_network, rebuild_network
 from bkrl.agents.networks.symbols import SymbolLayer
-from bkrl.agents.policy import network_for
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
@@ -96,7 +96,7 @@ def test_adding_rows_is_the_product_with_the_encoding(env_id: str) -> None:
     for _ in range(10):
         seen.append(envs.step(rng.integers(0, envs.single_action_space.n, 2))[0])
     batch = torch.from_numpy(np.concatenate(seen))
-    network = network_for("compact", envs, "symbolic", 1, 0)
+    network = new_agent("compact", envs, "symbolic", 1, 0).module
     layer = network.encoder
     weights = torch.randn(len(batch), 128, generator=torch.Generator().manual_seed(0))
     (layer(batch) * weights).sum().backward()

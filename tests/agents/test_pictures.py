@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents.build import new_agent, observation_options
 from bkrl.agents.networks import CELL_SIDE, Pixels, build_network
-from bkrl.agents.policy import network_for, observation_options
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec, world
@@ -23,12 +23,13 @@ CONFIG = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, update_epochs=1)
 @pytest.mark.parametrize("length", [10_000, 5])
 def test_trains_on_pictures_whether_an_episode_ends_or_not(network: str, length: int) -> None:
     envs = make_vec("Crafter-Text-PlaceCraftingTable", 4, observation="both", length=length)
-    ppo = PPO(envs, network_for(network, envs, "image", 1, 0), [EnvReward()], CONFIG, total_steps=10**6, view="image")
+    ppo = PPO(envs, new_agent(network, envs, "image", 1, 0), [EnvReward()], CONFIG, total_steps=10**6)
     for _ in range(2):
         row = ppo.iterate()
         assert np.isfinite(row["ppo/value_loss"])
-        assert (len(ppo.final_seen) > 0) == (length == 5)
-        assert ppo.final_seen.shape[1:] == (64, 64, 3)
+        seen = ppo.collector.final_views.image
+        assert (len(seen) > 0) == (length == 5)
+        assert seen.shape[1:] == (64, 64, 3)
     envs.close()
 
 
@@ -49,7 +50,7 @@ def test_what_a_network_sees(env_id: str, network: str, view: str | None, seen: 
     options, found = observation_options(world(env_id), network, view)
     assert (options, found) == ({"observation": "both"} if seen == "image" else {}, seen)
     envs = make_vec(env_id, 1, **options)
-    assert network_for(network, envs, found, 1, 0).spec["name"] == network
+    assert new_agent(network, envs, found, 1, 0).spec["name"] == network
     envs.close()
 
 

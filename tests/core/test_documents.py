@@ -16,14 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bkrl.agents import load_agent
+from bkrl.agents.advised import Advice, AdvisedAgent
+from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import build_network
-from bkrl.agents.networks.advised import Advice, Advised
-from bkrl.agents.policy import Policy
 from bkrl.cli.main import run_command
 from bkrl.core.documents import Mismatch, parse_json, parse_toml, typed
 from bkrl.core.errors import BkrlError, InputError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.flags import Flag
+from bkrl.data.views import Views
 from bkrl.data.windows import Windows
 from bkrl.inspect.report import doubts_of, report_of
 from bkrl.labelers.answers import parse_choice, parse_goals, parse_program
@@ -271,27 +273,26 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind, shape in shapes.items():
         name = "paper" if kind == "paper" else "compact"
         network = build_network(name, obs_shape=shape, num_actions=7, num_values=1)
+        agent = NetworkAgent(network, env_id, "babyai", names)
         if kind == "compact":
             psi = build_network("compact", obs_shape=shape, num_actions=7, num_values=1, hidden=8)
-            network = Advised(network, Advice(psi, 1.0), 0.5, 100)
+            agent = AdvisedAgent(agent, Advice(psi, 1.0), 0.5, 100)
         folders[kind] = tmp_path_factory.mktemp(kind)
-        Policy(network, env_id, "babyai", names).save(folders[kind])
+        agent.save(folders[kind])
     return folders
 
 
 @pytest.mark.parametrize("kind", ["compact", "paper", "flat", "picture"])
 def test_a_policy_with_odd_values_is_used_or_refused(policies: dict[str, Path], kind: str) -> None:
-    import torch
-
     path = policies[kind] / "policy.json"
     whole = json.loads(path.read_text())
 
     def use() -> None:
-        network = Policy.load(path.parent).network
-        network.at_step(10)
-        logits, values = network(torch.ones((2, *whole["network"].get("obs_shape", (7, 7, 3))), dtype=torch.uint8))
-        assert logits.shape == (2, 7)
-        assert values.shape == (2, 1)
+        agent = load_agent(path.parent)
+        seen = np.ones((2, *whole["network"].get("obs_shape", (7, 7, 3))), np.uint8)
+        acted = agent.act(Views(seen, seen), agent.begin(2), np.ones(2, bool), None)
+        assert acted.logits.shape == (2, 7)
+        assert acted.values.shape == (2, 1)
 
     @FUZZ
     @given(document=altered(whole))

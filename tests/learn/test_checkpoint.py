@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.agents.networks import ActorCritic
-from bkrl.agents.networks.advised import Advice, Advised
-from bkrl.agents.policy import network_for
+from bkrl.agents.advised import Advice, AdvisedAgent
+from bkrl.agents.build import new_agent
+from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import sha256, to_json
@@ -28,6 +28,7 @@ from bkrl.learn.checkpoint import Checkpoints
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.loop import train
 from bkrl.learn.ppo import PPO
+from bkrl.learn.protocol import Saved
 from bkrl.rewards.rnd import RND
 from bkrl.rewards.streams import EnvReward
 from bkrl.runs.record import Run
@@ -112,25 +113,27 @@ def test_a_folder_that_is_gone_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
-def plain(envs, seed: int) -> ActorCritic:
-    return network_for("compact", envs, "symbolic", 2, seed)
+def plain(envs, seed: int) -> NetworkAgent:
+    return new_agent("compact", envs, "symbolic", 2, seed)
 
 
-def advised(envs, seed: int, form: type[Advised] = Advised) -> ActorCritic:
-    return form(plain(envs, seed), Advice(plain(envs, seed + 1), 0.01), weight=3.0, until=1000)
+def recurrent(envs, seed: int) -> NetworkAgent:
+    return new_agent("recurrent", envs, "symbolic", 2, seed)
 
 
-class AskedEachTime(Advised):
+def advised(envs, seed: int, form: type[AdvisedAgent] = AdvisedAgent) -> NetworkAgent:
+    return form(plain(envs, seed), Advice(plain(envs, seed + 1).module, 0.01), weight=3.0, until=1000)
+
+
+class AskedEachTime(AdvisedAgent):
     """Advice that nobody keeps: it is asked for in every forward, as if it were learnt too."""
 
-    learnt = property(lambda self: self)
+    def inputs(self, views):
+        return self.base.inputs(views)
 
-    def shift(self, observations):
-        return None
-
-    def forward(self, observations):
-        logits, values = self.base(observations)
-        return (logits + self.beta * self.advice(observations) if self.now else logits), values
+    def forward(self, inputs, state, started):
+        logits, values, state = self.base.forward(inputs, state, started)
+        return (logits + self.now * self.advice(inputs["seen"]) if self.now else logits), values, state
 
 
 def make(seed: int = 3, network=plain, device: torch.device = CPU.device) -> PPO:
@@ -229,7 +232,7 @@ def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path) -> None
     assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
     for a, b in zip(whole.parameters, ppo.parameters, strict=True):
         assert torch.equal(a, b)
-    assert whole.episodes == ppo.episodes
+    assert whole.collector.episodes == ppo.collector.episodes
     assert timeless(tmp_path / "whole").count("eval/return") == 5
 
 
@@ -256,7 +259,7 @@ def test_advice_is_asked_for_once_in_an_update(monkeypatch: pytest.MonkeyPatch) 
     evaluate = Advice.forward
     monkeypatch.setattr(Advice, "forward", lambda self, seen: asked.append(len(seen)) or evaluate(self, seen))
     ppo.update(*ppo.advantages())
-    assert asked == [len(np.unique(ppo.repeats.origins))]
+    assert asked == [len(np.unique(ppo.collector.repeats.origins))]
 
 
 def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> None:
@@ -369,10 +372,10 @@ def test_goes_on_where_it_was_on_every_device(tmp_path: Path, device: torch.devi
     go(tmp_path / "stopped", 448, network=network, device=device)
     ppo, said = go(tmp_path / "stopped", network=network, device=device)
     assert any("exactly where it was" in sentence for sentence in said)
-    assert whole.episodes == ppo.episodes
+    assert whole.collector.episodes == ppo.collector.episodes
     for a, b in zip(whole.parameters, ppo.parameters, strict=True):
         torch.testing.assert_close(a, b)
-    assert ppo.noise.get_state().equal(whole.noise.get_state())
+    assert ppo.collector.noise.get_state().equal(whole.collector.noise.get_state())
 
 
 def test_other_threads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,15 +401,15 @@ def test_earlier_checkpoints_do_not_say_how_many_threads_there_were(tmp_path: Pa
 
 def test_generators_of_another_kind_of_device_begin_anew() -> None:
     """The state of a GPU's generator means nothing to a processor's, and the other way round."""
-    tensors, counters = make().state()
+    tensors, counters, _ = make().state()
     kept = {name: np.asarray(torch.as_tensor(tensor).detach()) for name, tensor in tensors.items()}
     kept |= {"rng.actions": np.zeros(16, np.uint8), "rng.minibatches": np.zeros(16, np.uint8)}
     first, second = make(), make()
     for ppo in (first, second):
-        ppo.restore(kept, counters | {"step": 64}, worlds=True)
+        ppo.restore(Saved(kept, counters | {"step": 64}, exact=True))
         ppo.iterate()
-    assert torch.equal(first.logits, second.logits)
-    assert np.array_equal(first.rollout_.actions, second.rollout_.actions)
+    assert torch.equal(first.collector.logits, second.collector.logits)
+    assert np.array_equal(first.collector.rollout.actions, second.collector.rollout.actions)
 
 
 def test_the_checkpoint_matters(tmp_path: Path) -> None:

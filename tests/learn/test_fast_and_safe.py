@@ -8,17 +8,17 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from bkrl.agents import load_agent
+from bkrl.agents.advised import Advice, AdvisedAgent
+from bkrl.agents.build import new_agent, take_weights
 from bkrl.agents.networks import ActorCritic
-from bkrl.agents.networks.advised import Advice, Advised
 from bkrl.agents.play import play
-from bkrl.agents.policy import Policy, network_for, take_weights
 from bkrl.core.config import HardwareConfig, PPOConfig, TrainRsConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
@@ -27,8 +27,9 @@ from bkrl.envs import make_vec, toy
 from bkrl.learn import checkpoint, hardware
 from bkrl.learn.checkpoint import Checkpoints
 from bkrl.learn.hardware import Hardware, choose
-from bkrl.learn.loop import _Watch, train
+from bkrl.learn.loop import _warn, train
 from bkrl.learn.ppo import PPO, Adam, Diverged
+from bkrl.learn.rollout import Clock
 from bkrl.rewards.streams import EnvReward
 from bkrl.runs.record import Run
 from bkrl.stages import train_rs
@@ -39,8 +40,8 @@ CONFIG = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3
 
 def make(env_id: str = "Toy-Grid", steps: int = 30_000, config: PPOConfig = CONFIG, **options) -> PPO:
     envs = make_vec(env_id, config.num_envs)
-    network = network_for("compact", envs, "symbolic", 1, 0)
-    return PPO(envs, network, [EnvReward()], config, total_steps=steps, **options)
+    agent = new_agent("compact", envs, "symbolic", 1, 0)
+    return PPO(envs, agent, [EnvReward()], config, total_steps=steps, **options)
 
 
 @pytest.mark.parametrize("shape", [(3,), (8,), (7, 7, 3)])
@@ -63,13 +64,13 @@ def test_repeats_are_found_and_nothing_else(shape: tuple[int, ...]) -> None:
 def test_looking_once_is_looking_at_all() -> None:
     """One iteration with and without: the same actions, and weights that agree but for rounding."""
     once, every = make(), make()
-    every.repeats = None
+    every.collector.look_once = False
     for ppo in (once, every):
         for _ in range(2):
             ppo.iterate()
-    assert len(np.unique(once.repeats.origins)) < 0.1 * once.logits.shape[0] * once.logits.shape[1]
-    assert np.array_equal(once.rollout_.actions, every.rollout_.actions)
-    assert torch.allclose(once.logits, every.logits, atol=1e-4)
+    assert len(np.unique(once.collector.repeats.origins)) < 0.1 * once.collector.repeats.origins.size
+    assert np.array_equal(once.collector.rollout.actions, every.collector.rollout.actions)
+    assert torch.allclose(once.collector.logits, every.collector.logits, atol=1e-4)
     for a, b in zip(once.parameters, every.parameters, strict=True):
         assert torch.allclose(a, b, atol=1e-3)
 
@@ -84,7 +85,7 @@ def test_learns_on_every_device_and_in_both_precisions(device: torch.device, pre
     acted = ~np.isin(np.arange(table.num_states), table.next_state[table.terminated])
     with torch.no_grad(), ppo.hardware.autocast():
         states = torch.arange(table.num_states, dtype=torch.uint8)[:, None].to(ppo.device)
-        logits, values = ppo.network(states)
+        logits, values = ppo.agent.module(states)
     assert logits.dtype == torch.float32
     greedy = logits.argmax(1).cpu().numpy()
     assert np.isclose(q[np.arange(len(q)), greedy], q.max(1))[acted].all()
@@ -95,9 +96,9 @@ def test_learns_on_every_device_and_in_both_precisions(device: torch.device, pre
 def test_plays_the_same_episodes_on_every_device(tmp_path: Path, device: torch.device, greedy: bool) -> None:
     ppo = make(hardware=Hardware(device))
     ppo.iterate()
-    Policy(ppo.network, "Toy-Grid", "toy", ("a", "b", "c", "d")).save(tmp_path)
-    networks = [ppo.network, Policy.load(tmp_path).network]
-    here, there = (list(play(one, make_vec("Toy-Grid", 8), 12, seed=3, greedy=greedy, keep=True)) for one in networks)
+    ppo.agent.save(tmp_path)
+    agents = [ppo.agent, load_agent(tmp_path)]
+    here, there = (list(play(one, make_vec("Toy-Grid", 8), 12, seed=3, greedy=greedy, keep=True)) for one in agents)
     for a, b in zip(here, there, strict=True):
         assert np.array_equal(a.actions, b.actions)
 
@@ -105,10 +106,10 @@ def test_plays_the_same_episodes_on_every_device(tmp_path: Path, device: torch.d
 def test_bf16_moves_a_ratio_by_little() -> None:
     """What was acted on and what is trained on agree in bfloat16 too, though their batches differ."""
     envs = make_vec("BabyAI-Text-GoToLocal-RedBall-S20", 8)
-    network = network_for("paper", envs, "symbolic", 1, 0)
+    agent = new_agent("paper", envs, "symbolic", 1, 0)
     config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=1, update_epochs=1)
     kept = Hardware(torch.device("cpu"), "bf16")
-    ppo = PPO(envs, network, [EnvReward()], config, total_steps=10**6, hardware=kept)
+    ppo = PPO(envs, agent, [EnvReward()], config, total_steps=10**6, hardware=kept)
     assert abs(ppo.iterate()["ppo/approx_kl"]) < 1e-5
 
 
@@ -126,17 +127,16 @@ def test_auto_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_of_another_run(tmp_path: Path) -> None:
-    source = make(seed=1).network
-    policy = Policy(source, "Toy-Grid", "toy", ("a", "b"))
+    policy = make(seed=1).agent
     policy.save(tmp_path)
-    target = make().network
+    source, target = policy.module, make().agent.module
     with torch.no_grad():
         source.head.weight.add_(0)
         for parameter in target.parameters():
             parameter.zero_()
     take_weights(target, tmp_path / "policy.safetensors")
     assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
-    other = network_for("compact", make_vec("Toy-Chain", 2), "symbolic", 2, 0)
+    other = new_agent("compact", make_vec("Toy-Chain", 2), "symbolic", 2, 0).module
     with pytest.raises(InputError, match="another network"):
         take_weights(other, tmp_path / "policy.safetensors")
     with pytest.raises(InputError, match="no run and no file"):
@@ -149,8 +149,8 @@ def test_weights_of_another_run(tmp_path: Path) -> None:
 def test_divergence_is_diagnosed() -> None:
     ppo = make()
     ppo.streams[0].scale = np.inf
-    ppo.rollout_.rewards[:] = 1.0
-    ppo.envs = _Paying(ppo.envs)
+    ppo.collector.begin()
+    ppo.collector.envs = _Paying(ppo.envs)
     with pytest.raises(Diverged, match=r"of minibatch 1 of 16 is not finite \(largest reward (inf|nan)"):
         ppo.iterate()
 
@@ -159,7 +159,7 @@ def test_of_several_the_first_cause_is_named() -> None:
     """A network that says nan breaks every loss and gradient: one is named."""
     ppo = make()
     with torch.no_grad():
-        ppo.network.head.bias.fill_(torch.nan)
+        ppo.agent.module.head.bias.fill_(torch.nan)
     with pytest.raises(Diverged, match=r"the entropy of minibatch 1 of 16 is not finite \(largest reward"):
         ppo.iterate()
 
@@ -187,18 +187,17 @@ def test_a_last_step_that_breaks_the_network_ends_the_run(tmp_path: Path, rate: 
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    network = make().network
-    policy = Policy(network, "Toy-Grid", "toy", ("up", "down", "left", "right"))
-    silent = Advised(network, Advice(make(seed=1).network, float("inf")), weight=1.0, until=10)
-    replace(policy, network=silent).save(tmp_path, "silent")
-    assert Policy.load(tmp_path, "silent").network.advice.scale == torch.inf  # which is no fault
+    agent = make().agent
+    silent = AdvisedAgent(agent, Advice(make(seed=1).agent.module, float("inf")), weight=1.0, until=10)
+    silent.save(tmp_path, "silent")
+    assert load_agent(tmp_path, "silent").advice.scale == torch.inf  # which is no fault
     with torch.no_grad():
-        network.head.bias[0] = torch.nan
-    policy.save(tmp_path)
+        agent.module.head.bias[0] = torch.nan
+    agent.save(tmp_path)
     with pytest.raises(InputError, match="weights that are not finite"):
-        Policy.load(tmp_path)
+        load_agent(tmp_path)
     with pytest.raises(InputError, match="--init-from: .* weights that are not finite"):
-        take_weights(make().network, tmp_path / "policy.safetensors")
+        take_weights(make().agent.module, tmp_path / "policy.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -246,23 +245,19 @@ class Listening(Reporter):
 def test_warnings_come_once_each() -> None:
     reporter, ppo = Listening(), make()
     calm = {"ppo/entropy": 1.0, "ppo/approx_kl": 0.01, "ppo/value_loss": 0.02, "rollout/success_rate": 0.1}
-    progress: dict = {}
-    watch = _Watch(progress, reporter)
+    progress: dict = {"warned": []}
     for _ in range(25):
-        watch(calm, ppo)
+        _warn(ppo, calm, progress, reporter)
     assert not reporter.warned
     for _ in range(2):
-        watch(calm | {"ppo/entropy": 1e-4}, ppo)
-        watch(calm | {"ppo/approx_kl": 0.9}, ppo)
-        watch(calm | {"ppo/value_loss": 50.0}, ppo)
+        for bad in ({"ppo/entropy": 1e-4}, {"ppo/approx_kl": 0.9}, {"ppo/value_loss": 50.0}):
+            _warn(ppo, calm | bad, progress, reporter)
     assert [text.split(": ")[1].split("(")[0].strip() for text in reporter.warned] == [
         "the policy's entropy has collapsed",
         "an update moved the policy very far",
         "the value loss has exploded",
     ]
     assert all("--" in text for text in reporter.warned)  # each says what to do
-    _Watch(progress, reporter)(calm | {"ppo/approx_kl": 0.9}, ppo)
-    assert len(reporter.warned) == 3  # nor again after a restart
 
 
 @pytest.mark.parametrize(
@@ -272,9 +267,9 @@ def test_values_out_of_reach_are_told_at_once(scale: float, rate: float, said: s
     """What a critic that says 0 would lose is known from the first rollout on."""
     reporter, ppo = Listening(), make(config=PPOConfig(num_envs=16, num_steps=64, learning_rate=rate))
     ppo.streams[0].scale = scale
-    watch = _Watch({}, reporter)
+    progress: dict = {"warned": []}
     for _ in range(5):
-        watch(ppo.iterate(), ppo)
+        _warn(ppo, ppo.iterate(), progress, reporter)
     about = [text for text in reporter.warned if "value loss" in text]
     assert len(about) == (said is not None)
     assert said is None or (about[0].startswith("step 1,024") and said in about[0])
@@ -282,16 +277,16 @@ def test_values_out_of_reach_are_told_at_once(scale: float, rate: float, said: s
 
 def test_rewards_that_are_found_late_are_no_explosion() -> None:
     """A critic that has only seen nothing loses, on the first large rewards, what one that says 0 would."""
-    reporter, ppo = Listening(), make()
-    watch = _Watch({}, reporter)
+    ppo = make()
     calm = {"ppo/entropy": 1.0, "ppo/approx_kl": 0.01, "ppo/value_loss": 1e-4}
-    for _ in range(25):
-        watch(calm, ppo)
-    ppo.ignorant_loss = torch.tensor(4.0)
-    watch(calm | {"ppo/value_loss": 3.0}, ppo)
-    ppo.ignorant_loss = torch.tensor(0.0)  # and lost again: what was learnt of them is no explosion either
-    watch(calm | {"ppo/value_loss": 3.0}, ppo)
-    assert not reporter.warned
+    assert "value" in ppo.warnings(calm | {"ppo/value_loss": 3.0})
+    ppo.collector.collect(Clock())
+    ppo.rewards[:] = 1.0
+    ppo.advantages()
+    assert not ppo.warnings(calm | {"ppo/value_loss": 3.0})
+    ppo.rewards[:] = 0.0  # and lost again: what was learnt of them is no explosion either
+    ppo.advantages()
+    assert not ppo.warnings(calm | {"ppo/value_loss": 3.0})
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents.build import new_agent
 from bkrl.agents.networks import ActorCritic
-from bkrl.agents.policy import network_for
 from bkrl.core.config import PPOConfig
+from bkrl.data.views import Views
 from bkrl.envs import make_vec
 from bkrl.learn.ppo import PPO, gae
 from bkrl.rewards.streams import EnvReward
+from tests.learn.agents import agent_of
 
 
 def naive_gae(rewards, values, next_values, ended, gamma, lam):
@@ -73,7 +75,7 @@ class Worth(ActorCritic):
 
 def ppo_with(network, env_id: str, T: int, gamma: float = 0.9, lam: float = 1.0) -> PPO:
     config = PPOConfig(num_envs=2, num_steps=T, num_minibatches=1, gamma=gamma, gae_lambda=lam)
-    ppo = PPO(make_vec(env_id, 2), network, [EnvReward(gamma=gamma)], config, total_steps=10**6)
+    ppo = PPO(make_vec(env_id, 2), agent_of(network, env_id), [EnvReward(gamma=gamma)], config, total_steps=10**6)
     metrics = ppo.iterate()
     assert np.isfinite(list(metrics.values())).all()
     return ppo
@@ -83,16 +85,19 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     """Toy-Endless is cut every 20 steps: with the true value 1 / (1 - γ) the advantage of working is 0 throughout."""
     gamma = 0.9
     ppo = ppo_with(Worth([1 / (1 - gamma)], 1, 2), "Toy-Endless", 50, gamma)
-    ppo.network.table.data[:] = 1 / (1 - gamma)
-    ppo.rewards_[:, :, 0] = 1.0
-    ppo.values[:] = 1 / (1 - gamma)
+    ppo.agent.module.table.data[:] = 1 / (1 - gamma)
+    ppo.rewards[:, :, 0] = 1.0
+    ppo.collector.values[:] = 1 / (1 - gamma)
     advantages, returns = ppo.advantages()
-    assert ppo.rollout_.truncated.sum() == 4
+    assert ppo.collector.rollout.truncated.sum() == 4
     assert advantages.abs().max() < 1e-4
     assert torch.allclose(returns, torch.full_like(returns, 10.0), atol=1e-4)
 
     # Wrong without the care: taken for terminations, the same ends make a working agent's last steps look bad.
-    ppo.rollout_.terminated[:], ppo.rollout_.truncated[:] = ppo.rollout_.truncated.copy(), False
+    ppo.collector.rollout.terminated[:], ppo.collector.rollout.truncated[:] = (
+        ppo.collector.rollout.truncated.copy(),
+        False,
+    )
     advantages, _ = ppo.advantages()
     assert advantages[19].max() == pytest.approx(1 - 10, abs=1e-4)
 
@@ -100,10 +105,10 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
 def test_termination_is_worth_nothing_whatever_the_critic_says() -> None:
     """Walking right in Toy-Chain ends every 8 steps; a critic that raves about all places is not believed there."""
     ppo = ppo_with(Worth(np.full(9, 100.0), 1, 2), "Toy-Chain", 16)
-    ppo.network.table.data[:] = 100.0
-    ppo.values[:] = 100.0
+    ppo.agent.module.table.data[:] = 100.0
+    ppo.collector.values[:] = 100.0
     advantages, _ = ppo.advantages()
-    assert ppo.rollout_.terminated[[7, 15]].all()
+    assert ppo.collector.rollout.terminated[[7, 15]].all()
     assert advantages[7].max() == pytest.approx(1 - 100, abs=1e-3)
 
 
@@ -111,14 +116,14 @@ def test_truncation_uses_the_true_last_observation() -> None:
     """Toy-Grid going up and staying there is cut in its top row; the next episode begins elsewhere."""
     values = np.linspace(0, 24, 25)
     ppo = ppo_with(Worth(values, 0, 4), "Toy-Grid", 41, gamma=0.9, lam=0.0)
-    ppo.network.table.data = torch.as_tensor(values, dtype=torch.float32)
-    r = ppo.rollout_
+    ppo.agent.module.table.data = torch.as_tensor(values, dtype=torch.float32)
+    r = ppo.collector.rollout
     (index,) = np.flatnonzero(r.final_index % 2 == 0)
     assert r.truncated[39, 0]
     assert r.final_observations[index, 0] < 5
     start = r.observations[0, 0, 0]
     assert r.final_observations[index, 0] == start % 5
-    ppo.values[:, :, 0] = torch.as_tensor(values, dtype=torch.float32)[
+    ppo.collector.values[:, :, 0] = torch.as_tensor(values, dtype=torch.float32)[
         torch.from_numpy(r.observations[:41, :, 0]).long()
     ]
     advantages, _ = ppo.advantages()
@@ -129,15 +134,16 @@ def test_streams_that_are_not_episodic_run_on() -> None:
     config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=1, gae_lambda=1.0)
     envs = make_vec("Toy-Chain", 2)
     streams = [EnvReward(gamma=0.9), EnvReward(gamma=0.9, episodic=False)]
-    ppo = PPO(envs, network_for("compact", envs, "symbolic", 2, 0), streams, config, total_steps=10**6)
+    ppo = PPO(envs, new_agent("compact", envs, "symbolic", 2, 0), streams, config, total_steps=10**6)
     ppo.iterate()
-    ppo.rollout_.terminated[:], ppo.rollout_.truncated[:] = False, False
-    ppo.rollout_.terminated[7] = True
-    ppo.rollout_.final_index, ppo.final_seen = np.array([14, 15]), np.array([[8], [8]], np.uint8)
-    ppo.values[:], ppo.rewards_[:] = 0.0, 1.0
+    ppo.collector.rollout.terminated[:], ppo.collector.rollout.truncated[:] = False, False
+    ppo.collector.rollout.terminated[7] = True
+    ppo.collector.rollout.final_index = np.array([14, 15])
+    ppo.collector.final_views = Views(np.array([[8], [8]], np.uint8))
+    ppo.collector.values[:], ppo.rewards[:] = 0.0, 1.0
     with torch.no_grad():
-        ppo.network.head.weight.zero_()
-        ppo.network.head.bias.zero_()
+        ppo.agent.module.head.weight.zero_()
+        ppo.agent.module.head.bias.zero_()
     _, returns = ppo.advantages()
     assert returns[0, 0, 0] == pytest.approx((1 - 0.9**8) / 0.1, abs=1e-4)
     assert returns[0, 0, 1] == pytest.approx((1 - 0.9**16) / 0.1, abs=1e-4)

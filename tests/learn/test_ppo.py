@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.agents.policy import network_for
+from bkrl.agents.build import new_agent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec, toy
 from bkrl.learn.hardware import Hardware
 from bkrl.learn.ppo import PPO, Diverged
+from bkrl.learn.rollout import Clock
 from bkrl.rewards.streams import EnvReward
 
 SMALL = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3e-3)
@@ -23,8 +24,8 @@ SMALL = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3e
 def make_ppo(env_id: str, seed: int = 0, steps: int = 40_000, streams=None, config=SMALL, **options) -> PPO:
     envs = make_vec(env_id, config.num_envs)
     streams = streams or [EnvReward(gamma=config.gamma)]
-    network = network_for("compact", envs, "symbolic", len(streams), seed)
-    return PPO(envs, network, streams, config, total_steps=steps, seed=seed, **options)
+    agent = new_agent("compact", envs, "symbolic", len(streams), seed)
+    return PPO(envs, agent, streams, config, total_steps=steps, seed=seed, **options)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -38,7 +39,7 @@ def test_solves_toy_worlds(env_id: str, seed: int) -> None:
     q = toy.optimal_values(table, 0.99)
     acted = ~np.isin(np.arange(table.num_states), table.next_state[table.terminated])
     with torch.no_grad():
-        logits, values = ppo.network(torch.arange(table.num_states, dtype=torch.uint8)[:, None])
+        logits, values = ppo.agent.module(torch.arange(table.num_states, dtype=torch.uint8)[:, None])
     greedy = logits.argmax(1).numpy()
     assert np.isclose(q[np.arange(len(q)), greedy], q.max(1))[acted].all()
     if env_id == "Toy-Endless":  # 18.2 would be the value of 20 steps with nothing after them
@@ -60,10 +61,10 @@ def test_first_minibatch_ratio_is_1(device: torch.device) -> None:
 def test_sampled_actions_follow_the_logits() -> None:
     ppo = make_ppo("Toy-Endless", config=PPOConfig(num_envs=64, num_steps=128, learning_rate=0.0))
     with torch.no_grad():
-        ppo.network.head.weight.zero_()
-        ppo.network.head.bias[:2] = torch.tensor([0.0, np.log(3.0)])
+        ppo.agent.module.head.weight.zero_()
+        ppo.agent.module.head.bias[:2] = torch.tensor([0.0, np.log(3.0)])
     ppo.iterate()
-    assert ppo.rollout_.actions.mean() == pytest.approx(0.75, abs=0.02)
+    assert ppo.collector.rollout.actions.mean() == pytest.approx(0.75, abs=0.02)
 
 
 def test_history_reaches_across_rollouts() -> None:
@@ -75,7 +76,7 @@ def test_history_reaches_across_rollouts() -> None:
     config = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1)
     ppo = make_ppo("Toy-Chain", streams=[stream], config=config)
     ppo.iterate()
-    r = ppo.rollout_
+    r = ppo.collector.rollout
     tail, actions, age = r.observations[8:12].copy(), r.actions[8:11].copy(), r.ages[8].copy()
     ppo.iterate()
     assert np.array_equal(r.observations[:4], tail)
@@ -92,19 +93,13 @@ def test_stored_observations_are_what_the_policy_saw(device: torch.device) -> No
         stream.horizon = horizon
         ppo = make_ppo("Toy-Grid", streams=[stream], hardware=Hardware(device))
         ppo.iterate()
-        clock = _NoClock()
-        ppo.rollout(clock)
-        r = ppo.rollout_
+        ppo.collector.collect(Clock())
+        r = ppo.collector.rollout
         with torch.no_grad():
             seen = torch.from_numpy(r.observations[horizon : horizon + 64]).flatten(0, 1)
-            logits, values = ppo.network(seen.to(device))
-        assert torch.allclose(logits.view(64, 16, -1), ppo.logits, atol=1e-5)
-        assert torch.allclose(values.view(64, 16, -1), ppo.values, atol=1e-5)
-
-
-class _NoClock:
-    def lap(self, phase: str) -> None:
-        pass
+            logits, values = ppo.agent.module(seen.to(device))
+        assert torch.allclose(logits.view(64, 16, -1), ppo.collector.logits, atol=1e-5)
+        assert torch.allclose(values.view(64, 16, -1), ppo.collector.values, atol=1e-5)
 
 
 def test_losses_that_are_not_finite_stop_the_run() -> None:
@@ -127,8 +122,8 @@ def test_options() -> None:
     with pytest.raises(UsageError, match="nothing to compare with"):
         PPOConfig(num_envs=1, num_steps=1, num_minibatches=1)
     envs = make_vec("Toy-Chain", 8)  # else the minibatches that the settings promise would not come out even
-    with pytest.raises(ValueError, match="8 worlds for a configuration of 16"):
-        PPO(envs, network_for("compact", envs, "symbolic", 1, 0), [EnvReward()], SMALL, total_steps=1)
+    with pytest.raises(ValueError, match="8 envs for a configuration of 16"):
+        PPO(envs, new_agent("compact", envs, "symbolic", 1, 0), [EnvReward()], SMALL, total_steps=1)
 
 
 def test_two_streams_add_up_their_advantages() -> None:
@@ -136,12 +131,11 @@ def test_two_streams_add_up_their_advantages() -> None:
     one = make_ppo("Toy-TwoExits", streams=[EnvReward()])
     two = make_ppo("Toy-TwoExits", streams=[EnvReward(coef=0.5), EnvReward(coef=0.5)])
     one.iterate()
-    two.rewards_[:] = one.rewards_
-    two.values[:] = one.values
-    two.rollout_ = one.rollout_
-    two.seen, two.final_seen = one.seen, one.final_seen
+    two.collector.collect(Clock())
+    two.rewards[:] = one.rewards
+    two.collector.values[:] = one.collector.values
     for ppo in (one, two):
-        for parameter in ppo.network.head.parameters():
+        for parameter in ppo.agent.module.head.parameters():
             parameter.data.zero_()
     (a, _), (b, _) = one.advantages(), two.advantages()
     assert torch.allclose((a * one.coef).sum(-1), (b * two.coef).sum(-1), atol=1e-6)
@@ -150,19 +144,19 @@ def test_two_streams_add_up_their_advantages() -> None:
 PROGRAM = """
 import hashlib, torch
 torch.set_num_threads(1)
-from bkrl.config import PPOConfig
+from bkrl.core.config import PPOConfig
 from bkrl.envs import make_vec
-from bkrl.rl.policy import network_for
-from bkrl.rl.ppo import PPO
-from bkrl.rl.rnd import RND
-from bkrl.rl.streams import EnvReward
+from bkrl.agents.build import new_agent
+from bkrl.learn.ppo import PPO
+from bkrl.rewards.rnd import RND
+from bkrl.rewards.streams import EnvReward
 envs = make_vec("Toy-Grid", 8)
 config = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
-network = network_for("compact", envs, "symbolic", 2, 3)
-ppo = PPO(envs, network, [EnvReward(), RND((1,), 8, seed=4)], config, total_steps=10**6, seed=5)
+agent = new_agent("compact", envs, "symbolic", 2, 3)
+ppo = PPO(envs, agent, [EnvReward(), RND((1,), 8, seed=4)], config, total_steps=10**6, seed=5)
 for _ in range(4): ppo.iterate()
 digest = hashlib.sha256()
-for tensor in network.state_dict().values(): digest.update(tensor.numpy().tobytes())
+for tensor in agent.module.state_dict().values(): digest.update(tensor.numpy().tobytes())
 print(digest.hexdigest())
 """
 

@@ -10,18 +10,21 @@ import pytest
 import safetensors.torch
 import torch
 
+from bkrl.agents import load_agent
+from bkrl.agents.advised import Advice, AdvisedAgent
+from bkrl.agents.build import new_agent
 from bkrl.agents.networks import build_network
-from bkrl.agents.networks.advised import Advice, Advised
-from bkrl.agents.policy import Policy, network_for
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError
 from bkrl.data.distinct import number
+from bkrl.data.views import Views
 from bkrl.data.windows import gather
-from bkrl.envs import make_vec, world
+from bkrl.envs import make_vec
 from bkrl.learn.ppo import PPO
 from bkrl.potentials import advice
 from bkrl.potentials.code import CodeRaw
 from bkrl.rewards.streams import EnvReward
+from tests.learn.agents import agent_of
 
 STATES, ACTIONS, HORIZON = 5, 3, 2
 Q = np.random.default_rng(0).normal(size=(STATES, ACTIONS))
@@ -211,28 +214,28 @@ def test_fitted_advice_is_in_half_precision_and_loses_nothing_when_stored(tmp_pa
 
 
 def test_an_advised_policy_falls_back_to_its_base():
-    base, psi = network(1), Advice(network(2), 0.5)
-    advised = Advised(base, psi, weight=4.0, until=100)
-    logits, values = base(every_state())
+    base, psi = agent_of(network(1), "Toy-Chain"), Advice(network(2), 0.5)
+    advised = AdvisedAgent(base, psi, weight=4.0, until=100)
+    logits, values = base.module(every_state())
+    views = Views(every_state().numpy())
     for step, beta in ((0, 4.0), (25, 3.0), (100, 0.0), (500, 0.0)):
         advised.at_step(step)
-        shifted, same = advised(every_state())
+        shifted, same, _ = advised.forward(advised.inputs(views), {}, None)
         torch.testing.assert_close(shifted, logits + beta * psi(every_state()))
         assert torch.equal(same, values)
-    assert not [p for p in advised.parameters() if p.requires_grad and all(p is not q for q in base.parameters())]
+    assert all(p is q for p, q in zip(advised.groups()["policy"], base.module.parameters(), strict=True))
 
 
 def test_an_advised_policy_is_saved_with_the_advice_it_has_left(tmp_path: Path):
-    facts = world("Toy-Grid")
     envs = make_vec("Toy-Grid", 1)
-    base, told = (network_for("compact", envs, "symbolic", 1, seed) for seed in (1, 2))
-    advised = Advised(base, Advice(told, 0.25), weight=4.0, until=100)
+    base, told = (new_agent("compact", envs, "symbolic", 1, seed) for seed in (1, 2))
+    advised = AdvisedAgent(base, Advice(told.module, 0.25), weight=4.0, until=100)
     advised.at_step(50)
-    Policy(advised, "Toy-Grid", facts.family, facts.action_names).save(tmp_path)
-    again = Policy.load(tmp_path).network
-    places = torch.arange(25, dtype=torch.uint8)[:, None]
-    assert torch.equal(advised(places)[0], again(places)[0])
-    assert not torch.equal(base(places)[0], again(places)[0])
+    advised.save(tmp_path)
+    places, no = Views(np.arange(25, dtype=np.uint8)[:, None]), np.zeros(25, bool)
+    here, again, plain = (a.act(places, {}, no, None).logits for a in (advised, load_agent(tmp_path), base))
+    assert np.array_equal(here, again)
+    assert not np.array_equal(here, plain)
 
 
 class Wrong(torch.nn.Module):
@@ -247,14 +250,13 @@ def test_wrong_advice_delays_but_does_not_hide_the_optimum():
 
     def work(steps: int) -> float:
         envs = make_vec("Toy-Endless", 16)
-        advised = Advised(network_for("compact", envs, "symbolic", 1, 1), Wrong(), weight=3.0, until=8_192)
+        advised = AdvisedAgent(new_agent("compact", envs, "symbolic", 1, 1), Wrong(), weight=3.0, until=8_192)
         ppo = PPO(envs, advised, [EnvReward(gamma=0.95)], config, total_steps=steps, seed=1)
         while not ppo.done:
             ppo.iterate()
-        advised.at_step(ppo.step)
-        places = torch.from_numpy(ppo.rollout_.observations[-32:, :].reshape(-1, 1))
-        with torch.no_grad():
-            return float(advised(places)[0].softmax(-1)[:, 1].mean())
+        places = Views(ppo.collector.rollout.observations[-32:, :].reshape(-1, 1))
+        logits = advised.act(places, {}, np.zeros(len(places), bool), None).logits
+        return float(torch.from_numpy(logits).softmax(-1)[:, 1].mean())
 
     assert work(512) < 0.4
     assert work(16_384) > 0.9

@@ -17,6 +17,7 @@ from bkrl.envs import make_vec
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.shaped import ShapedReward
+from tests.learn.agents import agent_of
 
 GAMMA = 0.9
 
@@ -51,7 +52,7 @@ def advantages(
     envs = make_vec(env_id, 4)
     stream = ShapedReward(OfThePlace(phi), GAMMA)
     network = Places(values - phi, int(envs.single_action_space.n))
-    ppo = PPO(envs, network, [stream], config, total_steps=10**6, seed=1, hardware=Hardware(device))
+    ppo = PPO(envs, agent_of(network, env_id), [stream], config, total_steps=10**6, seed=1, hardware=Hardware(device))
     ppo.iterate()
     return ppo.advantages()[0].cpu().numpy(), ppo
 
@@ -63,7 +64,7 @@ def test_advantages_are_the_unshaped_ones(env_id: str, device: torch.device) -> 
     values, phi = rng.normal(size=places), -rng.random(places)
     plain, ppo = advantages(env_id, values, np.zeros(places), device)
     shaped, _ = advantages(env_id, values, phi, device)
-    assert ppo.rollout_.truncated.any() or ppo.rollout_.terminated.any()
+    assert ppo.collector.rollout.truncated.any() or ppo.collector.rollout.terminated.any()
     assert np.allclose(plain, shaped, atol=1e-4)
 
 
@@ -74,7 +75,7 @@ def test_a_critic_that_does_not_know_the_potential_sees_other_advantages() -> No
     config = PPOConfig(num_envs=4, num_steps=60, num_minibatches=1, gamma=GAMMA, learning_rate=0.0)
     ppo = PPO(
         make_vec("Toy-Grid", 4),
-        Places(values, 4),
+        agent_of(Places(values, 4), "Toy-Grid"),
         [ShapedReward(OfThePlace(phi), GAMMA)],
         config,
         total_steps=1,

@@ -35,6 +35,7 @@ from bkrl.rewards.upstream import (
     spoilt,
 )
 from tests.experience import write_dataset
+from tests.learn.agents import agent_of
 from tests.potentials.rollouts import HashPotential, random_rollouts
 
 
@@ -151,10 +152,11 @@ def test_b10_leaves_out_the_bootstrap(bootstrap, expected):
 
     config = PPOConfig(num_envs=2, num_steps=25, num_minibatches=1, gamma=0.9, gae_lambda=0.0, learning_rate=0.0)
     stream = ShapedReward(HashPotential(0), 0.9, shaping_coef=0.0)
-    ppo = PPO(make_vec("Toy-Endless", 2), Certain(), [stream], config, total_steps=1, bootstrap_truncated=bootstrap)
+    envs, agent = make_vec("Toy-Endless", 2), agent_of(Certain(), "Toy-Endless")
+    ppo = PPO(envs, agent, [stream], config, total_steps=1, bootstrap_truncated=bootstrap)
     ppo.iterate()
     advantages = ppo.advantages()[0][:, :, 0].numpy()
-    cut = ppo.rollout_.truncated
+    cut = ppo.collector.rollout.truncated
     assert cut.sum() == 2
     np.testing.assert_allclose(advantages[cut], expected, atol=1e-5)
     np.testing.assert_allclose(advantages[~cut], 0.8, atol=1e-5)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from bkrl.agents import load_agent
+from bkrl.agents.build import new_agent
 from bkrl.agents.play import Start, play
-from bkrl.agents.policy import Policy, network_for
 from bkrl.core.config import EvaluateConfig, PPOConfig, TrainRsConfig
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter
@@ -54,10 +55,10 @@ def test_measures_both_modes_and_draws(tmp_path: Path, policy: Path) -> None:
 @pytest.mark.parametrize("greedy", [True, False])
 def test_every_episode_counts_whatever_the_number_of_worlds(policy: Path, greedy: bool) -> None:
     """Worlds and noise belong to the episode, so five worlds or twelve play the same episodes, in the same order."""
-    network = Policy.load(policy).network
+    agent = load_agent(policy)
     ended: list[int] = []
-    few = list(play(network, make_vec("Toy-Grid", 5), 12, seed=3, greedy=greedy, tick=ended.append))
-    many = list(play(network, make_vec("Toy-Grid", 12), 12, seed=3, greedy=greedy))
+    few = list(play(agent, make_vec("Toy-Grid", 5), 12, seed=3, greedy=greedy, tick=ended.append))
+    many = list(play(agent, make_vec("Toy-Grid", 12), 12, seed=3, greedy=greedy))
     assert [(e.seed, e.length, e.success) for e in few] == [(e.seed, e.length, e.success) for e in many]
     assert [e.seed for e in few] == list(range(3, 15))
     assert ended == sorted(ended)
@@ -66,14 +67,14 @@ def test_every_episode_counts_whatever_the_number_of_worlds(policy: Path, greedy
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_views_seen_before_are_not_looked_at_again(policy: Path, greedy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Policy.load(policy).network
+    agent = load_agent(policy)
     asked: list[int] = []
-    forward = network.forward
-    monkeypatch.setattr(network, "forward", lambda views: (asked.append(len(views)), forward(views))[1])
+    act = agent.act
+    monkeypatch.setattr(agent, "act", lambda views, *how: (asked.append(len(views)), act(views, *how))[1])
 
     def played() -> list[tuple[int, int, bool, float]]:
         asked.clear()
-        episodes = play(network, make_vec("Toy-Grid", 40), 60, seed=3, greedy=greedy)
+        episodes = play(agent, make_vec("Toy-Grid", 40), 60, seed=3, greedy=greedy)
         return [(e.seed, e.length, e.success, e.episode_return) for e in episodes]
 
     once, looked = played(), sum(asked)
@@ -90,11 +91,11 @@ def test_worlds_laid_out_once_begin_the_same_episodes_again(env_id: str, monkeyp
     laid_out: list[object] = []
     reset = envs.reset
     monkeypatch.setattr(envs, "reset", lambda **how: (laid_out.append(how["seed"]), reset(**how))[1])
-    network = network_for("compact", envs, "symbolic", 1, seed=1)
+    agent = new_agent("compact", envs, "symbolic", 1, seed=1)
     start = Start(envs)
 
     def played(seed: int, start: Start | None) -> list[bytes]:
-        episodes = play(network, envs, 9, seed=seed, keep=True, start=start)
+        episodes = play(agent, envs, 9, seed=seed, keep=True, start=start)
         return [e.observations.tobytes() + e.actions.tobytes() + e.mission.encode() for e in episodes]
 
     plain = [played(seed, None) for seed in (3, 50)]
@@ -104,7 +105,7 @@ def test_worlds_laid_out_once_begin_the_same_episodes_again(env_id: str, monkeyp
 
 
 def test_kept_episodes_are_whole(policy: Path) -> None:
-    for episode in play(Policy.load(policy).network, make_vec("Toy-Grid", 4), 6, seed=0, keep=True):
+    for episode in play(load_agent(policy), make_vec("Toy-Grid", 4), 6, seed=0, keep=True):
         assert len(episode.observations) == episode.length + 1 == len(episode.actions) + 1
         assert episode.rewards.sum() == episode.episode_return
         assert episode.terminated != episode.truncated

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.agents.networks.advised import Advice
-from bkrl.agents.policy import Policy, advice_network
+from bkrl.agents import load_agent
+from bkrl.agents.advised import Advice
+from bkrl.agents.build import advice_network
 from bkrl.cli.main import run_command
 from bkrl.core.config import PPOConfig, TrainRsConfig
 from bkrl.core.errors import InputError, UsageError
@@ -78,9 +79,9 @@ def potential_run(
 
 
 def greedy(path: Path) -> np.ndarray:
-    policy = Policy.load(path)
+    policy = load_agent(path)
     places = torch.arange(toy.table("Toy-TwoExits").num_states, dtype=torch.uint8)[:, None]
-    return policy.network(places)[0].argmax(1).numpy()
+    return policy.module(places)[0].argmax(1).numpy()
 
 
 def rows(path: Path, key: str) -> list[dict]:
@@ -120,7 +121,7 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
     assert (weights[0], weights[-1]) == (6.0, 0.0) if "advice" in form else weights == []
     assert bool(rows(result.path, "shaping/phi_mean")) == (form != "advice")
     # Whatever took part in learning, what is kept in the end is a plain policy.
-    assert Policy.load(result.path).network.spec["name"] == "compact"
+    assert load_agent(result.path).spec["name"] == "compact"
 
 
 def test_forms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -358,7 +359,7 @@ def test_novelty_is_learnt_on_the_device_of_the_policy(monkeypatch: pytest.Monke
         lambda *args, **options: made.append(torch.device(options["device"])) or novelty(*args, **options),
     )
     monkeypatch.setattr(train_rs, "choose", lambda *args: Hardware(torch.device("meta")))
-    monkeypatch.setattr(train_rs, "network_for", network_is_made)
+    monkeypatch.setattr(train_rs, "new_agent", network_is_made)
     with pytest.raises(Enough):
         run(TrainRsConfig(alg="rnd", env="Toy-Grid", out=tmp_path / "run"), Reporter())
     assert made == [torch.device("meta")]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bkrl.agents.policy import Policy
+from bkrl.agents import load_agent
 from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, TrainRsConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json, to_json
@@ -42,10 +42,10 @@ def settings(out: Path, **changes: Any) -> TrainRsConfig:
 
 def test_a_policy_that_sees_pictures_is_trained_and_judged(tmp_path: Path) -> None:
     result = train_rs.run(settings(tmp_path / "run"), Reporter())
-    policy = Policy.load(result.path)
+    policy = load_agent(result.path)
     assert policy.view == result.facts["view"] == result.manifest["config"]["view"] == "image"
-    assert policy.network.spec["name"] == "compact"
-    assert policy.network.spec["obs_shape"] == [64, 64, 3]
+    assert policy.spec["name"] == "compact"
+    assert policy.spec["obs_shape"] == [64, 64, 3]
     judged = evaluate.run(EvaluateConfig(result.path, out=tmp_path / "e", episodes=2, gifs=1), Reporter())
     assert judged.facts["episode_length"] <= 12
 
@@ -70,7 +70,7 @@ def test_the_explorer_sees_pictures_and_the_dataset_holds_symbols(tmp_path: Path
     result = collect.run(config, Reporter())
     assert result.facts["view"] == "image"
     assert Dataset.open(result.path).observations.shape[1:] == (82,)
-    assert Policy.load(result.path / "policies", "step-000000000128").view == "image"
+    assert load_agent(result.path / "policies", "step-000000000128").view == "image"
 
 
 def test_interrupted_is_byte_for_byte_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Playing whole episodes with a frozen policy: evaluation, recording, pictures.
+"""Playing whole episodes with an agent that does not learn: evaluation, recording, pictures.
 
 Every episode has a seed of its own and is played to its end; none is left out because it was long.
 """
@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bkrl.agents.networks import ActorCritic
+from bkrl.agents.protocol import Acted, Agent, Goals, State
+from bkrl.agents.viewer import Viewer, symbols_of
 from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Seen
+from bkrl.data.views import ViewKeys, Views
 from bkrl.envs.vector import Obs, WorldVectorEnv
 
 MOST_AT_ONCE = 128
@@ -77,9 +79,8 @@ class Start:
         return self.observations
 
 
-@torch.no_grad()
 def play(
-    network: ActorCritic,
+    agent: Agent,
     envs: WorldVectorEnv,
     episodes: int,
     *,
@@ -87,28 +88,31 @@ def play(
     greedy: bool = False,
     keep: bool = False,
     frames: int = 0,
-    view: str = "symbolic",
+    goals: Goals | None = None,
     start: Start | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> Iterator[Episode]:
     """Play `episodes` episodes, seeded `seed`, `seed` + 1, …, and yield them in that order.
 
-    A world whose episode ends takes the next seed. The noise of sampled actions belongs to the episode, so how many
-    worlds there are changes nothing (but the rounding of batches of another size).
+    An env whose episode ends takes the next seed. The noise of sampled actions belongs to the episode, so how many envs
+    there are changes nothing (but the rounding of batches of another size).
 
     Args:
-        network: the policy; left as it is.
-        envs: N worlds.
+        agent: who acts; left as it is.
+        envs: N envs, made with the options that the agent needs to see (`options_of`).
         greedy: take the likeliest action instead of sampling. A policy without memory often walks in circles then.
         keep: keep observations, actions and rewards.
         frames: keep pictures of the first so many episodes.
-        view: the key of the observation the policy sees, where observations are dicts.
-        start: begins the first episodes, if several calls play the same ones in these worlds.
+        goals: sets goals, for an agent that wants them.
+        start: begins the first episodes, if several calls play the same ones in these envs.
         tick: called with the number of episodes that have ended so far.
     """
     N = envs.num_envs
-    look = _Look(network)
-    noise = None if greedy else _Noise(N, int(envs.single_action_space.n))  # type: ignore[attr-defined]
+    view = Viewer(envs, agent, goals)
+    state = dict(agent.begin(N))
+    act = agent.act if state else _LookOnce(agent).act
+    started = np.ones(N, bool)
+    noise = None if greedy else _Noise(N, len(agent.action_names))
     running: dict[int, Episode] = {}
     tapes: dict[int, _Tape] = {}
     waiting: dict[int, Episode] = {}  # ended, but one before them has not
@@ -128,46 +132,50 @@ def play(
     begin({i: seed + i for i in range(min(N, episodes))})
     begun = len(running)
     given = 0
-    worlds = np.fromiter(running, np.int64)
+    playing = np.fromiter(running, np.int64)  # the envs whose episodes count
     while running:
-        seen = raw[view] if isinstance(raw, dict) else raw
-        logits = look(seen[worlds])
-        if noise is not None:
-            logits = logits + noise.next(worlds)
+        acted = act(
+            view(raw, started)[playing],
+            {key: memory[playing] for key, memory in state.items()},
+            started[playing],
+            None if noise is None else noise.next(playing),
+        )
         actions = np.zeros(N, np.int64)
-        actions[worlds] = logits.argmax(1)
+        actions[playing] = acted.actions
+        for key, memory in acted.state.items():
+            state[key][playing] = memory
+        started[:] = False
         for i, episode in running.items() if frames else ():
             if episode.seed - seed < frames:
                 episode.frames.append(envs.frame(i))
-        symbols = _symbols(raw)
+        symbols = symbols_of(raw)
         raw, rewards, terminated, truncated, infos = envs.step(actions)
         for i, tape in tapes.items():
             tape.add(symbols[i], actions[i], rewards[i])
-        ended = (terminated | truncated)[worlds]
+        ended = (terminated | truncated)[playing]
         if not ended.any():
             continue
         next_seeds: dict[int, int] = {}
-        for i in worlds[ended].tolist():
+        for i in playing[ended].tolist():
             episode = running.pop(i)
             episode.terminated, episode.truncated = bool(terminated[i]), bool(truncated[i])
             episode.success = bool(infos["success"][i])
             episode.episode_return = float(infos["episode"]["r"][i])
             episode.length = int(infos["episode"]["l"][i])
             if keep:
-                tapes.pop(i).onto(episode, _symbols(infos["final_obs"])[i])
+                tapes.pop(i).onto(episode, symbols_of(infos["final_obs"])[i])
             waiting[episode.seed] = episode
             if begun < episodes:
                 next_seeds[i] = seed + begun
                 begun += 1
         if next_seeds:
-            mask = np.zeros(N, bool)
-            mask[list(next_seeds)] = True
+            started[list(next_seeds)] = True
             raw, _ = envs.reset(
                 seed=[next_seeds.get(i) for i in range(N)],  # type: ignore[arg-type]
-                options={"reset_mask": mask},
+                options={"reset_mask": started.copy()},
             )
             begin(next_seeds)
-        worlds = np.fromiter(running, np.int64, len(running))
+        playing = np.fromiter(running, np.int64, len(running))
         if tick is not None:
             tick(begun - len(running))
         while seed + given in waiting:
@@ -175,35 +183,37 @@ def play(
             given += 1
 
 
-class _Look:
-    """What a policy that stands still says of views, on a processor each distinct one looked at once.
+class _LookOnce:
+    """An agent without memory, which looks at each distinct view once: what it says of a view does not change.
 
     A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
     company.
     """
 
-    def __init__(self, network: ActorCritic) -> None:
-        self.network = network
-        self.device = next(network.parameters()).device
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.keys = ViewKeys(agent.wants) if agent.wants else None
         self.seen: Seen | None = None
-        self.said = np.zeros((0, 0), np.float32)
+        self.said = np.zeros((0, 0), np.float32)  # logits and values of the views in `seen`
 
-    def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(B, A) logits of (B, *obs_shape) views."""
-        if len(views) < _FEW or self.device.type != "cpu":
-            return self._ask(views)
+    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
+        """See `Agent.act`."""
+        if len(views) < _FEW or self.keys is None:
+            return self.agent.act(views, state, started, noise)
+        keys = self.keys(views)
         if self.seen is None:
-            self.seen = Seen(views.shape[1:], max(4 * len(views), _KEPT_BYTES // views[0].size))
-        places, new = self.seen.add(views)
+            self.seen = Seen(keys.shape[1:], max(4 * len(keys), _KEPT_BYTES // keys[0].size))
+        places, new = self.seen.add(keys)
         if len(new):
-            said = self._ask(views[np.resize(new, max(len(new), _FEW))])[: len(new)]
+            asked = np.resize(new, max(len(new), _FEW))
+            acted = self.agent.act(views[asked], state, started[asked], None)
+            said = np.concatenate([acted.logits, acted.values], axis=1)[: len(new)]
             if not len(self.said):
                 self.said = np.zeros((self.seen.room, said.shape[1]), np.float32)
             self.said[self.seen.count - len(new) : self.seen.count] = said
-        return self.said[places]
-
-    def _ask(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self.network(torch.from_numpy(views).to(self.device))[0].cpu().numpy()
+        A = len(self.agent.action_names)
+        logits, values = np.split(self.said[places], [A], axis=1)
+        return Acted((logits if noise is None else logits + noise).argmax(1), logits, values, state)
 
 
 class _Noise:
@@ -258,7 +268,3 @@ def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float
         f"{prefix}return": float(np.mean([e.episode_return for e in episodes])),
         f"{prefix}length": float(np.mean([e.length for e in episodes])),
     }
-
-
-def _symbols(observations: object) -> NDArray[np.uint8]:
-    return observations["symbolic"] if isinstance(observations, dict) else observations  # type: ignore[return-value]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 State = Mapping[str, Any]
 """What agents remember: arrays or tensors by name, with a leading axis N. {} for agents without memory."""
 Inputs = Mapping[str, Any]
-"""Views as tensors on the agent's device, by name, with the leading axes of the views."""
+"""Views as tensors on the agent's device, by name, with a leading axis for each of the views'."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TrainableAgent(Agent, Protocol):
         ...
 
     def inputs(self, views: Views) -> Inputs:
-        """What the agent makes of views whatever is learnt: computed once for all epochs of an update."""
+        """What the agent makes of views (B,) whatever is learnt: computed once for all epochs of an update."""
         ...
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:

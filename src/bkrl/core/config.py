@@ -104,6 +104,14 @@ class PPOConfig:
     max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 0.5
     target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never", least=0)] = 0.0
     anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
+    learning_rates: Annotated[
+        str, Flag("step sizes of groups of weights, NAME=RATE, divided by commas: policy, or rnd for its predictor")
+    ] = ""
+    norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = True
+    clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = False
+    accumulate: Annotated[
+        int, Flag("compute a minibatch in so many parts, which takes less memory; its gradient is the same", least=1)
+    ] = 1
 
     def __post_init__(self) -> None:
         """UsageError when a rollout cannot be learnt from, before anything is written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -61,15 +61,6 @@ class Views:
         return Views(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
 
 
-def texts(values: Iterable[Any]) -> NDArray[np.object_]:
-    """(N,) objects: sentences, or tuples of sentences, as one array."""
-    listed = list(values)
-    array = np.empty(len(listed), object)
-    for i, value in enumerate(listed):  # `array[:] = listed` would take tuples of one length for a matrix
-        array[i] = value
-    return array
-
-
 class ViewKeys:
     """Bytes that tell views apart, in the kinds of views that are wanted: equal bytes stand for equal views.
 
@@ -78,19 +69,19 @@ class ViewKeys:
 
     def __init__(self, wants: Sequence[ViewName]) -> None:
         self.wants = wants
+        self.plain = len(wants) == 1 and wants[0] in ("symbols", "image")
+        """Whether the keys are the wanted array itself."""
         self._numbers: dict[Any, int] = {}
 
     def __call__(self, views: Views) -> NDArray[np.uint8]:
         """(N, ...) uint8; the wanted array itself where that is one array of bytes."""
-        columns = [self._bytes(getattr(views, name)) for name in self.wants]
-        if len(columns) == 1:
+        columns = [getattr(views, name) for name in self.wants]
+        if self.plain:
             return columns[0]
-        return np.concatenate([column.reshape(len(views), -1) for column in columns], axis=1)
+        return np.concatenate([self._bytes(column).reshape(len(views), -1) for column in columns], axis=1)
 
     def _bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
         if array.dtype == object:
             numbers = [self._numbers.setdefault(value, len(self._numbers)) for value in array.tolist()]
             array = np.array(numbers, np.int64)[:, None]
-        if array.dtype == np.uint8:
-            return array
-        return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+        return np.ascontiguousarray(array).view(np.uint8)

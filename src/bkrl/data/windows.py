@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.data.views import Views
+
 UInt8 = NDArray[np.uint8]
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -83,9 +85,7 @@ class Rollout:
         terminated, truncated: (T, N) bool.
         final_index: (K,) int64, t * N + n of every step that ended an episode, increasing.
         final_observations: (K, *obs_shape) uint8, the true last observation of those episodes.
-        distances: (T+1, N) float32, the fewest actions to success from the full state at row t; None unless the worlds
-            were asked to know (`WorldVectorEnv.distances`). Neither a policy nor a window sees them.
-        final_distances: (K,) float32, the same in the last states of those episodes.
+        views: (T+1, N) rows of what the agent saw, missions and goals too if it wants them; None where nobody acted.
     """
 
     horizon: int
@@ -97,8 +97,7 @@ class Rollout:
     truncated: Bool
     final_index: Int64
     final_observations: UInt8
-    distances: NDArray[np.float32] | None = None
-    final_distances: NDArray[np.float32] | None = None
+    views: Views | None = None
 
     @property
     def num_steps(self) -> int:

@@ -12,6 +12,8 @@ import torch
 from bkrl.core.config import HardwareConfig
 from bkrl.core.errors import RunFailed, UsageError
 
+THREADS = ", threads: "
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -26,6 +28,12 @@ class Hardware:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     compile: bool = False
+
+    def __str__(self) -> str:
+        """All that the last digits of a run hang on, apart from its settings."""
+        compiled = ", compiled" if self.compile else ""
+        threads = f"{THREADS}{torch.get_num_threads()}" if self.device.type == "cpu" else ""
+        return f"{self.device.type}, {self.precision}{compiled}{threads}"
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""

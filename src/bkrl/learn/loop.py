@@ -1,13 +1,12 @@
-"""Carrying a PPO run to its end: checkpoints, exact resume, milestones, signals, warnings.
+"""Carrying a learner to its end: checkpoints, exact resume, milestones, signals, warnings.
 
-What is shared by the stages that train. The same command continues where the newest whole checkpoint is; if the worlds
+What is shared by the stages that train. The same command continues where the newest whole checkpoint is; if the envs
 can be saved, what follows is byte for byte what would have followed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import signal
 import threading
@@ -17,14 +16,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, sha256
-from bkrl.core.reporter import Reporter, percent
+from bkrl.core.reporter import Reporter
 from bkrl.learn.checkpoint import Checkpoints
-from bkrl.learn.ppo import PPO
-from bkrl.rewards.streams import StatefulStream
+from bkrl.learn.hardware import THREADS
+from bkrl.learn.protocol import Learner, Saved
 from bkrl.runs.record import Run
 
 Milestone = Callable[[int, int], float | None]
@@ -32,7 +30,7 @@ Milestone = Callable[[int, int], float | None]
 
 
 def train(
-    ppo: PPO,
+    learner: Learner,
     run: Run,
     reporter: Reporter,
     *,
@@ -43,16 +41,16 @@ def train(
     at_best: Callable[[], Sequence[str]] | None = None,
     kept: Callable[[int], Sequence[str]] = lambda number: (),
 ) -> None:
-    """Train until `ppo.done`, logging every iteration to the run's metrics.jsonl.
+    """Train until `learner.done`, logging every iteration to the run's metrics.jsonl.
 
     Lines with a clock in them (`time/…`) stand apart from the others, which are the same in every repetition.
 
     Args:
-        ppo: freshly made, or made in the same way as before the run was stopped.
+        learner: freshly made, or made in the same way as before the run was stopped.
         run: where metrics and checkpoints go; after the last iteration its checkpoints are removed by `finished`.
         title: of the progress line.
-        checkpoint_every: world steps between checkpoints.
-        milestones: increasing world steps; each is passed once, after the iteration that reaches it (0: before the
+        checkpoint_every: env steps between checkpoints.
+        milestones: increasing env steps; each is passed once, after the iteration that reaches it (0: before the
             first one).
         at_milestone: what to do there.
         at_best: what to do when that return was higher than all before, also those before a restart; returns the names
@@ -61,24 +59,23 @@ def train(
         kept: files that `at_milestone` wrote into the run, by the milestone's number; checkpoints hold their hashes.
 
     Raises:
-        Diverged: a loss, a gradient or the network is not finite; the last checkpoint is from before that.
+        Diverged: what was learnt is not finite; the last checkpoint is from before that.
         InputError: metrics.jsonl or another file of the run is not what it was at the checkpoint to go on from.
         RunFailed: a checkpoint cannot be written, or the network not be compiled.
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
     checkpoints = Checkpoints(run.file("checkpoints"))
-    progress, best_files = _resume(ppo, run, reporter, checkpoints)
-    watch = _Watch(progress, reporter)
-    saved_at = ppo.step
-    started, first_step = time.perf_counter(), ppo.step
-    progress_line = reporter.progress(title, ppo.total_steps)
-    with _patience() as interrupted, ppo.hardware.compiling(), progress_line as update:
+    progress, best_files = _resume(learner, run, reporter, checkpoints)
+    saved_at = learner.step
+    started, first_step = time.perf_counter(), learner.step
+    progress_line = reporter.progress(title, learner.total_steps)
+    with _patience() as interrupted, learner.hardware.compiling(), progress_line as update:
         while True:
             best = False
-            while progress["milestones"] < len(milestones) and ppo.step >= milestones[progress["milestones"]]:
+            while progress["milestones"] < len(milestones) and learner.step >= milestones[progress["milestones"]]:
                 began = time.perf_counter()
-                score = at_milestone(progress["milestones"], ppo.step)
-                run.log(ppo.step, **{"time/milestone": time.perf_counter() - began})
+                score = at_milestone(progress["milestones"], learner.step)
+                run.log(learner.step, **{"time/milestone": time.perf_counter() - began})
                 progress["files"] |= {name: sha256(run.file(name)) for name in kept(progress["milestones"])}
                 progress["milestones"] += 1
                 progress["score"] = score
@@ -86,22 +83,22 @@ def train(
                     progress["best"], best = score, True
                     if at_best is not None:
                         best_files = {name: run.file(name).read_bytes() for name in at_best()}
-            due = ppo.step - saved_at >= checkpoint_every
-            if due or best or interrupted() or ppo.done:
-                _save(ppo, run, checkpoints, progress, best_files, best)
-                saved_at = ppo.step
+            due = learner.step - saved_at >= checkpoint_every
+            if due or best or interrupted() or learner.done:
+                _save(learner, run, checkpoints, progress, best_files, best)
+                saved_at = learner.step
             if interrupted():
                 interrupted(leave=True)
-            if ppo.done:
+            if learner.done:
                 break
-            metrics = ppo.iterate()
+            metrics = learner.iterate()
             clock = {key: value for key, value in metrics.items() if key.startswith("time/")}
             figures = {key: value for key, value in metrics.items() if key not in clock}
-            run.log(ppo.step, **figures)
-            clock["time/sps"] = (ppo.step - first_step) / (time.perf_counter() - started)
-            run.log(ppo.step, **clock)
-            watch(figures, ppo)
-            update(min(ppo.step, ppo.total_steps), _note(figures, progress.get("score")))
+            run.log(learner.step, **figures)
+            clock["time/sps"] = (learner.step - first_step) / (time.perf_counter() - started)
+            run.log(learner.step, **clock)
+            _warn(learner, figures, progress, reporter)
+            update(min(learner.step, learner.total_steps), _note(figures, progress.get("score")))
 
 
 def finished(run: Run) -> None:
@@ -110,37 +107,29 @@ def finished(run: Run) -> None:
 
 
 def _save(
-    ppo: PPO,
+    learner: Learner,
     run: Run,
     checkpoints: Checkpoints,
     progress: dict[str, Any],
     best_files: dict[str, bytes],
     best: bool,
 ) -> None:
-    tensors, counters = ppo.state()
-    for index, stream in enumerate(ppo.streams):
-        if isinstance(stream, StatefulStream):
-            tensors |= {f"stream.{index}.{key}": value for key, value in stream.state().items()}
-    try:
-        worlds = ppo.envs.snapshot()
-    except NotImplementedError:
-        worlds = {}
-    tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
+    tensors, counters, exact = learner.state()
     tensors |= {f"best.{name}": np.frombuffer(raw, np.uint8) for name, raw in best_files.items()}
     size, digest = run.sync()
     facts = {
         "counters": counters,
         "progress": progress,
-        "exact": bool(worlds),
-        "hardware": _describe(ppo),
+        "exact": exact,
+        "hardware": str(learner.hardware),
         "metrics_bytes": size,
         "metrics_sha256": digest,
     }
-    checkpoints.save(ppo.step, tensors, facts, best=best)
+    checkpoints.save(learner.step, tensors, facts, best=best)
 
 
 def _resume(
-    ppo: PPO, run: Run, reporter: Reporter, checkpoints: Checkpoints
+    learner: Learner, run: Run, reporter: Reporter, checkpoints: Checkpoints
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Put everything back as the newest whole checkpoint has it, or start from nothing.
 
@@ -157,47 +146,29 @@ def _resume(
         _truncate(run, 0)
         files = {"config.json": sha256(run.file("config.json"))}
         return {"milestones": 0, "best": None, "score": None, "warned": [], "files": files}, {}
-    progress = {"files": {}} | found.facts["progress"]  # earlier checkpoints hold no hashes of files
+    progress = {"files": {}, "warned": []} | found.facts["progress"]  # earlier checkpoints hold no hashes of files
     for name, digest in progress["files"].items():
         path = run.file(name)
         if not path.is_file() or sha256(path) != digest:
             raise InputError(f"{path} is not what was written there; restore it, or pass --fresh.")
     _truncate(run, int(found.facts["metrics_bytes"]), found.facts.get("metrics_sha256"))
-    tensors, exact = found.tensors, bool(found.facts["exact"])
-    ppo.restore(tensors, found.facts["counters"], worlds=exact)
-    for index, stream in enumerate(ppo.streams):
-        if isinstance(stream, StatefulStream):
-            stream.restore(_under(tensors, f"stream.{index}."))
-    if exact:
-        ppo.envs.restore(_under(tensors, "worlds."))
-    else:
-        ppo.restart_worlds()
-    began, now = found.facts["hardware"], _describe(ppo)
-    if began not in (now, now.partition(_THREADS)[0]):  # earlier checkpoints do not say how many threads there were
+    # Earlier checkpoints kept some of the learner's counters with the progress.
+    exact, counters = bool(found.facts["exact"]), progress | found.facts["counters"]
+    learner.restore(Saved(found.tensors, counters, exact))
+    began, now = found.facts["hardware"], str(learner.hardware)
+    if began not in (now, now.partition(THREADS)[0]):  # earlier checkpoints do not say how many threads there were
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
     how = "exactly where it was" if exact else "with fresh episodes, because these worlds cannot be saved"
-    reporter.say(f"continuing at step {ppo.step:,}, {how}")
-    best_files = {name: array.tobytes() for name, array in _under(tensors, "best.").items()}
+    reporter.say(f"continuing at step {learner.step:,}, {how}")
+    best_files = {
+        name.removeprefix("best."): array.tobytes() for name, array in found.tensors.items() if name.startswith("best.")
+    }
     for name, raw in best_files.items():
         path = run.file(name)
         if not path.is_file() or path.read_bytes() != raw:
             reporter.warn(f"{path} is not what the checkpoint holds, and is put back from there.")
             atomic_write(path, raw)
     return progress, best_files
-
-
-_THREADS = ", threads: "
-
-
-def _describe(ppo: PPO) -> str:
-    """All that the last digits hang on, apart from the settings of the run."""
-    compiled = ", compiled" if ppo.hardware.compile else ""
-    threads = f"{_THREADS}{torch.get_num_threads()}" if ppo.device.type == "cpu" else ""
-    return f"{ppo.device.type}, {ppo.hardware.precision}{compiled}{threads}"
-
-
-def _under(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def _truncate(run: Run, size: int, digest: str | None = None) -> None:
@@ -224,55 +195,12 @@ def _note(figures: dict[str, float], score: float | None) -> str:
     return f"success {figures['rollout/success_rate']:.2f}, return {figures['rollout/return']:.2f}"
 
 
-_DROWNING = 1e4
-"""A value loss beside which the policy's, about 1 whatever the rewards are, moves nothing."""
-
-
-class _Watch:
-    """Says, once in a run for each, what usually means that it is lost."""
-
-    def __init__(self, progress: dict[str, Any], reporter: Reporter) -> None:
-        self.progress, self.reporter = progress, reporter
-        self.warned: list[str] = progress.setdefault("warned", [])
-        progress.setdefault("ignorant_loss", 0.0)  # the largest so far: rewards may cease, their values stay a while
-
-    def __call__(self, figures: dict[str, float], ppo: PPO) -> None:
-        success = figures.get("rollout/success_rate", 1.0)
-        entropy, kl, value_loss = figures["ppo/entropy"], figures["ppo/approx_kl"], figures["ppo/value_loss"]
-        if entropy < 0.01 * math.log(ppo.logits.shape[-1]) and success < 0.5:
-            self._say(
-                "entropy",
-                ppo.step,
-                f"the policy's entropy has collapsed ({entropy:.4f}) while it succeeds in {percent(success)} of "
-                "episodes; a larger --ent-coef keeps it exploring",
-            )
-        if kl > 0.5:
-            self._say(
-                "kl",
-                ppo.step,
-                f"an update moved the policy very far (KL {kl:.2f}); a smaller --learning-rate or --target-kl 0.03 "
-                "would hold it",
-            )
-        ignorant = self.progress["ignorant_loss"] = max(self.progress["ignorant_loss"], float(ppo.ignorant_loss))
-        if value_loss > max(1.0, 100 * ignorant):
-            self._say(
-                "value",
-                ppo.step,
-                f"the value loss has exploded ({value_loss:.3g}, and {ignorant:.3g} if all values were 0); a smaller "
-                "--learning-rate or --reward-scale keeps values in reach",
-            )
-        elif value_loss > _DROWNING:
-            self._say(
-                "scale",
-                ppo.step,
-                f"rewards are so large that the value loss ({value_loss:.3g}) drowns the policy's, with which it "
-                "shares every step; a smaller --reward-scale keeps values in reach",
-            )
-
-    def _say(self, sign: str, step: int, sentence: str) -> None:
-        if sign not in self.warned:
-            self.warned.append(sign)
-            self.reporter.warn(f"step {step:,}: {sentence}.")
+def _warn(learner: Learner, figures: dict[str, float], progress: dict[str, Any], reporter: Reporter) -> None:
+    """Say what the learner warns of, once in a run for each sign."""
+    for sign, sentence in learner.warnings(figures).items():
+        if sign not in progress["warned"]:
+            progress["warned"].append(sign)
+            reporter.warn(f"step {learner.step:,}: {sentence}.")
 
 
 class _Interrupted:

@@ -1,33 +1,41 @@
 """Proximal policy optimisation (Schulman et al., 2017) on any list of reward streams, read from top to bottom.
 
-One iteration is `rollout` (T steps of N worlds) → `rewards` (each stream pays) → `gae` (advantages, K streams at once)
-→ `update` (epochs of minibatches). Storage is allocated once; axes are named at allocation: T steps, N worlds,
-K reward streams, A actions. Observations stay uint8 until they are inside the network's encoder.
+One iteration is `Collector.collect` (T steps of N envs) → `pay` (each stream pays) → `advantages` (K streams at once)
+→ `update` (epochs of minibatches). Axes are named at allocation: T steps, N envs, K reward streams, A actions.
 
 A terminated episode is worth 0 from there on; a truncated one goes on being worth V(its true last observation).
 Streams that are not episodic (`RewardStream.episodic`) run on into the next episode.
+
+An agent without memory learns from minibatches of steps. An agent with a memory learns from whole rollouts of some of
+the envs, computed again from what it remembered before the rollout, so that gradients reach back to there and no
+further (truncated backpropagation through time).
 """
 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bkrl.agents.networks import ActorCritic
+from bkrl.agents.protocol import Goals, TrainableAgent
 from bkrl.core.config import PPOConfig
-from bkrl.core.errors import RunFailed
+from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.registry import did_you_mean
+from bkrl.core.reporter import percent
 from bkrl.core.seeds import derive_seed
-from bkrl.data.distinct import Repeats
-from bkrl.data.windows import Rollout
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.protocol import Saved, Stateful
+from bkrl.learn.rollout import Clock, Collector
 from bkrl.rewards.streams import LearningStream, MeasuringStream, RewardStream
+
+_DROWNING = 1e4
+"""A value loss beside which the policy's, about 1 whatever the rewards are, moves nothing."""
 
 
 class Diverged(RunFailed):
@@ -48,25 +56,28 @@ class Adam(torch.optim.Adam):
 
 
 class PPO:
-    """The worlds, the network, the storage and the optimiser of one run.
+    """A `Learner`: the envs, the agent, the storage and the optimiser of one run.
 
     Args:
-        envs: N worlds with SAME_STEP autoreset. Reset here, world i with seed `derive_seed(seed, "worlds") + i`.
-        network: has one value head for each stream.
-        streams: what the policy is paid in.
+        envs: N envs with SAME_STEP autoreset, reset when the first rollout begins.
+        agent: has one value for each stream.
+        streams: what the agent is paid in.
         config: hyper-parameters.
-        total_steps: world steps to train for; the last iteration may go past it by less than one rollout.
+        total_steps: env steps to train for; the last iteration may go past it by less than one rollout.
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
-        seed: of the worlds, the action noise and the minibatches, each from its own named stream.
-        hardware: where the network lives, and in which precision it computes.
-        view: when observations are dicts, the key the policy sees; streams always see `"symbolic"`.
+        seed: of the envs, the action noise and the minibatches, each from its own named stream.
+        hardware: where the agent computes, and in which precision.
+        goals: sets goals, for an agent that wants them.
+
+    Raises:
+        UsageError: settings that do not fit the agent or the streams.
     """
 
     def __init__(
         self,
         envs: WorldVectorEnv,
-        network: ActorCritic,
+        agent: TrainableAgent,
         streams: Sequence[RewardStream],
         config: PPOConfig,
         *,
@@ -74,66 +85,57 @@ class PPO:
         bootstrap_truncated: bool = True,
         seed: int = 0,
         hardware: Hardware = CPU,
-        view: str = "symbolic",
+        goals: Goals | None = None,
     ) -> None:
         T, N, K = config.num_steps, config.num_envs, len(streams)
         if envs.num_envs != N:
-            raise ValueError(f"{envs.num_envs} worlds for a configuration of {N}")
-        self.envs, self.streams, self.config, self.view = envs, list(streams), config, view
+            raise ValueError(f"{envs.num_envs} envs for a configuration of {N}")
+        self.envs, self.agent, self.streams, self.config = envs, agent, list(streams), config
         self.total_steps, self.seed, self.bootstrap_truncated = total_steps, seed, bootstrap_truncated
         self.hardware, self.device = hardware, hardware.device
-        self.network = network.to(self.device)
-        if hardware.compile:
-            self.network.learnt.compile(dynamic=True)  # at its first call; the weights stay its own
-        A = int(envs.single_action_space.n)  # type: ignore[attr-defined]
-
-        first, _ = envs.reset(seed=derive_seed(seed, "worlds"))
-        symbols, seen = self._views(first)
-        H = max((stream.horizon for stream in streams), default=0)
-
-        # Storage, axes (T, N, K)
-        self.rollout_ = Rollout(
-            horizon=H,
-            observations=np.zeros((H + T + 1, N, *symbols.shape[1:]), np.uint8),
-            actions=np.zeros((H + T, N), np.int64),
-            ages=np.zeros((T + 1, N), np.int32),
-            rewards=np.zeros((T, N), np.float32),
-            terminated=np.zeros((T, N), bool),
-            truncated=np.zeros((T, N), bool),
-            final_index=np.zeros(0, np.int64),
-            final_observations=np.zeros((0, *symbols.shape[1:]), np.uint8),
-            distances=None if envs.distances() is None else np.zeros((T + 1, N), np.float32),
+        agent.prepare(self.device, hardware.compile)
+        agent.at_step(0)
+        self.collector = Collector(
+            envs,
+            agent,
+            num_steps=T,
+            num_values=K,
+            horizon=max((stream.horizon for stream in streams), default=0),
+            seed=seed,
+            device=self.device,
+            goals=goals,
         )
-        self.rollout_.observations[H + T] = symbols  # the row the first rollout begins with
-        # What the policy sees: the same memory, unless the worlds give it a picture of its own.
-        self.seen = (
-            self.rollout_.observations[H:] if seen is symbols else np.zeros((T + 1, N, *seen.shape[1:]), np.uint8)
-        )
-        self.seen[T] = seen
-        self.final_seen = np.zeros((0, *seen.shape[1:]), np.uint8)
-        # Repeats are looked up on the processor; a GPU computes them sooner than it hears that they are some.
-        self.repeats = Repeats(self.seen[:T]) if self.device.type == "cpu" else None
-        self.logits = torch.zeros(T, N, A, device=self.device)
-        self.values = torch.zeros(T, N, K, device=self.device)
-        self.rewards_ = torch.zeros(T, N, K, device=self.device)
-
+        self.memory = bool(self.collector.state)
+        if self.memory and N % config.num_minibatches:
+            raise UsageError(
+                f"An agent with a memory learns from whole rollouts, and those of {N} envs do not divide into "
+                f"{config.num_minibatches} minibatches; change --num-envs or --num-minibatches."
+            )
+        self.rewards = torch.zeros(T, N, K, device=self.device)
         self.gamma = torch.tensor([stream.gamma for stream in streams], device=self.device)
         self.coef = torch.tensor([stream.coef for stream in streams], device=self.device)
         self.episodic = torch.tensor([stream.episodic for stream in streams], device=self.device)
-        self.learners = [stream for stream in streams if isinstance(stream, LearningStream)]
-        # Gradients are clipped for each owner apart: a predictor's early errors must not slow the policy down.
-        owners: list[ActorCritic | LearningStream] = [self.network, *self.learners]
-        self.groups = [[p for p in o.parameters() if p.requires_grad] for o in owners]
-        self.parameters = [p for group in self.groups for p in group]
-        self.optimizer = Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
-        self.noise = torch.Generator(self.device).manual_seed(derive_seed(seed, "actions"))
-        self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
 
-        self.step = 0  # world steps taken
-        self.episodes = 0  # episodes finished
+        # Gradients are clipped for each owner apart: a predictor's early errors must not slow the policy down.
+        self.learners = {s.name: s for s in streams if isinstance(s, LearningStream)}
+        own = {name: list(stream.parameters()) for name, stream in self.learners.items()}
+        self.owners = [[p for group in agent.groups().values() for p in group], *own.values()]
+        self.parameters = [p for owner in self.owners for p in owner]
+        groups = agent.groups() | own
+        self.rates = dict.fromkeys(groups, config.learning_rate) | _rates(config.learning_rates, groups)
+        self.optimizer = Adam(
+            [{"params": group, "lr": self.rates[name]} for name, group in groups.items()], eps=1e-5, fused=True
+        )
+        self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
         self.iteration = 0
-        # The value loss of a critic that says 0 everywhere, on the rewards of the last rollout.
-        self.ignorant_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        # The value loss of a critic that says 0 everywhere, on the rewards of a rollout: the largest so far, since
+        # rewards may cease and their values stay a while.
+        self.ignorant_loss = 0.0
+
+    @property
+    def step(self) -> int:
+        """Env steps taken."""
+        return self.collector.step
 
     @property
     def done(self) -> bool:
@@ -146,120 +148,41 @@ class PPO:
         Raises:
             Diverged: a loss, a gradient or the network that they leave is not finite.
         """
-        clock = _Clock()
-        self.network.at_step(self.step)
+        clock = Clock()
         with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
-            metrics = self.rollout(clock)
-        for k, stream in enumerate(self.streams):
-            with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
-                rewards = stream.rewards(self.rollout_)
-            self.rewards_[:, :, k] = torch.from_numpy(rewards).to(self.device)
-            if isinstance(stream, MeasuringStream):
-                metrics |= stream.metrics()
+            metrics = self.collector.collect(clock)
+        metrics |= self.pay()
         clock.lap("potential")
         advantages, returns = self.advantages()
         metrics |= self.update(advantages, returns)
+        self.agent.at_step(self.step)
         clock.lap("update")
         return metrics | clock.metrics()
 
-    # ---------------------------------------------------------------------------------------------------- rollout
-
-    @torch.no_grad()
-    def rollout(self, clock: _Clock) -> dict[str, float]:
-        """T steps of every world with the current policy, written into the storage."""
-        T, H, r = self.config.num_steps, self.rollout_.horizon, self.rollout_
-        # The last H + 1 rows of the previous rollout are the history and the first observation of this one.
-        r.observations[: H + 1] = r.observations[T : T + H + 1].copy()
-        r.actions[:H] = r.actions[T : T + H].copy()
-        r.ages[0] = r.ages[T]
-        if self.seen.base is not r.observations:
-            self.seen[0] = self.seen[T]
-        seen = torch.from_numpy(self.seen)
-        # argmax(logits + Gumbel noise) is a sample of the softmax; the whole rollout's noise is drawn in one call.
-        gumbel = torch.empty_like(self.logits).exponential_(generator=self.noise).log_().neg_()
-        if r.distances is not None:
-            r.distances[0] = self.envs.distances()
-        finals: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
-        final_distances: list[np.ndarray] = [np.zeros(0, np.float32)]
-        episode_returns: list[np.ndarray] = []
-        episode_lengths: list[np.ndarray] = []
-        successes = 0
-        if self.repeats is not None:
-            self.repeats.clear()
-
-        for t in range(T):
-            self._look(t, seen[t])
-            r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
-            clock.lap("policy")
-
-            observations, rewards, terminated, truncated, infos = self.envs.step(r.actions[H + t])
-            symbols, view = self._views(observations)
-            r.observations[H + t + 1] = symbols
-            if view is not symbols:
-                self.seen[t + 1] = view
-            r.rewards[t], r.terminated[t], r.truncated[t] = rewards, terminated, truncated
-            np.add(r.ages[t], 1, out=r.ages[t + 1])
-            if r.distances is not None:
-                r.distances[t + 1] = self.envs.distances()
-            if "_final_obs" in infos:
-                ended = np.flatnonzero(infos["_final_obs"])
-                symbols, view = self._views(infos["final_obs"])
-                finals.append((t, ended, symbols[ended], view[ended]))
-                if r.distances is not None:
-                    final_distances.append(infos["final_distance"][ended])
-                r.ages[t + 1, ended] = 0
-                episode_returns.append(infos["episode"]["r"][ended])
-                episode_lengths.append(infos["episode"]["l"][ended])
-                successes += int(np.count_nonzero(infos["success"][ended]))
-            clock.lap("env")
-
-        N = r.num_envs
-        empty = np.zeros(0, np.int64)
-        r.final_index = np.concatenate([empty, *(t * N + ended for t, ended, _, _ in finals)])
-        if finals:
-            r.final_observations = np.concatenate([symbols for _, _, symbols, _ in finals])
-            self.final_seen = np.concatenate([view for _, _, _, view in finals])
-        else:
-            r.final_observations, self.final_seen = r.final_observations[:0], self.final_seen[:0]
-        if r.distances is not None:
-            r.final_distances = np.concatenate(final_distances)
-        self.step += T * N
-        self.episodes += len(r.final_index)
-        metrics = {"rollout/episodes": float(len(r.final_index)), "rollout/reward": float(r.rewards.mean())}
-        if finals:
-            metrics["rollout/return"] = float(np.concatenate(episode_returns).mean())
-            metrics["rollout/length"] = float(np.concatenate(episode_lengths).mean())
-            metrics["rollout/success_rate"] = successes / len(r.final_index)
-        return metrics
-
-    def _look(self, t: int, seen: Tensor) -> None:
-        """Logits and values of row t, where (N, ...) `seen` is what the policy sees."""
-        if self.repeats is None:
-            self.logits[t], self.values[t] = self.network(seen.to(self.device))
-            return
-        # The policy stands still during a rollout: what it has seen before in it, it need not look at again.
-        origins = self.repeats.add(t)
-        new = torch.from_numpy(np.flatnonzero(origins >= t * len(origins)))
-        if len(new):
-            self.logits[t, new], self.values[t, new] = self.network(seen[new])
-        index = torch.from_numpy(origins)
-        self.logits[t] = self.logits.flatten(0, 1)[index]
-        self.values[t] = self.values.flatten(0, 1)[index]
-
     # -------------------------------------------------------------------------------------------------------- gae
+
+    def pay(self) -> dict[str, float]:
+        """Ask each stream for the rewards of the stored rollout; what the streams report of it."""
+        metrics: dict[str, float] = {}
+        for k, stream in enumerate(self.streams):
+            with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
+                rewards = stream.rewards(self.collector.rollout)
+            self.rewards[:, :, k] = torch.from_numpy(rewards).to(self.device)
+            if isinstance(stream, MeasuringStream):
+                metrics |= stream.metrics()
+        return metrics
 
     @torch.no_grad()
     def advantages(self) -> tuple[Tensor, Tensor]:
         """Advantages and returns of the stored rollout, both (T, N, K)."""
-        T, N, K = self.values.shape
-        r = self.rollout_
+        values, r = self.collector.values, self.collector.rollout
+        T, N, K = values.shape
         # One forward for every value that was not stored: the bootstrap row and the ends that were cut off.
         ends_truncated = r.truncated.reshape(-1)[r.final_index] & ~r.terminated.reshape(-1)[r.final_index]
         ends_truncated &= self.bootstrap_truncated
-        last = torch.from_numpy(np.concatenate([self.seen[T], self.final_seen[ends_truncated]]))
         with self.hardware.autocast():
-            boundary = self.network.learnt(last.to(self.device))[1]
-        next_values = torch.cat([self.values[1:], boundary[None, :N]])
+            boundary = self.collector.last_values(ends_truncated)
+        next_values = torch.cat([values[1:], boundary[None, :N]])
 
         terminated = torch.from_numpy(r.terminated).to(self.device)
         truncated = torch.from_numpy(r.truncated).to(self.device)
@@ -268,71 +191,67 @@ class PPO:
         flat = next_values.view(T * N, K)
         cut = torch.from_numpy(r.final_index[ends_truncated]).to(self.device)
         flat[cut] = torch.where(self.episodic, boundary[N:], flat[cut])
-        advantages = gae(self.rewards_, self.values, next_values, ended, self.gamma, self.config.gae_lambda)
-        nothing = torch.zeros_like(self.values)
-        paid = gae(self.rewards_, nothing, nothing, ended, self.gamma, 1.0)
-        self.ignorant_loss = 0.5 * paid.double().square().sum(-1).mean()
-        return advantages, advantages + self.values
+        advantages = gae(self.rewards, values, next_values, ended, self.gamma, self.config.gae_lambda)
+        nothing = torch.zeros_like(values)
+        paid = gae(self.rewards, nothing, nothing, ended, self.gamma, 1.0)
+        ignorant = float(0.5 * paid.double().square().sum(-1).mean())
+        self.ignorant_loss = max(self.ignorant_loss, ignorant)
+        return advantages, advantages + values
 
     # ----------------------------------------------------------------------------------------------------- update
 
     def update(self, advantages: Tensor, returns: Tensor) -> dict[str, float]:
         """Epochs of clipped policy and value steps on the stored rollout."""
-        c, T = self.config, self.config.num_steps
+        c, r = self.config, self.collector.rollout
         if c.anneal_lr:
-            remaining = 1.0 - min(1.0, self.iteration * self.values[:, :, 0].numel() / self.total_steps)
-            self.optimizer.param_groups[0]["lr"] = c.learning_rate * remaining
-        b_obs = torch.from_numpy(self.seen[:T]).flatten(0, 1).to(self.device)
-        H = self.rollout_.horizon
-        b_actions = torch.from_numpy(self.rollout_.actions[H : H + T]).flatten().to(self.device)
-        b_origins = None if self.repeats is None else torch.from_numpy(self.repeats.origins)
-        b_shift = self._shift(b_obs, b_origins)
-        b_logp = _log_prob(self.logits.flatten(0, 1), b_actions)
-        b_values, b_returns = self.values.flatten(0, 1), returns.flatten(0, 1)
+            remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps)
+            for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
+                group["lr"] = rate * remaining
+        b_actions = torch.from_numpy(r.actions[r.horizon :]).flatten().to(self.device)
+        b_logp = _log_prob(self.collector.logits.flatten(0, 1), b_actions)
+        b_values, b_returns = self.collector.values.flatten(0, 1), returns.flatten(0, 1)
         b_advantages = (advantages * self.coef).sum(-1).flatten()
-        b_advantages = (b_advantages - b_advantages.mean()) / (b_advantages.std() + 1e-8)
+        if c.norm_adv:
+            b_advantages = (b_advantages - b_advantages.mean()) / (b_advantages.std() + 1e-8)
 
-        size = len(b_obs) // c.num_minibatches
+        count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
         epochs = 0
         for _ in range(c.update_epochs):
-            order = torch.randperm(len(b_obs), generator=self.shuffle, device=self.device)
-            for mb in order.split(size):
-                if b_origins is None:
-                    which, repeats = mb, None
-                else:
-                    which, repeats = b_origins[mb].unique(return_inverse=True)
-                seen = b_obs.index_select(0, which)  # ten times as quick as b_obs[which]
-                with self.hardware.autocast():
-                    logits, values = self.network.learnt(seen)
-                if b_shift is not None:
-                    logits = logits + b_shift[which]
-                if repeats is not None:
-                    logits, values = logits.index_select(0, repeats), values.index_select(0, repeats)
-                log_probs = logits.log_softmax(-1)
-                log_ratio = log_probs.gather(1, b_actions[mb, None]).squeeze(1) - b_logp[mb]
-                ratio = log_ratio.exp()
-                entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
-
-                advantage = b_advantages[mb]
-                clipped = ratio.clamp(1 - c.clip_coef, 1 + c.clip_coef)
-                policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
-
-                value_loss = 0.5 * (values - b_returns[mb]).square().sum(-1).mean()
-
-                loss = policy_loss + c.vf_coef * value_loss - c.ent_coef * entropy
-                for learner in self.learners:
-                    loss = loss + learner.loss(mb)
+            order = torch.randperm(count, generator=self.shuffle, device=self.device)
+            for minibatch in order.split(count // c.num_minibatches):
                 self.optimizer.zero_grad()
-                loss.backward()
-                clipped_norms = [nn.utils.clip_grad_norm_(group, c.max_grad_norm) for group in self.groups]
-                norms.append(torch.stack(clipped_norms))
+                parts = []
+                for part in minibatch.split(-(-len(minibatch) // c.accumulate)):
+                    mb, logits, values = look(part)
+                    log_probs = logits.log_softmax(-1)
+                    log_ratio = log_probs.gather(1, b_actions[mb, None]).squeeze(1) - b_logp[mb]
+                    ratio = log_ratio.exp()
+                    entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+
+                    advantage = b_advantages[mb]
+                    clipped = ratio.clamp(1 - c.clip_coef, 1 + c.clip_coef)
+                    policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
+
+                    squares = (values - b_returns[mb]).square()
+                    if c.clip_vloss:
+                        moved = (values - b_values[mb]).clamp(-c.clip_coef, c.clip_coef)
+                        squares = torch.maximum(squares, (b_values[mb] + moved - b_returns[mb]).square())
+                    value_loss = 0.5 * squares.sum(-1).mean()
+
+                    loss = policy_loss + c.vf_coef * value_loss - c.ent_coef * entropy
+                    for learner in self.learners.values():
+                        loss = loss + learner.loss(mb)
+                    share = len(part) / len(minibatch)
+                    (loss if share == 1 else loss * share).backward()
+                    with torch.no_grad():
+                        far = ((ratio - 1).abs() > c.clip_coef).float().mean()
+                        kl = (ratio - 1 - log_ratio).mean()  # low variance, http://joschu.net/blog/kl-approx.html
+                        parts.append(share * torch.stack([loss, policy_loss, value_loss, entropy, kl, far]))
+                norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
                 self.optimizer.step()
-                with torch.no_grad():
-                    far = ((ratio - 1).abs() > c.clip_coef).float().mean()
-                    kl = (ratio - 1 - log_ratio).mean()  # low-variance estimate, http://joschu.net/blog/kl-approx.html
-                    figures.append(torch.stack([loss, policy_loss, value_loss, entropy, kl, far]))
+                figures.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
             epochs += 1
             if c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
                 break
@@ -340,8 +259,8 @@ class PPO:
 
         table, grad_norm = torch.stack(figures), torch.stack(norms)
         if not bool(torch.isfinite(table).all() & torch.isfinite(grad_norm).all()):
-            raise Diverged(self._diagnosis(self._broken(table, grad_norm)))
-        self._check_network()
+            raise Diverged(self._diagnosis(_broken(table, grad_norm)))
+        self._check_network(look, order)
         mean, variance = table.mean(0).tolist(), b_returns[:, 0].var()
         unexplained = (b_returns[:, 0] - b_values[:, 0]).var() / variance
         return {
@@ -357,127 +276,166 @@ class PPO:
             "ppo/epochs": float(epochs),
         }
 
-    @torch.no_grad()
-    def _shift(self, b_obs: Tensor, b_origins: Tensor | None) -> Tensor | None:
-        """(T * N, A) what stands still in the logits of all epochs, at the origins of repeats; None: nothing."""
-        if self.network.learnt is self.network:
-            return None
-        looked_at = torch.arange(len(b_obs), device=self.device) if b_origins is None else b_origins.unique()
-        with self.hardware.autocast():
-            shift = self.network.shift(b_obs[looked_at])
-        if shift is None:
-            return None
-        return shift.new_zeros(len(b_obs), shift.shape[1]).index_copy_(0, looked_at, shift)
+    def _steps(self) -> tuple[int, _Look]:
+        """How many steps there are to learn from, and what the agent says now of some of them."""
+        c = self.collector
+        views = c.views[: c.num_steps].flat()
+        count, places = len(views), None
+        if c.repeats is not None:  # views that repeat are looked at once in a minibatch, too
+            first, inverse = np.unique(c.repeats.origins, return_inverse=True)
+            views, places = views[first], torch.from_numpy(inverse)
+        with torch.no_grad(), self.hardware.autocast():
+            inputs = self.agent.inputs(views)
+
+        def look(mb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            which, back = (mb, None) if places is None else places[mb].unique(return_inverse=True)
+            rows = {name: tensor.index_select(0, which) for name, tensor in inputs.items()}  # ten times as quick as []
+            with self.hardware.autocast():
+                logits, values, _ = self.agent.forward(rows, {}, None)
+            if back is not None:
+                logits, values = logits.index_select(0, back), values.index_select(0, back)
+            return mb, logits, values
+
+        return count, look
+
+    def _sequences(self) -> tuple[int, _Look]:
+        """How many envs there are to learn from, and what the agent says now of the rollouts of some of them."""
+        c = self.collector
+        T, N = c.num_steps, self.config.num_envs
+        started = torch.from_numpy(c.rollout.ages[:T] == 0).to(self.device)
+        times = torch.arange(T, device=self.device)[:, None] * N
+        with torch.no_grad(), self.hardware.autocast():
+            inputs = self.agent.inputs(c.views[:T].flat())
+        inputs = {name: tensor.unflatten(0, (T, N)) for name, tensor in inputs.items()}
+
+        def look(envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            rows = {name: tensor.index_select(1, envs) for name, tensor in inputs.items()}
+            state = {name: tensor.index_select(0, envs) for name, tensor in c.first_state.items()}
+            with self.hardware.autocast():
+                logits, values, _ = self.agent.forward(rows, state, started[:, envs])
+            return (times + envs).flatten(), logits.flatten(0, 1), values.flatten(0, 1)
+
+        return N, look
+
+    # --------------------------------------------------------------------------------------------------- what to fear
 
     @torch.no_grad()
-    def _check_network(self) -> None:
+    def _check_network(self, look: _Look, order: Tensor) -> None:
         """Diverged, if the last step left weights that are not finite, or that say something too large to learn from.
 
         The losses were taken before that step, so they do not show what it did.
         """
-        with self.hardware.autocast():
-            logits, values = self.network.learnt(torch.from_numpy(self.seen[-1]).to(self.device))
+        _, logits, values = look(order[: max(1, len(order) // self.config.num_steps)])
         said = torch.cat([logits, values], 1).square()  # the value loss squares what it is told
         finite = torch.stack([p.isfinite().all() for p in self.parameters]).all()
         if not bool(finite & said.isfinite().all()):
             huge = "logits and values after the update are too large to learn from"
             raise Diverged(self._diagnosis(huge if bool(finite) else "weights after the update are not finite"))
 
-    def _broken(self, table: Tensor, grad_norm: Tensor) -> str:
-        """What was not finite first; of several in one minibatch the one that the others are computed from."""
-        loss, policy_loss, value_loss, entropy, kl, _ = table.T
-        named = {
-            "entropy": entropy,
-            "value loss": value_loss,
-            "policy loss": policy_loss,
-            "KL": kl,
-            "loss": loss,
-            "gradient": grad_norm.sum(1),
-        }
-        broken = {
-            name: int((~column.isfinite()).nonzero()[0])
-            for name, column in named.items()
-            if not column.isfinite().all()
-        }
-        first = min(broken, key=broken.__getitem__)
-        return f"{first} of minibatch {broken[first] + 1} of {len(table)} is not finite"
-
     def _diagnosis(self, what: str) -> str:
         """What is wrong, and how large the rewards and values were that it was computed from."""
-        rewards, values = float(self.rewards_.abs().max()), float(self.values.abs().max())
+        rewards, values = float(self.rewards.abs().max()), float(self.collector.values.abs().max())
         return (
             f"Training diverged at step {self.step:,}: the {what} (largest reward {rewards:.3g}, largest value "
             f"{values:.3g}). The same command would come to the same end: begin again with --fresh and a smaller "
             "--learning-rate or --reward-scale."
         )
 
+    def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """What usually means that a run is lost, by a short name of the sign."""
+        entropy, kl, value_loss = metrics["ppo/entropy"], metrics["ppo/approx_kl"], metrics["ppo/value_loss"]
+        success, ignorant = metrics.get("rollout/success_rate", 1.0), self.ignorant_loss
+        found: dict[str, str] = {}
+        if entropy < 0.01 * math.log(len(self.agent.action_names)) and success < 0.5:
+            found["entropy"] = (
+                f"the policy's entropy has collapsed ({entropy:.4f}) while it succeeds in {percent(success)} of "
+                "episodes; a larger --ent-coef keeps it exploring"
+            )
+        if kl > 0.5:
+            found["kl"] = (
+                f"an update moved the policy very far (KL {kl:.2f}); a smaller --learning-rate or --target-kl 0.03 "
+                "would hold it"
+            )
+        if value_loss > max(1.0, 100 * ignorant):
+            found["value"] = (
+                f"the value loss has exploded ({value_loss:.3g}, and {ignorant:.3g} if all values were 0); a smaller "
+                "--learning-rate or --reward-scale keeps values in reach"
+            )
+        elif value_loss > _DROWNING:
+            found["scale"] = (
+                f"rewards are so large that the value loss ({value_loss:.3g}) drowns the policy's, with which it "
+                "shares every step; a smaller --reward-scale keeps values in reach"
+            )
+        return found
+
     # ------------------------------------------------------------------------------------------------------ state
 
-    def state(self) -> tuple[dict[str, Tensor | np.ndarray], dict[str, Any]]:
-        """Everything that the next iteration depends on, apart from the worlds: tensors by name, and counters."""
-        r = self.rollout_
-        tensors: dict[str, Tensor | np.ndarray] = {
-            f"network.{name}": tensor for name, tensor in self.network.state_dict().items()
-        }
+    def state(self) -> Saved:
+        """See `Learner.state`."""
+        tensors = self.collector.saved() | {"rng.minibatches": self.shuffle.get_state()}
+        tensors |= {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
         for index, parameter in enumerate(self.parameters):
             for key, tensor in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{index}.{key}"] = tensor
-        T, H = self.config.num_steps, r.horizon
-        tensors |= {
-            "rollout.observations": r.observations[T : T + H + 1],
-            "rollout.actions": r.actions[T : T + H],
-            "rollout.ages": r.ages[T],
-            "rollout.seen": self.seen[T],
-            "rng.actions": self.noise.get_state(),
-            "rng.minibatches": self.shuffle.get_state(),
-        }
-        return tensors, {"step": self.step, "episodes": self.episodes, "iteration": self.iteration}
+        for prefix, part in self._parts():
+            tensors |= {f"{prefix}{key}": value for key, value in part.state().items()}
+        try:
+            worlds = self.envs.snapshot()
+        except NotImplementedError:
+            worlds = {}
+        tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
+        counters = {"step": self.step, "episodes": self.collector.episodes, "iteration": self.iteration}
+        return Saved(tensors, counters | {"ignorant_loss": self.ignorant_loss}, exact=bool(worlds))
 
-    def restore(self, tensors: Mapping[str, np.ndarray], counters: Mapping[str, Any], *, worlds: bool) -> None:
-        """Take back what `state` returned.
-
-        Args:
-            tensors, counters: from `state`.
-            worlds: whether the worlds themselves go back too. If not, the rows kept belong to episodes that no longer
-                run, and are dropped; call `restart_worlds`.
-        """
-        network = {
-            k.removeprefix("network."): torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")
-        }
-        self.network.load_state_dict(network)
+    def restore(self, saved: Saved) -> None:
+        """See `Learner.restore`."""
+        self.collector.begin()
+        tensors, counters = saved.tensors, saved.counters
+        weights = {name: torch.from_numpy(array) for name, array in _under(tensors, "network.").items()}
+        self.agent.module.load_state_dict(weights)
         for index, parameter in enumerate(self.parameters):
-            prefix = f"optimizer.{index}."
-            state = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in tensors.items() if k.startswith(prefix)}
-            if state:
-                self.optimizer.state[parameter] = {k: v.clone().to(self.device) for k, v in state.items()}
-        self.step, self.episodes = int(counters["step"]), int(counters["episodes"])
-        for name, generator in (("actions", self.noise), ("minibatches", self.shuffle)):
+            moments = _under(tensors, f"optimizer.{index}.").items()
+            if moments:
+                self.optimizer.state[parameter] = {k: torch.from_numpy(v).clone().to(self.device) for k, v in moments}
+        self.collector.step, self.collector.episodes = int(counters["step"]), int(counters["episodes"])
+        self.iteration, self.ignorant_loss = int(counters["iteration"]), float(counters.get("ignorant_loss", 0.0))
+        for name, generator in (("actions", self.collector.noise), ("minibatches", self.shuffle)):
             kept = torch.from_numpy(tensors[f"rng.{name}"])
             if kept.shape == generator.get_state().shape:
                 generator.set_state(kept)
             else:  # of another kind of device, whose generators are others
                 generator.manual_seed(derive_seed(self.seed, name, self.step))
-        self.iteration = int(counters["iteration"])
-        if worlds:
-            T, H, r = self.config.num_steps, self.rollout_.horizon, self.rollout_
-            r.observations[T : T + H + 1] = tensors["rollout.observations"]
-            r.actions[T : T + H] = tensors["rollout.actions"]
-            r.ages[T] = tensors["rollout.ages"]
-            self.seen[T] = tensors["rollout.seen"]
+        for prefix, part in self._parts():
+            part.restore(_under(tensors, prefix))
+        if saved.exact:
+            self.envs.restore(_under(tensors, "worlds."))
+            self.collector.restore(tensors)
+        else:
+            self.collector.restart()
+        self.agent.at_step(self.step)
 
-    def restart_worlds(self) -> None:
-        """Begin fresh episodes in worlds that could not be put back, with seeds that belong to this step."""
-        first, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds", self.step))
-        symbols, seen = self._views(first)
-        T, H = self.config.num_steps, self.rollout_.horizon
-        self.rollout_.observations[H + T], self.seen[T] = symbols, seen
-        self.rollout_.ages[T] = 0
+    def _parts(self) -> list[tuple[str, Stateful]]:
+        """What has a state of its own, by the prefix of its names in a checkpoint."""
+        parts: dict[str, object] = {f"stream.{index}.": stream for index, stream in enumerate(self.streams)}
+        parts["goals."] = self.collector.goals
+        return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
 
-    def _views(self, observations: Any) -> tuple[np.ndarray, np.ndarray]:
-        """What the streams see and what the policy sees; one and the same array unless the worlds give both."""
-        if isinstance(observations, dict):
-            return observations["symbolic"], observations[self.view]
-        return observations, observations
+    def facts(self) -> dict[str, Any]:
+        """See `Learner.facts`."""
+        return {
+            "episodes": self.collector.episodes,
+            "device": self.device.type,
+            "precision": self.hardware.precision,
+            "parameters": sum(p.numel() for p in self.owners[0]),
+        }
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.envs.close()
+
+
+_Look = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Part of a minibatch → (B,) its steps as t * N + n, their logits (B, A) and values (B, K)."""
 
 
 def gae(
@@ -511,17 +469,40 @@ def _log_prob(logits: Tensor, actions: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(1, actions[:, None]).squeeze(1)
 
 
-class _Clock:
-    """Seconds spent in each phase of an iteration."""
+def _broken(table: Tensor, grad_norm: Tensor) -> str:
+    """What was not finite first; of several in one minibatch the one that the others are computed from."""
+    loss, policy_loss, value_loss, entropy, kl, _ = table.T
+    named = {
+        "entropy": entropy,
+        "value loss": value_loss,
+        "policy loss": policy_loss,
+        "KL": kl,
+        "loss": loss,
+        "gradient": grad_norm.sum(1),
+    }
+    broken = {
+        name: int((~column.isfinite()).nonzero()[0]) for name, column in named.items() if not column.isfinite().all()
+    }
+    first = min(broken, key=broken.__getitem__)
+    return f"{first} of minibatch {broken[first] + 1} of {len(table)} is not finite"
 
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-        self._seconds = dict.fromkeys(("env", "policy", "potential", "update"), 0.0)
 
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self._seconds[phase] += now - self._since
-        self._since = now
+def _rates(text: str, groups: Mapping[str, object]) -> dict[str, float]:
+    """Learning rates of groups of parameters, written as `policy=1e-3,rnd=1e-4`."""
+    rates: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, rate = part.partition("=")
+        if name not in groups:
+            known = ", ".join(groups)
+            raise UsageError(
+                f"--learning-rates: there is no group '{name}'.{did_you_mean(name, groups)} Known: {known}."
+            )
+        try:
+            rates[name] = float(rate)
+        except ValueError:
+            raise UsageError(f"--learning-rates: '{part}' is not NAME=RATE, such as {name}=1e-4.") from None
+    return rates
 
-    def metrics(self) -> dict[str, float]:
-        return {f"time/{phase}": seconds for phase, seconds in self._seconds.items()}
+
+def _under(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

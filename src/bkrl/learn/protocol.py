@@ -29,14 +29,25 @@ class Saved(NamedTuple):
 class Learner(Protocol):
     """Something that trains an agent, one iteration after another."""
 
-    agent: Agent
-    """Who is trained; it can be played with between iterations."""
-    hardware: Hardware
-    """Where it computes."""
-    step: int
-    """Environment steps taken."""
-    total_steps: int
-    """Environment steps to take; the last iteration may go past them."""
+    @property
+    def agent(self) -> Agent:
+        """Who is trained; it can be played with between iterations."""
+        ...
+
+    @property
+    def hardware(self) -> Hardware:
+        """Where it computes."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Env steps taken."""
+        ...
+
+    @property
+    def total_steps(self) -> int:
+        """Env steps to take; the last iteration may go past them."""
+        ...
 
     @property
     def done(self) -> bool:

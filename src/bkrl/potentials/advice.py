@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
+from bkrl.agents.advised import Advice
 from bkrl.agents.networks import ActorCritic, rebuild_network
-from bkrl.agents.networks.advised import Advice
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 

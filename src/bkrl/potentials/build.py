@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.agents.networks.advised import Advice
-from bkrl.agents.policy import advice_network
+from bkrl.agents.advised import Advice
+from bkrl.agents.build import advice_network
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed

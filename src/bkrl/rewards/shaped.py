@@ -59,7 +59,7 @@ class PotentialOfRollout:
         return np.concatenate([_of(self.potential, part) for part in parts if len(part)])
 
     def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
-        if self._bootstrap is None or rollout.distances is not None:  # windows do not tell states apart
+        if self._bootstrap is None:
             return None
         then, values = self._bootstrap
         now = rollout.windows(self.horizon, 0, 0)
@@ -74,13 +74,8 @@ class PotentialOfRollout:
 
 def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
     """The rollout with some of its final observations, (K,) which."""
-    distances = rollout.final_distances
-    return replace(
-        rollout,
-        final_index=rollout.final_index[wanted],
-        final_observations=rollout.final_observations[wanted],
-        final_distances=None if distances is None else distances[wanted],
-    )
+    observations = rollout.final_observations[wanted]
+    return replace(rollout, final_index=rollout.final_index[wanted], final_observations=observations)
 
 
 def _of(potential: Potential, windows: Windows) -> NDArray[np.float32]:

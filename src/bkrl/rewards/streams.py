@@ -7,7 +7,7 @@ replaces the first by a stream that returns reward + γΦ(h') − Φ(h).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -60,19 +60,6 @@ class LearningStream(Protocol):
 
     def loss(self, index: Tensor) -> Tensor:
         """Loss on the steps `index` (flat t * N + n) of the rollout that `rewards` saw last."""
-        ...
-
-
-@runtime_checkable
-class StatefulStream(Protocol):
-    """A stream whose state belongs in a checkpoint (learned weights, running statistics)."""
-
-    def state(self) -> dict[str, np.ndarray | Tensor]:
-        """Everything that changes, by name."""
-        ...
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
         ...
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from bkrl.agents import load_agent
+from bkrl.agents.build import new_agent, observation_options
 from bkrl.agents.play import MOST_AT_ONCE, play
-from bkrl.agents.policy import Policy, network_for, observation_options
 from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
@@ -25,6 +26,7 @@ from bkrl.envs import World, captioner, make_vec, missions_vary, world
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
+from bkrl.learn.protocol import Learner
 from bkrl.rewards.rnd import RND
 from bkrl.rewards.streams import EnvReward, RewardStream
 from bkrl.runs.record import Run
@@ -67,7 +69,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             "while it is paid for novelty alone; a policy that learns this world itself would not see them either."
         )
     with tracked(config.track, result, reporter):
-        steps = _explore(config, *made, points, result, reporter)
+        steps = _explore(config, made, points, result, reporter)
     return _record(config, facts, describe, points, steps, result, reporter)
 
 
@@ -80,8 +82,8 @@ def recording_points(config: CollectConfig) -> list[int]:
     return sorted({round(rollout) * size for rollout in np.linspace(0, last, config.checkpoints)})
 
 
-def explorer(config: CollectConfig) -> tuple[PPO, Policy]:
-    """Who explores, untrained, and its policy.
+def explorer(config: CollectConfig) -> PPO:
+    """The learner whose agent explores, untrained.
 
     Raises:
         UsageError: settings that cannot work.
@@ -104,26 +106,20 @@ def explorer(config: CollectConfig) -> tuple[PPO, Policy]:
                 device=hardware.device,
             )
         )
-    network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
-    policy = Policy(network, config.env, facts.family, facts.action_names, view)
-    ppo = PPO(
-        envs, network, streams, config.ppo, total_steps=config.steps, seed=config.seed, view=view, hardware=hardware
-    )
-    return ppo, policy
+    agent = new_agent(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
+    return PPO(envs, agent, streams, config.ppo, total_steps=config.steps, seed=config.seed, hardware=hardware)
 
 
-def _explore(
-    config: CollectConfig, ppo: PPO, policy: Policy, points: list[int], result: Run, reporter: Reporter
-) -> int:
+def _explore(config: CollectConfig, learner: Learner, points: list[int], result: Run, reporter: Reporter) -> int:
     """Train, keeping a policy at each of `points`; the steps taken."""
     result.file("policies").mkdir(exist_ok=True)
 
     def keep(number: int, step: int) -> None:
         del number
-        policy.save(result.file("policies"), _name(step))
+        learner.agent.save(result.file("policies"), _name(step))
 
     train(
-        ppo,
+        learner,
         result,
         reporter,
         title=f"explore {config.env}",
@@ -132,8 +128,8 @@ def _explore(
         at_milestone=keep,
         kept=lambda number: _files(points[number]),
     )
-    ppo.envs.close()
-    return ppo.step
+    learner.close()
+    return learner.step
 
 
 def _record(
@@ -154,17 +150,16 @@ def _record(
     returns, successes, lengths = [], [], []
     with reporter.progress("record", len(points) * count, "episodes") as update:
         for number, point in enumerate(points):
-            policy = Policy.load(result.file("policies"), _name(point))
+            agent = load_agent(result.file("policies"), _name(point))
             outputs += _files(point)
             done = number * count
             seed = derive_seed(config.seed, "record", number)
             for episode in play(
-                policy.network,
+                agent,
                 envs,
                 count,
                 seed=seed,
                 keep=True,
-                view=policy.view,
                 tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
             ):
                 writer.add_episode(

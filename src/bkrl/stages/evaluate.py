@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from bkrl.agents import load_agent
+from bkrl.agents.build import options_of
 from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, play
-from bkrl.agents.policy import Policy, options_of_view
 from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, to_json
@@ -34,19 +35,18 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         InputError: the policy is missing or damaged, or belongs to another family of worlds.
     """
     source = Run.open(config.policy, "train-rs")
-    policy = Policy.load(source.path)
-    env_id = config.env or policy.env_id
+    agent = load_agent(source.path)
+    env_id = config.env or agent.env_id
     facts = world(env_id)
-    if facts.family != policy.family or facts.action_names != policy.action_names:
+    if facts.family != agent.family or facts.action_names != agent.action_names:
         raise InputError(
-            f"{config.policy} acts in {policy.family} worlds with the actions of {policy.env_id}; "
+            f"{config.policy} acts in {agent.family} worlds with the actions of {agent.env_id}; "
             f"{env_id} is another kind of world, choose one like it with --env."
         )
     envs = None
     if to_do(config):
         torch.set_num_threads(config.threads)
-        options = options_of_view(policy.view)
-        envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options)
+        envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
     result = Run.create(
         config.run_dir, stage="evaluate", config=config, inputs={"policy": config.policy}, fresh=config.fresh
     )
@@ -57,7 +57,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     document: dict[str, Any] = {
         "policy": config.policy,
         "alg": source.facts.get("alg"),
-        "trained_in": policy.env_id,
+        "trained_in": agent.env_id,
         "trained_steps": source.facts.get("steps"),
         "env_id": env_id,
         "seed": config.seed,
@@ -70,13 +70,12 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
             done = number * config.episodes
             episodes = list(
                 play(
-                    policy.network,
+                    agent,
                     envs,
                     config.episodes,
                     seed=config.seed,
                     greedy=mode == "greedy",
                     frames=config.gifs,
-                    view=policy.view,
                     start=start,
                     tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
                 )

@@ -7,15 +7,15 @@ world's own reward, on episodes seeded apart from training.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from bkrl.agents.networks import ActorCritic
-from bkrl.agents.networks.advised import Advised
+from bkrl.agents.advised import AdvisedAgent
+from bkrl.agents.build import new_agent, observation_options, take_weights
+from bkrl.agents.network import NetworkAgent
 from bkrl.agents.play import MOST_AT_ONCE, Start, play, summarise
-from bkrl.agents.policy import Policy, network_for, observation_options, take_weights
+from bkrl.agents.protocol import Agent
 from bkrl.core.config import ADVISED, TrainRsConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.jit import announced
@@ -71,7 +71,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
-        warnings = _warnings(config, made.ppo.network)
+        warnings = _warnings(config, made.ppo.agent)
         for warning in warnings:
             reporter.warn(warning)
         if potential is not None:
@@ -84,10 +84,9 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
 
 
 class Learner(NamedTuple):
-    """Who learns, its policy, and the worlds in which that is judged."""
+    """Who learns, and the worlds in which it is judged."""
 
     ppo: PPO
-    policy: Policy
     judged: WorldVectorEnv
 
 
@@ -108,24 +107,21 @@ def learner(config: TrainRsConfig, potential: Scaled | None = None, defects: fro
     options, view = observation_options(facts, config.network, config.view)
     envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
     streams = _streams(config, facts, potential, defects, hardware.device)
-    network = network_for(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
+    agent = new_agent(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
     if config.init_from is not None:
-        take_weights(network, config.init_from)
-    network = _advised(config, potential, view, network)
-    policy = Policy(network, config.env, facts.family, facts.action_names, view)
+        take_weights(agent.module, config.init_from)
     ppo = PPO(
         envs,
-        network,
+        _advised(config, potential, agent),
         streams,
         config.ppo,
         total_steps=config.steps,
         bootstrap_truncated="b10" not in defects,
         seed=config.seed,
-        view=view,
         hardware=hardware,
     )
     judged = make_vec(config.env, min(config.eval_episodes, MOST_AT_ONCE), backend=config.backend, **options)
-    return Learner(ppo, policy, judged)
+    return Learner(ppo, judged)
 
 
 def _train(
@@ -137,18 +133,17 @@ def _train(
     result: Run,
     reporter: Reporter,
 ) -> Run:
-    ppo, policy, judged = made
-    network = ppo.network
+    ppo, judged = made
+    agent: Any = ppo.agent
     start = Start(judged)
 
     def judge(number: int, step: int) -> float:
         del number
-        network.at_step(step)
         scores = evaluate(
-            policy, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy, start
+            agent, judged, config.eval_episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy, start
         )
-        if isinstance(network, Advised):
-            scores["shaping/advice_weight"] = network.now
+        if isinstance(agent, AdvisedAgent):
+            scores["shaping/advice_weight"] = agent.now
         result.log(step, **scores)
         return scores["eval/return"]
 
@@ -163,34 +158,30 @@ def _train(
             range(0, config.steps + config.eval_every, config.eval_every), config.steps, rollout_size
         ),
         at_milestone=judge,
-        at_best=lambda: policy.save(result.path, "policy-best"),
+        at_best=lambda: agent.save(result.path, "policy-best"),
     )
-    ppo.envs.close()
+    ppo.close()
     judged.close()
     form = config.shaping if potential is not None else "none"
     said: dict[str, Any] = {"form": form, "guarantee": FORMS[form].guarantee}
     if defects:
         said |= {"compat": named(defects), "guarantee": guarantee(defects)}
-    if potential is not None and _unadvised(config, network):
+    if potential is not None and _unadvised(config, agent):
         said["advice"] = EMPTY
     if warnings:
         said["warnings"] = warnings
-    network.at_step(ppo.step)
-    if isinstance(network, Advised) and network.now == 0.0:
-        policy = replace(policy, network=network.learnt)  # nothing of the advice is left
-    outputs = policy.save(result.path)
+    if isinstance(agent, AdvisedAgent) and agent.now == 0.0:
+        agent = agent.base  # nothing of the advice is left
+    outputs = agent.save(result.path)
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
     result.finish(
         [*outputs, *(name for name in BEST if result.file(name).exists())],
         alg=config.alg,
         env_id=config.env,
-        view=policy.view,
+        view=agent.view,
         steps=ppo.step,
-        episodes=ppo.episodes,
-        device=ppo.device.type,
-        precision=ppo.hardware.precision,
-        parameters=sum(p.numel() for p in network.learnt.parameters()),
+        **ppo.facts(),
         success_rate=rows[-1]["eval/success_rate"],
         episode_return=rows[-1]["eval/return"],
         best_success_rate=top["eval/success_rate"],
@@ -202,7 +193,7 @@ def _train(
 
 
 def evaluate(
-    policy: Policy,
+    agent: Agent,
     envs: WorldVectorEnv,
     episodes: int,
     seed: int,
@@ -216,7 +207,7 @@ def evaluate(
     scores: dict[str, float] = {}
     kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
     for prefix, greedy in kinds:
-        played = list(play(policy.network, envs, episodes, seed=seed, greedy=greedy, view=policy.view, start=start))
+        played = list(play(agent, envs, episodes, seed=seed, greedy=greedy, start=start))
         scores |= summarise(played, prefix)
     return scores
 
@@ -271,11 +262,11 @@ def _check_form(config: TrainRsConfig, defects: frozenset[str]) -> None:
             )
 
 
-def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network: ActorCritic) -> ActorCritic:
-    """The network with the potential's advice on its logits, if that is the form of shaping."""
+def _advised(config: TrainRsConfig, potential: Scaled | None, agent: NetworkAgent) -> NetworkAgent:
+    """The agent with the potential's advice on its logits, if that is the form of shaping."""
     if potential is None or config.shaping not in ADVISED:
-        return network
-    if view != "symbolic":
+        return agent
+    if agent.view != "symbolic":
         raise UsageError(
             f"--shaping {config.shaping} reads symbols, and this policy sees pictures; use --network compact without "
             "--view image, or --shaping pbrs."
@@ -283,7 +274,7 @@ def _advised(config: TrainRsConfig, potential: Scaled | None, view: str, network
     psi = advice.load(potential.artefact.folder, potential.artefact.settings)
     if psi is None or psi.empty:
         _check_empty(config, potential)
-    return network if psi is None else Advised(network, psi, config.advice_coef, config.decay_steps)
+    return agent if psi is None else AdvisedAgent(agent, psi, config.advice_coef, config.decay_steps)
 
 
 def _check_empty(config: TrainRsConfig, potential: Scaled) -> None:
@@ -298,12 +289,12 @@ def _check_empty(config: TrainRsConfig, potential: Scaled) -> None:
     )
 
 
-def _unadvised(config: TrainRsConfig, network: ActorCritic) -> bool:
+def _unadvised(config: TrainRsConfig, agent: Agent) -> bool:
     """Whether the form of shaping is one with advice and there is none to take."""
-    return config.shaping in ADVISED and not (isinstance(network, Advised) and not network.advice.empty)
+    return config.shaping in ADVISED and not (isinstance(agent, AdvisedAgent) and not agent.advice.empty)
 
 
-def _warnings(config: TrainRsConfig, network: ActorCritic) -> list[str]:
+def _warnings(config: TrainRsConfig, agent: Agent) -> list[str]:
     """Sentences about what may make this run misleading; its manifest keeps them."""
     warnings = []
     if missions_vary(config.env):
@@ -314,7 +305,7 @@ def _warnings(config: TrainRsConfig, network: ActorCritic) -> list[str]:
                 f"Φ of {config.potential} may mislead: {'; '.join(doubted)}; see `bkrl potential report "
                 f"{config.potential}`."
             )
-        if _unadvised(config, network):
+        if _unadvised(config, agent):
             plain = "plain PPO" if config.shaping == "advice" else "exact shaping alone"
             warnings.append(f"The advice of {config.potential} is empty (Ψ = 0), so this run is {plain}.")
     return warnings

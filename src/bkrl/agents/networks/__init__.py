@@ -2,8 +2,8 @@
 
 `compact` (the default) is a small network made for these worlds: every entry of the observation is a category with
 weights of its own, met by two layers of 128; in pictures every square that the world draws is looked at alike. `paper`
-is the published convolutional actor-critic with 512 features, for comparison on equal work. Both keep observations in
-uint8 until they are inside the encoder.
+is the published convolutional actor-critic with 512 features, for comparison on equal work. `recurrent` is `compact`
+with a memory (`agents/recurrent.py`). All keep observations in uint8 until they are inside the encoder.
 
 Axes: B observations, A actions, K reward streams.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
 from bkrl.envs.family import Symbols
 
-NetworkName = Literal["compact", "paper"]
+NetworkName = Literal["compact", "paper", "recurrent"]
 CELL_SIDE = 7
 """Crafter's pictures of 64×64 pixels are 9×9 squares of this side, the map's cells above the inventory's, and a rim."""
 
@@ -49,7 +49,7 @@ class Pixels(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """What PPO needs of a network: `forward(observations (B, *obs_shape) uint8) → logits (B, A), values (B, K)`.
+    """A network without memory: `forward(observations (B, *obs_shape) uint8) → logits (B, A), values (B, K)`.
 
     Attributes:
         spec: the arguments that build this network again, as plain JSON values (see `build_network`).
@@ -59,19 +59,6 @@ class ActorCritic(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
-
-    @property
-    def learnt(self) -> ActorCritic:
-        """The part that is trained; its logits lack `shift`."""
-        return self
-
-    def shift(self, observations: Tensor) -> Tensor | None:
-        """(B, A) what is added to the logits of `learnt` and stands still between two calls of `at_step`; None: 0."""
-        del observations
-        return None
-
-    def at_step(self, step: int) -> None:
-        """Told before each rollout how many environment steps were taken: for what changes by a schedule."""
 
 
 class Compact(ActorCritic):
@@ -115,9 +102,12 @@ class Compact(ActorCritic):
             _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.trunk(self.encoder(observations))
-        with in_float32(hidden):
-            out = self.head(hidden.float())
+        return self.read_out(self.trunk(self.encoder(observations)))
+
+    def read_out(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, A) and values (B, K) of features (B, hidden)."""
+        with in_float32(features):
+            out = self.head(features.float())
         return out[:, : self.num_actions], out[:, self.num_actions :]
 
 
@@ -187,7 +177,7 @@ def build_network(
     """Build and initialise a network.
 
     Args:
-        name: `compact` or `paper`.
+        name: `compact`, `paper` or `recurrent`.
         obs_shape: shape of one uint8 observation.
         num_actions: A.
         num_values: K, one value head for each reward stream.
@@ -214,21 +204,29 @@ def _build(
         "num_values": int(num_values),
     }
     network: Compact | Paper
-    if name == "compact":
+    if name in ("compact", "recurrent"):
         symbols = None if is_image(obs_shape) else symbols or Symbols.of_shape(obs_shape)
         spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
-        network = Compact(obs_shape, num_actions, num_values, symbols, hidden)
+        network = _class(name)(obs_shape, num_actions, num_values, symbols, hidden)
     elif name == "paper":
         network = Paper(obs_shape, num_actions, num_values)
     else:
-        raise UsageError(f"There is no network '{name}'. Known: compact, paper.")
+        raise UsageError(f"There is no network '{name}'. Known: {', '.join(get_args(NetworkName))}.")
     network.spec = spec
     return network
 
 
+def _class(name: str) -> type[Compact]:
+    if name == "compact":
+        return Compact
+    from bkrl.agents.recurrent import Recurrent  # it is made of `Compact`
+
+    return Recurrent
+
+
 def rebuild_network(spec: Any, tensors: Mapping[str, Tensor]) -> ActorCritic:
     """The network that `spec` describes with the weights `tensors`; InputError when they do not fit."""
-    return fitted(lambda: _of_spec(spec), tensors, "the network that is described beside them")
+    return fitted(lambda: of_spec(spec), tensors, "the network that is described beside them")
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -240,6 +238,14 @@ def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str
     Raises:
         InputError: they do not fit `what`, or nothing of the kind can be built.
     """
+    check_fit(make, tensors, what)
+    module = make()
+    module.load_state_dict(tensors)
+    return module
+
+
+def check_fit(make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], what: str) -> None:
+    """InputError where the weights do not fit the module that `make` builds, or nothing of the kind can be built."""
     try:
         with torch.device("meta"):
             problem = misfit(make(), tensors)
@@ -247,9 +253,6 @@ def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str
         problem = str(error).partition("\n")[0]
     if problem:
         raise InputError(f"The weights do not fit {what} ({problem}).")
-    module = make()
-    module.load_state_dict(tensors)
-    return module
 
 
 def misfit(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
@@ -276,23 +279,8 @@ class _Spec(TypedDict):
     hidden: NotRequired[_Size | None]
 
 
-class _AdvisedSpec(TypedDict):
-    """What `Advised.spec` gives."""
-
-    base: dict[str, Any]
-    advice: dict[str, Any]
-    weight: float
-    until: Annotated[int, Flag("", least=1)]
-
-
-def _of_spec(document: Any) -> ActorCritic:
+def of_spec(document: Any) -> ActorCritic:
     """The network of a `spec`, its weights not yet written; ValueError where it cannot be meant."""
-    if isinstance(document, Mapping) and document.get("name") == "advised":
-        from bkrl.agents.networks.advised import Advice, Advised  # it stands on this module
-
-        both: _AdvisedSpec = typed(_AdvisedSpec, document)
-        advice = Advice(_of_spec(both["advice"]), 1.0)  # the scale is among the weights
-        return Advised(_of_spec(both["base"]), advice, both["weight"], both["until"])
     spec: _Spec = typed(_Spec, document)
     if math.prod(spec["obs_shape"]) > _LARGEST:
         raise ValueError(f"observations have at most {_LARGEST} entries")

@@ -1,0 +1,134 @@
+"""An agent that starts from advice: logits + β Ψ(s, a), where β falls to 0 while the agent learns.
+
+The action side of what exact shaping is for the critic: shaping starts the critic at Φ, advice starts the actor at Ψ.
+No reward is changed, and for every β the agent can still express any policy, so the best one stays within reach; once β
+is 0 nothing of the advice is left but what was learnt with it (look-ahead advice as a prior, after Wiewiora, Cottrell
+and Elkan 2003; the decay is that of PIES, Behboudian et al. 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from bkrl.agents.network import NetworkAgent
+from bkrl.agents.networks import ActorCritic, of_spec
+from bkrl.agents.protocol import Inputs, State
+from bkrl.core.documents import typed
+from bkrl.core.flags import Flag
+from bkrl.data.views import ViewName, Views
+
+
+class Advice(nn.Module):
+    """Ψ(s, a) in [-1, 0]: 0 for the best action of a state, -1 for one that is as pointless as any.
+
+    Args:
+        network: its logits, up to a constant for each state, are the advice on a scale of its own.
+        scale: what is mapped to -1; infinite: Ψ = 0 everywhere.
+    """
+
+    scale: Tensor
+
+    def __init__(self, network: ActorCritic, scale: float) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(False)
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
+
+    @property
+    def empty(self) -> bool:
+        """Whether Ψ = 0 everywhere."""
+        return bool(self.scale.isinf())
+
+    @torch.no_grad()
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B, A) float32 for (B, *obs_shape) uint8."""
+        logits = self.network(observations)[0].float()
+        return ((logits - logits.amax(1, keepdim=True)) / self.scale).clamp(-1.0, 0.0)
+
+
+class _Module(nn.Module):
+    """The weights of an advised agent."""
+
+    def __init__(self, base: ActorCritic, advice: Advice) -> None:
+        super().__init__()
+        self.base, self.advice = base, advice
+
+
+class _Spec(TypedDict):
+    """What `AdvisedAgent.spec` gives."""
+
+    base: dict[str, Any]
+    advice: dict[str, Any]
+    weight: float
+    until: Annotated[int, Flag("", least=1)]
+
+
+class AdvisedAgent(NetworkAgent):
+    """`base`, its logits shifted by advice whose weight β falls linearly from `weight` to 0 at step `until`.
+
+    The shift changes between iterations only, so it is one of the `inputs`: computed once for all epochs of an update.
+    """
+
+    module: _Module
+
+    def __init__(self, base: NetworkAgent, advice: Advice, weight: float, until: int) -> None:
+        super().__init__(_Module(base.module, advice), base.env_id, base.family, base.action_names, base.view)
+        self.base, self.advice = base, advice
+        self.weight, self.until, self.now = weight, until, weight
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        """What the base wants, and symbols for the advice."""
+        return tuple(dict.fromkeys((*self.base.wants, "symbols")))
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The agent as it is now: a saved policy goes on with the weight that β has fallen to."""
+        specs = {"base": self.base.spec, "advice": self.advice.network.spec}
+        return {"name": "advised", **specs, "weight": self.now, "until": self.until}
+
+    @property
+    def num_actions(self) -> int:
+        """The base's."""
+        return self.base.num_actions
+
+    @classmethod
+    def build(cls, spec: Mapping[str, Any], *who: Any) -> AdvisedAgent:
+        """See `NetworkAgent.build`."""
+        both: _Spec = typed(_Spec, spec)
+        base = NetworkAgent.of(of_spec(both["base"]), *who)
+        advice = Advice(of_spec(both["advice"]), 1.0)  # the scale is among the weights
+        return cls(base, advice, both["weight"], both["until"])
+
+    def at_step(self, step: int) -> None:
+        """Let β fall to what it is after `step` environment steps."""
+        self.now = self.weight * max(0.0, 1.0 - step / self.until)
+
+    def prepare(self, device: torch.device, compile: bool) -> None:
+        """The advice is moved, and not compiled: it is asked for once in an update."""
+        self.base.prepare(device, compile)
+        self.module.to(device)
+        self.device = device
+
+    def begin(self, num_envs: int) -> State:
+        """What the base remembers."""
+        return self.base.begin(num_envs)
+
+    def inputs(self, views: Views) -> Inputs:
+        """Those of the base, and β Ψ while β is not 0."""
+        inputs = self.base.inputs(views)
+        if self.now == 0.0:
+            return inputs
+        return {**inputs, "shift": self.now * self.advice(torch.from_numpy(views.symbols).to(self.device))}
+
+    def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
+        """The base's, its logits shifted."""
+        logits, values, state = self.base.forward(inputs, state, started)
+        return (logits + inputs["shift"] if "shift" in inputs else logits), values, state
+
+    def values(self, views: Views, state: State, started: Any) -> Tensor:
+        """The base's: advice says nothing about values."""
+        return self.base.values(views, state, started)

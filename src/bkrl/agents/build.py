@@ -1,0 +1,121 @@
+"""Agents that fit an env: what they see of it, and the first or other weights of their networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from gymnasium import spaces
+from safetensors import SafetensorError
+from torch import nn
+
+from bkrl.agents.network import NetworkAgent, finite
+from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit
+from bkrl.agents.protocol import Agent
+from bkrl.core.errors import InputError, UsageError
+from bkrl.envs import World, family
+from bkrl.envs.family import Symbols
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.runs.record import Run
+
+
+def take_weights(network: nn.Module, source: Path) -> None:
+    """Start from the weights of another policy: only those; optimiser, counters and random streams begin anew.
+
+    Args:
+        network: takes the weights.
+        source: a complete train-rs run, or a `.safetensors` file of a policy.
+
+    Raises:
+        InputError: there is no such run or file, it is damaged, or its weights are those of another network.
+    """
+    if source.is_dir():
+        source = Run.open(source, "train-rs").file("policy.safetensors")
+    if not source.is_file():
+        raise InputError(f"--init-from: there is no run and no file at {source}.")
+    try:
+        tensors = safetensors.torch.load(source.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"--init-from: {source} holds no whole safetensors file ({error}).") from None
+    if problem := misfit(network, tensors):
+        raise InputError(
+            f"--init-from: the weights in {source} are those of another network: {problem}; choose the same --network, "
+            "--view, world family and reward streams."
+        )
+    if not finite(network, tensors):
+        raise InputError(f"--init-from: {source} holds weights that are not finite; start from another policy.")
+    network.load_state_dict(tensors)
+
+
+def observation_options(world: World, network: str, view: str | None = None) -> tuple[dict[str, Any], str]:
+    """What to ask of `make_vec` so that this network can see, and the key of its view.
+
+    Args:
+        world: where it acts.
+        network: its name.
+        view: `symbolic`, `image` or, for what the network was made for, None. Whatever the policy sees, potentials,
+            novelty and captions read the symbols.
+
+    Raises:
+        UsageError: the world is not drawn, or the network cannot read its symbols.
+    """
+    drawn = family(world.family).images
+    if view is None:
+        view = "image" if network == "paper" and drawn else "symbolic"
+    if view == "image" and not drawn:
+        raise UsageError(f"--view image: {world.env_id} does not come as pictures; leave --view out.")
+    if view == "symbolic" and network == "paper" and drawn:
+        raise UsageError(
+            f"--view symbolic: the paper network reads views and pictures, and {world.env_id} shows neither; use "
+            "--network compact, or leave --view out."
+        )
+    return {"observation": "both"} if view == "image" else {}, view
+
+
+def options_of(agent: Agent) -> dict[str, Any]:
+    """What to ask of `make_vec` so that an agent can see and everything else has the symbols."""
+    return {"observation": "both"} if "image" in agent.wants else {}
+
+
+def new_agent(name: str, envs: WorldVectorEnv, view: str, num_values: int, seed: int) -> NetworkAgent:
+    """An agent with a fresh network that fits the observations and actions of `envs`.
+
+    Args:
+        name: of the network: `compact`, `paper` or `recurrent`.
+        envs: made with the options of `observation_options`.
+        view: `symbolic` or `image`.
+        num_values: K, the reward streams.
+        seed: of the weights.
+    """
+    world, space = envs.world, envs.single_observation_space
+    if isinstance(space, spaces.Dict):
+        space = space[view]
+    shape: Sequence[int] = space.shape or ()
+    network = build_network(
+        name,
+        obs_shape=shape,
+        num_actions=len(world.action_names),
+        num_values=num_values,
+        symbols=_symbols(world, shape, getattr(space, "high", None)),
+        seed=seed,
+    )
+    return NetworkAgent.of(network, world.env_id, world.family, world.action_names, view)
+
+
+def advice_network(facts: World, seed: int) -> ActorCritic:
+    """A fresh, small network that can hold advice on the symbols of this world's family."""
+    return build_network(
+        "compact",
+        obs_shape=facts.obs_shape,
+        num_actions=len(facts.action_names),
+        num_values=1,
+        symbols=_symbols(facts, facts.obs_shape, None),
+        hidden=64,
+        seed=seed,
+    )
+
+
+def _symbols(world: World, shape: Sequence[int], high: Any) -> Symbols | None:
+    return None if is_image(shape) else family(world.family).symbols(shape, high)

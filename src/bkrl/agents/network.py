@@ -1,0 +1,198 @@
+"""Agents whose policy is a network, and their files.
+
+`policy.safetensors` holds the weights, `policy.json` what they are the weights of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from bkrl.agents import FORMAT
+from bkrl.agents.networks import check_fit, of_spec
+from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.data.views import ViewName, Views
+
+
+class _Document(TypedDict):
+    """policy.json."""
+
+    network: dict[str, Any]
+    env_id: str
+    family: str
+    action_names: list[str]
+    view: Literal["symbolic", "image"]
+    sha256: str
+
+
+class NetworkAgent:
+    """An agent whose policy is a network without memory.
+
+    Args:
+        network: the actor-critic.
+        env_id, family: where it is trained.
+        action_names: in the order of its logits.
+        view: `symbolic` or `image`, what the network reads.
+    """
+
+    def __init__(
+        self, network: Any, env_id: str, family: str, action_names: tuple[str, ...], view: str = "symbolic"
+    ) -> None:
+        self.module: Any = network
+        self.env_id, self.family, self.action_names, self.view = env_id, family, action_names, view
+        self.device = torch.device("cpu")
+
+    @staticmethod
+    def of(network: Any, *who: Any) -> NetworkAgent:
+        """The agent for a network of `build_network`: one with a memory for `recurrent`."""
+        if network.spec["name"] != "recurrent":
+            return NetworkAgent(network, *who)
+        from bkrl.agents.recurrent import RecurrentAgent  # it stands on this module
+
+        return RecurrentAgent(network, *who)
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        """One of symbols and image."""
+        return ("image",) if self.view == "image" else ("symbols",)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What `build` makes the agent from, as plain JSON values."""
+        return dict(self.module.spec)
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return int(self.spec["num_actions"])
+
+    @classmethod
+    def build(cls, spec: Mapping[str, Any], *who: Any) -> NetworkAgent:
+        """An agent whose weights are not yet written.
+
+        Args:
+            spec: from policy.json.
+            who: env_id, family, action_names and view.
+
+        Raises:
+            ValueError: the spec describes no agent.
+        """
+        return NetworkAgent.of(of_spec(spec), *who)
+
+    # --------------------------------------------------------------------------------------------------------- acting
+
+    def begin(self, num_envs: int) -> State:
+        """Nothing is remembered, ever."""
+        del num_envs
+        return {}
+
+    def inputs(self, views: Views) -> Inputs:
+        """`seen`: what the network reads."""
+        seen = views.image if self.view == "image" else views.symbols
+        return {"seen": torch.from_numpy(seen).to(self.device)}
+
+    def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
+        """See `TrainableAgent.forward`."""
+        del started
+        return (*self.module(inputs["seen"]), state)
+
+    def values(self, views: Views, state: State, started: Any) -> Tensor:
+        """See `TrainableAgent.values`."""
+        return one_step(self, self.inputs(views), state, started)[1]
+
+    @torch.no_grad()
+    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
+        """See `Agent.act`."""
+        out, values, state = one_step(self, self.inputs(views), state, started)
+        logits = out.cpu().numpy()
+        return Acted((logits if noise is None else logits + noise).argmax(1), logits, values.cpu().numpy(), state)
+
+    # ------------------------------------------------------------------------------------------------------- training
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """One group, `policy`."""
+        return {"policy": [p for p in self.module.parameters() if p.requires_grad]}
+
+    def at_step(self, step: int) -> None:
+        """Nothing changes by a schedule."""
+
+    def prepare(self, device: torch.device, compile: bool) -> None:
+        """See `TrainableAgent.prepare`."""
+        self.module.to(device)
+        self.device = device
+        if compile:
+            self.module.compile(dynamic=True)  # at its first call; the weights stay its own
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        """Write `NAME.safetensors` and `NAME.json`; their names."""
+        tensors = {key: value.detach().cpu().contiguous() for key, value in self.module.state_dict().items()}
+        atomic_write(folder / f"{name}.safetensors", safetensors.torch.save(tensors))
+        document = {
+            "format": FORMAT,
+            "network": self.spec,
+            "env_id": self.env_id,
+            "family": self.family,
+            "action_names": self.action_names,
+            "view": self.view,
+            "sha256": sha256(folder / f"{name}.safetensors"),
+        }
+        atomic_write(folder / f"{name}.json", to_json(document))
+        return [f"{name}.safetensors", f"{name}.json"]
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "policy") -> NetworkAgent:
+        """Read an agent back; InputError when it is missing, damaged or of another format."""
+        path = folder / f"{name}.json"
+        document: _Document = read_json(path, _Document)
+        weights = folder / f"{name}.safetensors"
+        if not weights.is_file():
+            raise InputError(f"{weights} is missing; train the policy again.")
+        if sha256(weights) != document["sha256"]:
+            raise InputError(f"{weights} was changed after it was written; train the policy again.")
+        try:
+            tensors = safetensors.torch.load(weights.read_bytes())
+        except SafetensorError as error:
+            raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
+        names = tuple(document["action_names"])
+        who = (document["env_id"], document["family"], names, document["view"])
+        check_fit(
+            lambda: cls.build(document["network"], *who).module, tensors, "the network that is described beside them"
+        )
+        agent = cls.build(document["network"], *who)
+        agent.module.load_state_dict(tensors)
+        if agent.num_actions != len(names):
+            raise InputError(f"{path} names other actions than its network has; train the policy again.")
+        if not finite(agent.module, tensors):
+            raise InputError(
+                f"{weights} holds weights that are not finite; train the policy again with a smaller --learning-rate."
+            )
+        return agent
+
+
+def finite(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether all parameters are; buffers need not be (advice that says nothing has an infinite scale)."""
+    return all(bool(tensors[name].isfinite().all()) for name, _ in module.named_parameters())
+
+
+def one_step(
+    agent: TrainableAgent, inputs: Inputs, state: State, started: NDArray[np.bool_]
+) -> tuple[Tensor, Tensor, State]:
+    """`agent.forward` of one step (B,): agents with a memory are given sequences of length 1."""
+    if not state:
+        return agent.forward(inputs, state, None)
+    sequence = {name: tensor[None] for name, tensor in inputs.items()}
+    device = next(iter(sequence.values())).device
+    logits, values, state = agent.forward(sequence, state, torch.from_numpy(started)[None].to(device))
+    return logits[0], values[0], state

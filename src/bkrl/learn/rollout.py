@@ -1,0 +1,257 @@
+"""T steps of N envs with one agent, written into storage that is allocated once.
+
+Axes are named at allocation: T steps, N envs, K reward streams, A actions. Views stay uint8 until they are inside the
+agent's encoder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bkrl.agents.network import one_step
+from bkrl.agents.protocol import Goals, State, TrainableAgent
+from bkrl.agents.viewer import Viewer
+from bkrl.core.seeds import derive_seed
+from bkrl.data.distinct import Repeats
+from bkrl.data.views import ViewKeys, Views
+from bkrl.data.windows import Rollout
+from bkrl.envs.vector import WorldVectorEnv
+
+
+class Collector:
+    """Rollouts of one agent, one after another; episodes go on from one to the next.
+
+    Args:
+        envs: N envs with SAME_STEP autoreset. They are reset when the first rollout begins, env i with seed
+            `derive_seed(seed, "worlds") + i`.
+        agent: who acts.
+        num_steps: T.
+        num_values: K.
+        horizon: H, rows of history kept before each rollout.
+        seed: of the envs and of the action noise.
+        device: where logits and values lie.
+        goals: sets goals, for an agent that wants them.
+
+    Attributes:
+        rollout: the last rollout, as reward streams see it.
+        views: (T+1, N) rows, what the agent saw.
+        final_views: rows, what the agent saw last in the episodes that ended.
+        logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
+        first_state, state, final_state: what the agent remembered before row 0, before row T, and before `final_views`.
+        look_once: whether a view that was seen before in a rollout gets the logits and values that it got then.
+        repeats: where each view was first seen in this rollout; None where every view is looked at.
+        step, episodes: steps taken and episodes finished.
+    """
+
+    rollout: Rollout
+    views: Views
+    final_views: Views
+
+    def __init__(
+        self,
+        envs: WorldVectorEnv,
+        agent: TrainableAgent,
+        *,
+        num_steps: int,
+        num_values: int,
+        horizon: int,
+        seed: int,
+        device: torch.device,
+        goals: Goals | None = None,
+    ) -> None:
+        T, N, A = num_steps, envs.num_envs, len(agent.action_names)
+        self.envs, self.agent, self.seed, self.goals = envs, agent, seed, goals
+        self.num_steps, self.horizon = num_steps, horizon
+        self.view = Viewer(envs, agent, goals)
+        self.logits = torch.zeros(T, N, A, device=device)
+        self.values = torch.zeros(T, N, num_values, device=device)
+        self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
+        self.state = self.first_state = self.final_state = agent.begin(N)
+        # A GPU computes repeats sooner than it hears that they are some.
+        self.look_once = device.type == "cpu" and not self.state and len(agent.wants) > 0
+        self.repeats: Repeats | None = None
+        self.begun = False
+        self.step = self.episodes = 0
+
+    def begin(self) -> None:
+        """Reset the envs and allocate the storage, once."""
+        if self.begun:
+            return
+        self.begun = True
+        T, H, N = self.num_steps, self.horizon, self.envs.num_envs
+        observations, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds"))
+        first = self.view(observations, np.ones(N, bool))
+        obs_shape = first.symbols.shape[1:]
+        rows = np.zeros((H + T + 1, N, *obs_shape), np.uint8)
+        others = (a if a is None else np.zeros((T + 1, N, *a.shape[1:]), a.dtype) for a in first.arrays()[1:])
+        self.views = Views(rows[H:], *others)  # symbols are the same memory as the rollout's observations
+        self.final_views = self.views[0, :0]
+        self.rollout = Rollout(
+            horizon=H,
+            observations=rows,
+            actions=np.zeros((H + T, N), np.int64),
+            ages=np.zeros((T + 1, N), np.int32),
+            rewards=np.zeros((T, N), np.float32),
+            terminated=np.zeros((T, N), bool),
+            truncated=np.zeros((T, N), bool),
+            final_index=np.zeros(0, np.int64),
+            final_observations=np.zeros((0, *obs_shape), np.uint8),
+            views=self.views,
+        )
+        self.views[T] = first  # the row the first rollout begins with
+        if self.look_once:
+            self._keys = ViewKeys(self.agent.wants)
+            if self._keys.plain:
+                self._key_rows = getattr(self.views, self._keys.wants[0])[:T]
+            else:
+                self._key_rows = np.zeros((T, *self._keys(first).shape), np.uint8)
+            self.repeats = Repeats(self._key_rows)
+
+    @torch.no_grad()
+    def collect(self, clock: Clock) -> dict[str, float]:
+        """T steps of every env with the agent as it is; figures of the episodes that ended."""
+        self.begin()
+        T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
+        # The last H + 1 rows of the previous rollout are the history and the first observation of this one.
+        r.observations[: H + 1] = r.observations[T : T + H + 1].copy()
+        r.actions[:H] = r.actions[T : T + H].copy()
+        r.ages[0] = r.ages[T]
+        views[0] = views[T]
+        self.first_state = self.state
+        # argmax(logits + Gumbel noise) is a sample of the softmax; the whole rollout's noise is drawn in one call.
+        gumbel = torch.empty_like(self.logits).exponential_(generator=self.noise).log_().neg_()
+        finals: list[tuple[int, np.ndarray, Views, State]] = []
+        episode_returns: list[np.ndarray] = []
+        episode_lengths: list[np.ndarray] = []
+        successes = 0
+        if self.repeats is not None:
+            self.repeats.clear()
+
+        for t in range(T):
+            self._look(t)
+            r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
+            clock.lap("policy")
+
+            observations, r.rewards[t], r.terminated[t], r.truncated[t], infos = self.envs.step(r.actions[H + t])
+            np.add(r.ages[t], 1, out=r.ages[t + 1])
+            if "_final_obs" in infos:
+                ended = np.flatnonzero(infos["_final_obs"])
+                memory = {name: one[ended] for name, one in self.state.items()}
+                finals.append((t, ended, self.view.last(infos["final_obs"], ended, views[t]), memory))
+                r.ages[t + 1, ended] = 0
+                episode_returns.append(infos["episode"]["r"][ended])
+                episode_lengths.append(infos["episode"]["l"][ended])
+                successes += int(np.count_nonzero(infos["success"][ended]))
+            views[t + 1] = self.view(observations, r.ages[t + 1] == 0)
+            clock.lap("env")
+
+        N = r.num_envs
+        r.final_index = np.concatenate([np.zeros(0, np.int64), *(t * N + ended for t, ended, _, _ in finals)])
+        self.final_views = Views.joined([seen for _, _, seen, _ in finals]) if finals else views[0, :0]
+        r.final_observations = self.final_views.symbols
+        memories = [memory for _, _, _, memory in finals]
+        self.final_state = {
+            name: torch.cat([one[:0], *(memory[name] for memory in memories)]) for name, one in self.state.items()
+        }
+        self.step += T * N
+        self.episodes += len(r.final_index)
+        metrics = {"rollout/episodes": float(len(r.final_index)), "rollout/reward": float(r.rewards.mean())}
+        if finals:
+            metrics["rollout/return"] = float(np.concatenate(episode_returns).mean())
+            metrics["rollout/length"] = float(np.concatenate(episode_lengths).mean())
+            metrics["rollout/success_rate"] = successes / len(r.final_index)
+        return metrics
+
+    def _look(self, t: int) -> None:
+        """Logits and values of row t."""
+        if self.repeats is None:
+            started = self.rollout.ages[t] == 0
+            inputs = self.agent.inputs(self.views[t])
+            self.logits[t], self.values[t], self.state = one_step(self.agent, inputs, self.state, started)
+            return
+        # The agent does not change during a rollout: what it has seen before in it, it need not look at again.
+        if not self._keys.plain:
+            self._key_rows[t] = self._keys(self.views[t])
+        origins = self.repeats.add(t)
+        new = np.flatnonzero(origins >= t * len(origins))
+        if len(new):
+            inputs, places = self.agent.inputs(self.views[t, new]), torch.from_numpy(new)
+            self.logits[t, places], self.values[t, places], _ = self.agent.forward(inputs, {}, None)
+        index = torch.from_numpy(origins)
+        self.logits[t] = self.logits.flatten(0, 1)[index]
+        self.values[t] = self.values.flatten(0, 1)[index]
+
+    @torch.no_grad()
+    def last_values(self, ends: np.ndarray) -> Tensor:
+        """(N + C, K): values of row T, which comes after the rollout, and of C of the final views, `ends` (a mask)."""
+        rows = Views.joined([self.views[self.num_steps], self.final_views[ends]])
+        state = {name: torch.cat([one, self.final_state[name][ends]]) for name, one in self.state.items()}
+        started = np.concatenate([self.rollout.ages[-1] == 0, np.zeros(np.count_nonzero(ends), bool)])
+        return self.agent.values(rows, state, started)
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    def saved(self) -> dict[str, Any]:
+        """The rows that the next rollout begins with, what the agent remembers, and the state of the noise."""
+        self.begin()
+        T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
+        tensors = {
+            "rollout.observations": r.observations[T : T + H + 1],
+            "rollout.actions": r.actions[T : T + H],
+            "rollout.ages": r.ages[T],
+            "rollout.seen": (views.symbols if views.image is None else views.image)[T],
+            "rng.actions": self.noise.get_state(),
+        }
+        if views.goal is not None:
+            tensors["rollout.goal"] = views.goal[T].astype(str) if views.goal.dtype == object else views.goal[T]
+        return tensors | {f"rollout.state.{name}": one for name, one in self.state.items()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take back what `saved` returned, once the envs are back in their state."""
+        T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
+        r.observations[T : T + H + 1] = tensors["rollout.observations"]
+        r.actions[T : T + H] = tensors["rollout.actions"]
+        r.ages[T] = tensors["rollout.ages"]
+        if views.image is not None:
+            views.image[T] = tensors["rollout.seen"]
+        if views.text is not None and self.view.sentences is not None:
+            views.text[T] = self.view.sentences(views.symbols[T])
+        if views.mission is not None:
+            views.mission[T] = self.envs.missions()
+        if views.goal is not None:
+            views.goal[T] = tensors["rollout.goal"].astype(views.goal.dtype)
+        device = self.logits.device
+        self.state = {name: torch.from_numpy(tensors[f"rollout.state.{name}"]).to(device) for name in self.state}
+
+    def restart(self) -> None:
+        """Begin fresh episodes in envs that could not be put back, with seeds that belong to this step."""
+        self.begin()
+        N = self.envs.num_envs
+        observations, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds", self.step))
+        self.views[self.num_steps] = self.view(observations, np.ones(N, bool))
+        self.rollout.ages[self.num_steps] = 0
+        self.state = self.agent.begin(N)
+
+
+class Clock:
+    """Seconds spent in each phase of an iteration."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+        self._seconds = dict.fromkeys(("env", "policy", "potential", "update"), 0.0)
+
+    def lap(self, phase: str) -> None:
+        """What was done since the last lap belongs to this phase."""
+        now = time.perf_counter()
+        self._seconds[phase] += now - self._since
+        self._since = now
+
+    def metrics(self) -> dict[str, float]:
+        """`time/…` of each phase."""
+        return {f"time/{phase}": seconds for phase, seconds in self._seconds.items()}

@@ -1,0 +1,14 @@
+"""Agents for tests: those of bkrl's networks, and those of networks that a test brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bkrl.agents.network import NetworkAgent
+from bkrl.envs import world
+
+
+def agent_of(network: Any, env_id: str) -> NetworkAgent:
+    """An agent with a network of the test's own, which sees symbols."""
+    facts = world(env_id)
+    return NetworkAgent(network, env_id, facts.family, facts.action_names)
