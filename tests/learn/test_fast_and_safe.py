@@ -293,18 +293,11 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
     run.log(1, loss=0.5)
 
-    class Full:
-        """A file on a disk that has room for ten more bytes."""
-
-        def __init__(self, file) -> None:
-            self.file, self.fileno, self.close = file, file.fileno, file.close
-
-        def write(self, raw: bytes) -> int:
-            return self.file.write(raw[:10])
-
-    run._metrics = Full(run._metrics)
+    write = os.write  # of a disk that has room for ten more bytes
+    monkeypatch.setattr(os, "write", lambda file, raw: write(file, raw[:10]))
     with pytest.raises(RunFailed, match=r"No space left.*run the same command again"):
         run.log(2, loss=0.25)
+    monkeypatch.undo()
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1, "loss": 0.5}\n'
 
     checkpoints = Checkpoints(run.file("checkpoints"))
