@@ -28,8 +28,9 @@ from bkrl.data.dataset import DatasetWriter
 from bkrl.runs.lock import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import sweep
-from bkrl.studies.executors import local, open_executor, shell
+from bkrl.studies.executors import local, name_of, shell
 from bkrl.studies.executors.local import Local
+from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import load_study, plan, presets
 from tests.studies.toy_study import SHARED, TOY, contents, toy
@@ -58,7 +59,7 @@ class Here:
 
     def ended(self, seconds):
         cell = self.waiting.pop()
-        self.order.append(sweep.name_of(cell, self.out))
+        self.order.append(name_of(cell, self.out))
         return [(cell, work(cell, self.out / "log" / cell.run_dir.name))]
 
     def stop(self):
@@ -124,7 +125,7 @@ def test_an_interrupt_ends_the_preparation(tmp_path, monkeypatch):
 
     monkeypatch.setattr(local, "_warm", _compile_slowly)
     monkeypatch.setattr(local, "wait", interrupted)
-    executor = Local(1, lambda cell: tmp_path / "log")
+    executor = Local(1, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         executor.prepare([SimpleNamespace(config=SimpleNamespace(env=str(tmp_path / "compiled")))], Reporter())
     executor.stop()
@@ -184,7 +185,7 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
 
 def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
     cells = plan(tomllib.loads(TOY), tmp_path).cells
-    local = Local(1, lambda cell: tmp_path / "log")
+    local = Local(1, tmp_path)
     local.start(cells[:1])
     (worker,) = local._pools[0]._processes.values()
     os.kill(worker.pid, signal.SIGKILL)
@@ -198,7 +199,7 @@ def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
 
 def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
     cells = plan(tomllib.loads(TOY), tmp_path).cells
-    local = Local(1, lambda cell: tmp_path / "log")
+    local = Local(1, tmp_path)
     pool = local._pool(0)
     pool.submit(os.getpid).result()
     (worker,) = pool._processes.values()
@@ -214,7 +215,7 @@ def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
 def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_path):
     endless = TOY.replace("steps = 512\ncheckpoints = 1", "steps = 1_000_000_000\ncheckpoints = 1")
     cells = plan(tomllib.loads(endless), tmp_path).cells
-    local = Local(1, lambda cell: tmp_path / "log")
+    local = Local(1, tmp_path)
     local.start(cells[:1])
     deadline = time.monotonic() + 600
     while sweep.last_step(cells[0].run_dir) < 1024 and time.monotonic() < deadline:
@@ -326,7 +327,7 @@ def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
         Run.create(cell.run_dir, stage="label", config=config, inputs=inputs).finish([])
     (tmp_path / "out").rename(tmp_path / "moved")
     merge = plan(tomllib.loads(text), tmp_path / "moved").cells[3]
-    assert sweep.standing(merge) == "done"
+    assert sweep.state_of(merge) == "done"
 
     given = []
     monkeypatch.setattr("bkrl.stages.label.merge", lambda *args: given.append(args))
@@ -349,16 +350,16 @@ def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_
         )  # fmt: skip
         writer.close()
         run.finish(writer.outputs)
-    assert sweep.standing(merge) == ""
+    assert sweep.state_of(merge) == ""
     assert work(merge, tmp_path / "log") == ""
-    assert sweep.standing(merge) == "done"
+    assert sweep.state_of(merge) == "done"
     (tmp_path / "out").rename(tmp_path / "moved")
-    assert sweep.standing(cells("moved")[2]) == "done"
+    assert sweep.state_of(cells("moved")[2]) == "done"
     more, one = (SHARED.replace("collect_shards = 2", f"collect_shards = {n}") for n in (3, 1))
-    assert "differs in datasets" in sweep.standing(cells("moved", more)[3])
-    assert "holds a run that differs in" in sweep.standing(cells("moved", one)[0])
+    assert "differs in datasets" in sweep.state_of(cells("moved", more)[3])
+    assert "holds a run that differs in" in sweep.state_of(cells("moved", one)[0])
     (explorers[0].run_dir.parents[2] / "moved" / "chain" / "data-shard1" / "manifest.json").write_text("{}")
-    assert "made again since" in sweep.standing(cells("moved")[2])
+    assert "made again since" in sweep.state_of(cells("moved")[2])
 
 
 @pytest.fixture(scope="module")
@@ -476,18 +477,9 @@ def commands(tmp_path, monkeypatch, **scripts):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
 
-def on_cluster(state, **settings):
+def on_cluster(state, **parameters):
     """The slurm executor of a sweep in `OUT`."""
-    given = {"jobs": 0, "parameters": {}, **settings}
-    return open_executor(
-        "slurm",
-        log=lambda cell: OUT / "sweep" / "log" / cell.run_dir.name,
-        name=lambda cell: sweep.name_of(cell, OUT),
-        folder=OUT / "sweep",
-        submitted=state.jobs,
-        save=state.save,
-        **given,
-    )
+    return Slurm(OUT, state.jobs, state.save, parameters)
 
 
 class Told(Reporter):
@@ -560,7 +552,7 @@ def test_each_array_asks_for_the_cores_of_its_own_cells(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands(tmp_path, monkeypatch, sbatch='cat "$1" >> scripts; echo Submitted batch job 7')
     (tmp_path / "out" / "sweep").mkdir(parents=True)
-    executor = on_cluster(sweep.State(OUT / "sweep" / "state.json"), parameters={"array_parallelism": 1})
+    executor = on_cluster(sweep.State(OUT / "sweep" / "state.json"), array_parallelism=1)
     data, *_, trained = load_study(str(toy(tmp_path)), OUT).cells
     executor.start([data._replace(config=replace(data.config, threads=4))])
     executor.start([data, trained])

@@ -26,6 +26,6 @@ def run(config: ReproduceConfig, reporter: Reporter) -> Run | None:
         SweepConfig(study=config.preset, out=config.out, jobs=config.jobs, retry_failed=True, report=True), reporter
     )
     if outcome.report is None:
-        raise RunFailed(f"{sweep.told(outcome)} Run the same command to retry.")
+        raise RunFailed(f"{sweep.failures(outcome)} Run the same command to retry.")
     reporter.say(f"report: {outcome.report.path / 'report.html'}")
     return outcome.report

@@ -25,7 +25,9 @@ from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs
 from bkrl.runs.lock import acquire
 from bkrl.runs.record import Run
-from bkrl.studies.executors import Executor, cores, open_executor
+from bkrl.studies.executors import Executor, cores, name_of
+from bkrl.studies.executors.local import Local
+from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.study import Cell, MergeConfig, Study, load_study
 
 _POLL = 1.0
@@ -90,16 +92,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
     study = load_study(config.study, out)
     cells = chosen(study, out, config.only)
     state = State(out / "sweep" / "state.json")
-    executor = open_executor(
-        config.executor,
-        jobs=config.jobs,
-        log=lambda cell: out / "sweep" / "log" / f"{name_of(cell, out)}.log",
-        name=lambda cell: name_of(cell, out),
-        folder=out / "sweep",
-        submitted=state.jobs,
-        save=state.save,
-        parameters=_parameters(config, study),
-    )
+    executor = open_executor(config, study, state)
     make_folder(out / "sweep")
     with acquire(out / "sweep"):
         state.load()  # only now: until a moment ago another sweep may have written it
@@ -114,22 +107,25 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
     return outcome
 
 
+def open_executor(config: SweepConfig, study: Study, state: State) -> Executor:
+    """What runs the cells: worker processes here, or jobs of a cluster."""
+    if config.executor == "slurm":
+        given = {key: value for key, value in vars(config.slurm).items() if value is not None}
+        return Slurm(config.folder, state.jobs, state.save, {**study.slurm, **given}, config.jobs)
+    return Local(config.jobs or cores(), config.folder)
+
+
 def runs(n: int) -> str:
     """So many runs, in words."""
     return f"{n} run{'' if n == 1 else 's'}"
 
 
-def told(outcome: Outcome) -> str:
-    """What went wrong, in sentences."""
+def failures(outcome: Outcome) -> str:
+    """Which cells failed and why, in sentences."""
     reasons = [f"{outcome.out / name}: {reason}" for name, reason in outcome.failed.items()]
     blocked = f" {len(outcome.blocked)} more need those." if outcome.blocked else ""
     total = len(outcome.done) + len(outcome.failed) + len(outcome.blocked)
     return f"{len(outcome.failed)} of {runs(total)} failed: {' '.join(reasons)}{blocked}"
-
-
-def name_of(cell: Cell, out: Path) -> str:
-    """A cell's name: its run directory below the study's folder, as in "babyai/ppo-s1"."""
-    return cell.run_dir.relative_to(out).as_posix()
 
 
 def needs(cells: Iterable[Cell]) -> dict[Path, list[Path]]:
@@ -161,7 +157,7 @@ def chosen(study: Study, out: Path, only: str) -> list[Cell]:
     return [cell for cell in study.cells if cell.run_dir in wanted]
 
 
-def standing(cell: Cell) -> str:
+def state_of(cell: Cell) -> str:
     """ "done" for a finished cell, "" for one that is not, and else why what is there is not what is wanted."""
     complete = (cell.run_dir / "manifest.json").exists()
     if not complete and not (cell.run_dir / "config.json").exists():
@@ -184,13 +180,13 @@ def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
     rows = []
     for cell in cells:
         name = name_of(cell, out)
-        how = standing(cell) or (f"failed: {failed[name]}" if name in failed else "to do")
+        how = state_of(cell) or (f"failed: {failed[name]}" if name in failed else "to do")
         rows.append((name, cell.stage.replace("_", "-"), cell.steps, how))
     return rows
 
 
 def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter) -> None:
-    """Say what there is to do, and about how long it takes; `jobs`: at the same time, 0 where nobody knows."""
+    """Say what there is to do, and about how long it takes; `jobs`: at the same time, 0 where it is not known."""
     reporter.say(study.title)
     parts = {"train_rs": "train", "evaluate": "evaluate"}
     for title in ("prepare", "train", "evaluate"):
@@ -199,8 +195,8 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
             continue
         done = sum((cell.run_dir / "manifest.json").exists() for cell in part)
         steps = sum(cell.steps for cell in part)
-        told = f", {steps:,} environment steps" if steps else ""
-        reporter.say(f"  {title}: {runs(len(part))}{told}" + (f" ({done} done already)" if done else ""))
+        count = f", {steps:,} environment steps" if steps else ""
+        reporter.say(f"  {title}: {runs(len(part))}{count}" + (f" ({done} done already)" if done else ""))
     everything = sum(cell.steps for cell in study.training)
     left = sum(c.steps for c in cells if c.stage == "train_rs" and not (c.run_dir / "manifest.json").exists())
     if left and jobs and study.minutes:
@@ -227,7 +223,7 @@ class _Sweep:
         self.clocks: dict[Path, _Clock] = {}
         self.waiting: list[Cell] = []
         for cell in cells:
-            how = standing(cell)
+            how = state_of(cell)
             if how == "done":
                 self._succeed(cell)
             elif how or name_of(cell, out) in state.failed:
@@ -269,7 +265,7 @@ class _Sweep:
                 return
             for cell, reason in self.executor.ended(_POLL):
                 self.waiting.remove(cell)
-                how = reason or standing(cell) or "it ended without a result"
+                how = reason or state_of(cell) or "it ended without a result"
                 if how == "done":
                     self._succeed(cell)
                 else:
@@ -363,12 +359,6 @@ def last_step(run_dir: Path) -> int:
     """The step of the newest whole line of metrics.jsonl; 0 when there is none."""
     step = newest_row(run_dir / "metrics.jsonl").get("step")
     return step if isinstance(step, int) else 0
-
-
-def _parameters(config: SweepConfig, study: Study) -> dict[str, Any]:
-    """What the study says of SLURM jobs, and on top of it what the command line says."""
-    given = {key: value for key, value in vars(config.slurm).items() if value is not None}
-    return {**study.slurm, **given}
 
 
 def _made(cell: Cell) -> tuple[str, object]:

@@ -31,7 +31,7 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
             return
         from bkrl.studies.executors.shell import script
 
-        left = [cell for cell in cells if sweep.standing(cell) != "done"]
+        left = [cell for cell in cells if sweep.state_of(cell) != "done"]
         left += [study.report] if settings.report else []
         console.print_text(script(left, sweep.needs([*cells, study.report])))
         return

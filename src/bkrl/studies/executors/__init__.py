@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from bkrl.core.reporter import Reporter
 from bkrl.studies.study import Cell
@@ -33,36 +33,14 @@ class Executor(Protocol):
         """Leave, when all is done or when the person at the keyboard wants to; a sentence about what goes on, or ""."""
 
 
-def open_executor(
-    kind: str,
-    *,
-    jobs: int,
-    log: Callable[[Cell], Path],
-    name: Callable[[Cell], str],
-    folder: Path,
-    submitted: dict[str, str],
-    save: Callable[[], None],
-    parameters: Mapping[str, Any],
-) -> Executor:
-    """The executor of that name.
+def name_of(cell: Cell, out: Path) -> str:
+    """A cell's name: its run directory below the study's folder, as in "babyai/ppo-s1"."""
+    return cell.run_dir.relative_to(out).as_posix()
 
-    Args:
-        kind: "local" or "slurm".
-        jobs: cells at the same time; 0: as many as there are cores, or as the cluster allows.
-        log: where a cell's words go.
-        name: a cell's name.
-        folder: for an executor's own files.
-        submitted: name → job number, of an earlier start; kept up to date.
-        save: writes `submitted` to disk.
-        parameters: of jobs on a cluster.
-    """
-    if kind == "slurm":
-        from bkrl.studies.executors.slurm import Slurm
 
-        return Slurm(folder / "slurm", submitted, save, name, log, parameters, jobs)
-    from bkrl.studies.executors.local import Local
-
-    return Local(jobs or cores(), log)
+def log_of(cell: Cell, out: Path) -> Path:
+    """The file for what a cell says."""
+    return out / "sweep" / "log" / f"{name_of(cell, out)}.log"
 
 
 def cores() -> int:

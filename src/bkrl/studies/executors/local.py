@@ -7,18 +7,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from bkrl.core.reporter import Reporter
+from bkrl.studies.executors import log_of
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import Cell
 
-_DIED = "its process ended without a word (was it killed, or was memory short?)"
-_TOLD = "its process was told to stop by somebody else; what it had is kept, and --retry-failed goes on from there"
+_DIED = "its process ended without a message (was it killed, or was memory short?)"
+_STOPPED = "its process was told to stop from outside; what it had is kept, and --retry-failed goes on from there"
 
 
 class _Job(NamedTuple):
@@ -28,10 +30,15 @@ class _Job(NamedTuple):
 
 
 class Local:
-    """A fixed number of workers, each a pool of its own: when one is killed, the others do not notice."""
+    """A fixed number of workers, each a pool of its own: when one is killed, the others go on.
 
-    def __init__(self, jobs: int, log: Callable[[Cell], Path]) -> None:
-        self._log = log
+    Args:
+        jobs: workers.
+        out: the study's folder.
+    """
+
+    def __init__(self, jobs: int, out: Path) -> None:
+        self._out = out
         self._pools: list[ProcessPoolExecutor | None] = [None] * jobs
         self._jobs: list[_Job] = []
 
@@ -47,9 +54,9 @@ class Local:
                 pass
         except KeyboardInterrupt:
             for worker in multiprocessing.active_children():
-                worker.kill()  # it has nothing to keep, and while it compiles it would not hear a gentler word
+                worker.kill()  # it has nothing to keep, and does not react to SIGTERM while it compiles
             raise
-        if future.exception() is not None:  # a cell will meet the same problem and tell it properly
+        if future.exception() is not None:  # a cell will have the same problem and report it
             self._pools[0] = None
 
     def free(self) -> int:
@@ -60,11 +67,12 @@ class Local:
         """Give each an idle worker."""
         idle = sorted(set(range(len(self._pools))) - {job.slot for job in self._jobs})
         for cell, slot in zip(cells, idle):
+            task = partial(_work, cell, log_of(cell, self._out))
             try:
-                future = self._pool(slot).submit(_work, cell, self._log(cell))
+                future = self._pool(slot).submit(task)
             except BrokenProcessPool:  # its worker was killed while it had nothing to do
                 self._pools[slot] = None
-                future = self._pool(slot).submit(_work, cell, self._log(cell))
+                future = self._pool(slot).submit(task)
             self._jobs.append(_Job(cell, slot, future))
 
     def running(self) -> dict[str, str]:
@@ -107,17 +115,17 @@ class Local:
             pool.shutdown(wait=False)
         if isinstance(problem, BrokenProcessPool):
             return _DIED
-        return _TOLD if isinstance(problem, KeyboardInterrupt) else f"{type(problem).__name__}: {problem}"
+        return _STOPPED if isinstance(problem, KeyboardInterrupt) else f"{type(problem).__name__}: {problem}"
 
 
-# In a worker: whether it was told to stop, and whether it is in a cell.
+# In a worker: whether it has been asked to stop, and whether it is in a cell.
 _stopping = False
 _working = False
 
 
 def _start_worker(parent: int) -> None:
-    """A terminal sends Ctrl-C, and that it was closed, to every process. Workers leave both to their parent, which then
-    terminates them or dies, so that they keep what they have.
+    """Ignore SIGINT and SIGHUP, which a terminal sends to every process: the parent reacts, and then terminates its
+    workers or dies, so that they keep what they have.
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -132,7 +140,7 @@ def _stop_with(parent: int) -> None:
     """A worker whose parent was killed (perhaps before this worker had begun) keeps what it has and stops."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    if _working:  # told once: the second signal would not let it finish what it keeps
+    if _working:  # once only: a second signal would not let it finish what it keeps
         os.kill(os.getpid(), signal.SIGTERM)
     while _working:
         time.sleep(0.1)
@@ -140,7 +148,7 @@ def _stop_with(parent: int) -> None:
 
 
 def _work(cell: Cell, log: Path) -> str:
-    """Run a cell in a worker that may be told to stop."""
+    """Run a cell in a worker that may be asked to stop."""
     global _working
     if _stopping:
         return ""

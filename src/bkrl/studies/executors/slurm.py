@@ -1,7 +1,7 @@
 """Cells as jobs of a SLURM cluster, through submitit: what is ready together goes as one array.
 
 A job that runs out of time, or is pre-empted, keeps a checkpoint, is queued again and continues from there. What a job
-found is told by its run directory and a small file beside its log; job states come from `squeue`, which every cluster
+found is in its run directory and in a small file beside its log; job states come from `squeue`, which every cluster
 has. The sweep may be stopped and started again: jobs that still wait or run are found again by their numbers, and those
 of a submission that was cut off by the name that was saved for it before.
 """
@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
+from bkrl.studies.executors import log_of, name_of
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import Cell
 
@@ -27,7 +28,7 @@ MANY = 1_000_000
 ARRAY = 1000
 """Jobs of one array at most; more than 1001 are refused where a cluster's MaxArraySize was left alone."""
 MINUTES, REQUEUES = 240, 1000
-"""How long a job may run where nothing is said, and how often it may run out of that: as good as always."""
+"""How long a job may run by default, and how often it may run out of that: practically always."""
 POLL_SECONDS = 5.0
 """Between two questions to the queue; a cluster's users share it."""
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -48,23 +49,19 @@ class Slurm:
     """Submits cells, and remembers their job numbers in `jobs`, which the sweep keeps.
 
     Args:
-        folder: for submitit's files; every node must see it.
+        out: the study's folder; every node must see it.
         jobs: name of a cell → job number, from an earlier start of the same sweep; kept up to date. From before a
             submission until its numbers are known: the name of the array in the queue, a slash, the place in it.
         save: writes `jobs` to disk.
-        name: a cell's name.
-        log: where a cell's words go.
         parameters: of submitit's SlurmExecutor: partition, time (minutes), mem (GB), gpus_per_node, ...
         most: jobs of an array that may run at the same time; 0: no limit.
     """
 
     def __init__(
         self,
-        folder: Path,
+        out: Path,
         jobs: dict[str, str],
         save: Callable[[], None],
-        name: Callable[[Cell], str],
-        log: Callable[[Cell], Path],
         parameters: Mapping[str, Any],
         most: int = 0,
     ) -> None:
@@ -72,7 +69,7 @@ class Slurm:
             import submitit
         except ImportError:
             raise UsageError("--executor slurm needs submitit: pip install 'bkrl[slurm]'.") from None
-        self._folder, self._jobs, self._save, self._name, self._log = folder, jobs, save, name, log
+        self._out, self._folder, self._jobs, self._save = out, out / "sweep" / "slurm", jobs, save
         self._cells: dict[str, Cell] = {}
         self._states: dict[str, str] = {}
         self._called: dict[str, str] = {}
@@ -81,7 +78,7 @@ class Slurm:
         self._reporter = Reporter()
         self._asked = 0.0
         try:
-            self._executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=REQUEUES)
+            self._executor = submitit.SlurmExecutor(folder=self._folder, max_num_timeout=REQUEUES)
             settings: dict[str, Any] = {"job_name": "bkrl", "time": MINUTES, "stderr_to_stdout": True}
             settings |= {"array_parallelism": MANY, **parameters, **({"array_parallelism": most} if most else {})}
             extra = {"requeue": True, **settings.pop("additional_parameters", {})}
@@ -100,8 +97,8 @@ class Slurm:
         """
         self._reporter = reporter
         for cell in cells:
-            if self._name(cell) in self._jobs:
-                self._cells[self._name(cell)] = cell
+            if name_of(cell, self._out) in self._jobs:
+                self._cells[name_of(cell, self._out)] = cell
         if self._cells:
             self._find()
             if any("/" in self._jobs[name] for name in self._cells):
@@ -122,19 +119,19 @@ class Slurm:
     def start(self, cells: Sequence[Cell]) -> None:
         """Submit one array, under a name that is saved before: a kill on the way loses no job."""
         for cell in cells:
-            _outcome(self._log(cell)).unlink(missing_ok=True)
+            _outcome(log_of(cell, self._out)).unlink(missing_ok=True)
         called = f"{self._title}-{secrets.token_hex(6)}"
-        self._jobs.update({self._name(cell): f"{called}/{place}" for place, cell in enumerate(cells)})
+        self._jobs.update({name_of(cell, self._out): f"{called}/{place}" for place, cell in enumerate(cells)})
         self._save()
         cpus = self._cpus or max(getattr(cell.config, "threads", 1) for cell in cells)
         try:
             self._executor.update_parameters(job_name=called, cpus_per_task=cpus)
-            submitted = self._executor.map_array(Task(), cells, [self._log(cell) for cell in cells])
+            submitted = self._executor.map_array(Task(), cells, [log_of(cell, self._out) for cell in cells])
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             why = str(error).strip().splitlines() or [type(error).__name__]
             raise RunFailed(f"The jobs could not be submitted: {why[-1]}.") from None
         for cell, job in zip(cells, submitted, strict=True):
-            self._cells[self._name(cell)], self._jobs[self._name(cell)] = cell, job.job_id
+            self._cells[name_of(cell, self._out)], self._jobs[name_of(cell, self._out)] = cell, job.job_id
             self._states[job.job_id] = "PENDING"
 
     def running(self) -> dict[str, str]:
@@ -159,7 +156,7 @@ class Slurm:
             reason = self._reason(cell)
             if reason is not None or self._missing[name] > 1:
                 del self._cells[name], self._jobs[name], self._missing[name]
-                gone = _GONE.format(log=self._log(cell), folder=self._folder)
+                gone = _GONE.format(log=log_of(cell, self._out), folder=self._folder)
                 over.append((cell, gone if reason is None else reason))
         return over
 
@@ -208,7 +205,7 @@ class Slurm:
 
         paths = JobPaths(self._folder, job)
         if not paths.submitted_pickle.exists():
-            task, half = DelayedSubmission(Task(), cell, self._log(cell)), self._folder / f".{job}.tmp"
+            task, half = DelayedSubmission(Task(), cell, log_of(cell, self._out)), self._folder / f".{job}.tmp"
             task.set_timeout(self._executor.parameters["time"], REQUEUES)
             task.dump(half)
             paths.move_temporary_file(half, "submitted_pickle")
@@ -217,7 +214,7 @@ class Slurm:
         """What a job that is over left: "" when its run is complete, the reason of a failure, None when neither."""
         if (cell.run_dir / "manifest.json").exists():
             return ""
-        outcome = _outcome(self._log(cell))
+        outcome = _outcome(log_of(cell, self._out))
         return str(read_json(outcome, _Outcome)["reason"]) if outcome.exists() else None
 
 
@@ -229,7 +226,7 @@ class Task:
     """What runs on the cluster's node."""
 
     def __call__(self, cell: Cell, log: Path) -> None:
-        """Do a cell, and leave its reason when it fails. Told to stop, keep a checkpoint, and be queued again."""
+        """Do a cell, and write down why it failed. At a signal to stop, keep a checkpoint and be queued again."""
         out_of_time: list[int] = []
         queue_again = signal.getsignal(signal.SIGUSR2)  # submitit's, which asks for this job to be queued again
 
