@@ -28,6 +28,7 @@ def write_dataset(
     env_id: str = "Toy",
     action_names: Sequence[str] = ("a", "b"),
     checkpoints: int = 0,
+    texts: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """A complete collect run of random episodes; what was written, episode by episode.
 
@@ -36,7 +37,8 @@ def write_dataset(
     """
     rng = np.random.default_rng(0)
     run = Run.create(path, stage="collect", config=Config())
-    writer = DatasetWriter(run, env_id=env_id, obs_shape=shape, action_names=action_names, info={"language": "en"})
+    info = {"language": "en"}
+    writer = DatasetWriter(run, env_id=env_id, obs_shape=shape, action_names=action_names, info=info, texts=texts)
     episodes = []
     for i, length in enumerate(lengths):
         episode = {
@@ -53,6 +55,7 @@ def write_dataset(
             success=i == 0,
             seed=7,
             checkpoint_step=i * checkpoints // len(lengths) if checkpoints else i,
+            texts={name: [f"{name} {(i + j) % 2}" for j in range(length + 1)] for name in texts},
         )
         episodes.append(episode)
     writer.close()

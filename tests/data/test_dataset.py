@@ -42,6 +42,31 @@ def test_what_is_written_comes_back(tmp_path, monkeypatch, part_bytes):
         assert (data.episode_of_row[rows] == e).all()
 
 
+def test_what_a_method_records_beside_has_columns_of_its_own(tmp_path):
+    write_dataset(tmp_path / "d", texts=("goal", "advice"))
+    data = Dataset.open(tmp_path / "d")
+    assert data.texts == ("goal", "advice")
+    numbers, texts = data.text("goal")
+    assert [texts[number] for number in numbers[:6]] == ["goal 0", "goal 1", "goal 0", "goal 1", "goal 1", "goal 0"]
+    assert validate(tmp_path / "d")["valid"]
+    few = Dataset.open(subset(tmp_path / "d", tmp_path / "few", 2).path)
+    numbers, texts = few.text("advice")
+    assert [texts[number] for number in numbers[few.first_row]] == ["advice 0", "advice 1"]
+    write_dataset(tmp_path / "plain")
+    assert Dataset.open(tmp_path / "plain").texts == ()
+    with pytest.raises(InputError, match="because of what else was recorded"):
+        merge([tmp_path / "d", tmp_path / "plain"], tmp_path / "both")
+
+
+def test_texts_that_were_not_announced_or_are_too_few_are_refused(tmp_path):
+    run = Run.create(tmp_path / "d", stage="collect", config=Config())
+    writer = DatasetWriter(run, env_id="Toy", obs_shape=(2,), action_names=("a",), texts=("goal",))
+    ends = {"mission": "", "terminated": True, "truncated": False, "success": False, "seed": 0, "checkpoint_step": 0}
+    for texts in ({}, {"goal": ["one"]}, {"goal": ["a", "b"], "advice": ["a", "b"]}):
+        with pytest.raises(ValueError, match="the texts goal need one entry an observation"):
+            writer.add_episode(np.zeros((2, 2), np.uint8), np.zeros(1, int), np.zeros(1), ["", ""], **ends, texts=texts)
+
+
 def test_segments_point_at_rows_and_foreign_ones_are_refused(tmp_path):
     write_dataset(tmp_path / "d")
     data = Dataset.open(tmp_path / "d")

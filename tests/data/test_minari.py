@@ -51,7 +51,9 @@ def test_what_is_exported_and_imported_is_the_same_dataset(tmp_path, root, capsy
 
 
 def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_worlds_that_are_not_known(tmp_path, root):
-    write_dataset(tmp_path / "d", shape=(40, 33, 3))  # as large as pictures, of which Minari would lose some
+    write_dataset(
+        tmp_path / "d", shape=(40, 33, 3), texts=["goal"]
+    )  # as large as pictures, of which Minari would lose some
     run = Run(tmp_path / "d", json.loads((tmp_path / "d" / "config.json").read_text()), None)
     outputs = list(json.loads((tmp_path / "d" / "manifest.json").read_text())["outputs"])
     run.finish(outputs, steps=100, reward_free=True)

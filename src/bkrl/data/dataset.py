@@ -28,6 +28,7 @@ from bkrl.runs.record import Run
 PART_BYTES = 64 * 2**20
 # What the table of episodes says of one and its steps do not.
 _KEPT = ("terminated", "truncated", "success", "seed", "checkpoint_step")
+_NO_TEXTS: Mapping[str, Sequence[str]] = {}
 # A dataset card: with it, `datasets.load_dataset` finds the tables in the folder, and the Hugging Face hub shows them.
 _CARD = """\
 ---
@@ -80,6 +81,7 @@ class DatasetWriter:
         obs_shape: Sequence[int],
         action_names: Sequence[str],
         info: Mapping[str, Any] | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
         self._run = run
         self._shape = tuple(obs_shape)
@@ -89,8 +91,10 @@ class DatasetWriter:
             "env_id": env_id,
             "obs_shape": list(obs_shape),
             "action_names": list(action_names),
+            **({"texts": list(texts)} if texts else {}),
         }
-        self._schema = steps_schema(self._shape)
+        self._texts = tuple(texts)
+        self._schema = steps_schema(self._shape, texts)
         self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         self._bytes = 0
         self._part = 0
@@ -124,6 +128,7 @@ class DatasetWriter:
         success: bool,
         seed: int,
         checkpoint_step: int,
+        texts: Mapping[str, Sequence[str]] = _NO_TEXTS,
     ) -> None:
         """Append an episode of T actions.
 
@@ -132,6 +137,7 @@ class DatasetWriter:
             actions: (T,); rewards: (T,); captions: T+1 strings.
             seed: what the world was seeded with (it may have drawn several episodes since).
             checkpoint_step: environment steps the recorded policy had been trained for.
+            texts: T+1 strings for each of the writer's `texts`.
         """
         length = len(actions)
         if length == 0:
@@ -140,6 +146,8 @@ class DatasetWriter:
             raise ValueError(f"observations must be uint8 of shape {(length + 1, *self._shape)}")
         if len(rewards) != length or len(captions) != length + 1:
             raise ValueError("rewards need one entry an action, captions one an observation")
+        if set(texts) != set(self._texts) or any(len(column) != length + 1 for column in texts.values()):
+            raise ValueError(f"the texts {', '.join(self._texts) or '(none)'} need one entry an observation")
         episode_id, rows = self.num_episodes, length + 1
         raw = np.ascontiguousarray(observations).reshape(rows, -1)
         last = np.arange(rows) == length
@@ -153,6 +161,8 @@ class DatasetWriter:
         columns["reward"].append(np.append(rewards, 0).astype(np.float32))
         columns["terminated"].append(last & terminated)
         columns["truncated"].append(last & truncated)
+        for name, column in texts.items():
+            columns[name].extend(column)
         described = (episode_id, seed, length, float(np.sum(rewards, dtype=np.float64)), success, terminated, truncated)
         row = (*described, checkpoint_step, self._part, self._rows_in_part)
         for name, value in zip(EPISODES.names, row, strict=True):
@@ -194,6 +204,7 @@ class DatasetWriter:
             "reward": pa.array(np.concatenate(columns["reward"]), mask=is_last),
             "terminated": pa.array(np.concatenate(columns["terminated"])),
             "truncated": pa.array(np.concatenate(columns["truncated"])),
+            **{name: _dictionary(columns[name]) for name in self._texts},
         }
         name = _part_name(self._part)
         write_table(self._run.file(name), pa.table(list(arrays.values()), schema=self._schema))
@@ -212,6 +223,7 @@ class Info(TypedDict):
     action_names: list[str]
     family: NotRequired[str]
     rules: NotRequired[str]
+    texts: NotRequired[list[str]]
 
 
 class Dataset:
@@ -230,6 +242,7 @@ class Dataset:
         self.env_id: str = self.info["env_id"]
         self.obs_shape: tuple[int, ...] = tuple(self.info["obs_shape"])
         self.action_names: tuple[str, ...] = tuple(self.info["action_names"])
+        self.texts: tuple[str, ...] = tuple(self.info.get("texts", ()))
         self.episodes = read_table(run.file("episodes.parquet"), EPISODES)
         if self.episodes.num_rows == 0:
             raise InputError(f"{self.path} holds no episodes; collect with more --episodes-per-checkpoint.")
@@ -329,6 +342,10 @@ class Dataset:
         """The distinct captions."""
         return self._captions[1]
 
+    def text(self, name: str) -> tuple[NDArray[np.int32], list[str]]:
+        """The column `name`, one of `texts`: (R,) numbers of its distinct texts, and these."""
+        return _texts(self._steps, name)
+
     def caption(self, row: int) -> str:
         """The caption of one row."""
         return self.caption_texts[self.caption_ids[row]]
@@ -352,9 +369,11 @@ class Dataset:
         """
         parts = self._episode_column("part")[chosen]
         for part in np.unique(parts):
-            table = read_table(self.run.file(_part_name(part)), steps_schema(self.obs_shape)).unify_dictionaries()
+            schema = steps_schema(self.obs_shape, self.texts)
+            table = read_table(self.run.file(_part_name(part)), schema).unify_dictionaries()
             observations, actions, rewards = _observations(table, self.obs_shape), _actions(table), _rewards(table)
             captions, missions = _texts(table, "caption"), _texts(table, "mission")
+            others = {name: _texts(table, name) for name in self.texts}
             for episode in self.episodes.take(pa.array(chosen[parts == part])).to_pylist():
                 rows = slice(episode["row_start"], episode["row_start"] + episode["length"] + 1)
                 yield {
@@ -363,13 +382,14 @@ class Dataset:
                     "rewards": rewards[rows][:-1],
                     "captions": [captions[1][number] for number in captions[0][rows]],
                     "mission": missions[1][missions[0][rows.start]],
+                    "texts": {name: [known[i] for i in numbers[rows]] for name, (numbers, known) in others.items()},
                     **{name: episode[name] for name in _KEPT},
                 }
 
     @cached_property
     def _steps(self) -> pa.Table:
         names = sorted(name for name in self.run.manifest["outputs"] if name.startswith("steps/"))
-        schema = steps_schema(self.obs_shape)
+        schema = steps_schema(self.obs_shape, self.texts)
         table = pa.concat_tables([read_table(self.run.file(name), schema) for name in names]).unify_dictionaries()
         expected = int((self.lengths + 1).sum())
         if table.num_rows != expected:

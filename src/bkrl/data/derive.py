@@ -98,9 +98,9 @@ def write(
     if run.complete:
         reporter.say(f"{run.path} is already complete.")
         return run
-    given = ("env_id", "obs_shape", "action_names")
+    given = ("env_id", "obs_shape", "action_names", "texts")
     others = {key: value for key, value in info.items() if key not in (*given, "schema_version")}
-    writer = DatasetWriter(run, **{key: info[key] for key in given}, info=others)
+    writer = DatasetWriter(run, **{key: info[key] for key in given if key in info}, info=others)
     with reporter.progress("copy", count, "episodes") as update:
         for episode in episodes:
             writer.add_episode(**episode)
@@ -138,6 +138,7 @@ def _check_fit(first: Dataset, other: Dataset) -> None:
         "the shape of observations": lambda data: data.obs_shape,
         "the actions": lambda data: data.action_names,
         "the language of captions": lambda data: data.language,
+        "what else was recorded": lambda data: data.texts,
     }
     different = [name for name, of in facts.items() if of(first) != of(other)]
     if different:

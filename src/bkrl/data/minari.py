@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +71,11 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 rewards=[float(reward) for reward in episode["rewards"]],
                 terminations=list(last & episode["terminated"]),
                 truncations=list(last & episode["truncated"]),
-                infos={"caption": episode["captions"], "mission": [episode["mission"]] * (length + 1)},
+                infos={
+                    "caption": episode["captions"],
+                    "mission": [episode["mission"]] * (length + 1),
+                    **episode["texts"],
+                },
             )
         )
         metadata.append({name: episode[name] for name in ("success", "checkpoint_step")})
@@ -137,7 +141,7 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
         return write(
             run,
             info,
-            _episodes(theirs, info["env_id"], language),
+            _episodes(theirs, info["env_id"], language, info.get("texts", ())),
             len(theirs),
             reporter or Reporter(),
             {"imported": f"{PREFIX}{dataset_id}"},
@@ -145,7 +149,7 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
         )
 
 
-def _episodes(theirs: Any, env_id: str, language: str) -> Iterator[dict[str, Any]]:
+def _episodes(theirs: Any, env_id: str, language: str, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The episodes of a Minari dataset as `DatasetWriter.add_episode` takes them."""
     metadata = theirs.storage.get_episode_metadata(theirs.episode_indices)
     for episode, known in zip(theirs.iterate_episodes(), metadata, strict=True):
@@ -164,6 +168,7 @@ def _episodes(theirs: Any, env_id: str, language: str) -> Iterator[dict[str, Any
             "success": known.get("success", terminated and bool(episode.rewards[-1] > 0)),
             "seed": known["seed"] if isinstance(known.get("seed"), int) else -1,
             "checkpoint_step": known.get("checkpoint_step", 0),
+            "texts": {name: [str(one) for one in episode.infos[name]] for name in texts},
         }
 
 

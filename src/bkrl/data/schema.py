@@ -18,8 +18,10 @@ SCHEMA_VERSION = 2
 _VERSION = {b"bkrl.schema_version": str(SCHEMA_VERSION).encode()}
 
 
-def steps_schema(obs_shape: Sequence[int]) -> pa.Schema:
+def steps_schema(obs_shape: Sequence[int], texts: Sequence[str] = ()) -> pa.Schema:
     """Steps: an episode of T actions has T + 1 rows; the last row's action and reward are null.
+
+    `texts` are the names of further columns of text, which stand last (`goal`, where goals were set while it acted).
 
     `observation` holds the raw uint8 array, row-major; its shape and dtype stand in the field's metadata. Readers show
     it as an array of numbers, so `reshape(-1, *shape)` needs no Python loop.
@@ -37,6 +39,7 @@ def steps_schema(obs_shape: Sequence[int]) -> pa.Schema:
             pa.field("reward", pa.float32()),
             pa.field("terminated", pa.bool_(), nullable=False),
             pa.field("truncated", pa.bool_(), nullable=False),
+            *(pa.field(name, pa.dictionary(pa.int32(), pa.string()), nullable=False) for name in texts),
         ],
         metadata=_VERSION,
     )
@@ -132,7 +135,8 @@ PROGRAMS = _table(
 ABOUT = {
     "steps": (
         "One row a moment: many episodes stand in a file, and an episode of T actions has T + 1 rows, whose last "
-        "has no action and no reward (null). `observation` is the raw uint8 array, row-major; its shape stands in "
+        "has no action and no reward (null). Texts that a method recorded beside (`goal`) have columns after these, "
+        "which `info.json` names under `texts`. `observation` is the raw uint8 array, row-major; its shape stands in "
         "the field's metadata and in `info.json`. Datasets of schema version 1 hold it as `fixed_size_binary`; they "
         "open, and can be merged and divided, like the others."
     ),
