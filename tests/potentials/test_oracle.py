@@ -12,7 +12,7 @@ from bkrl.envs import world
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.crafter import layout
 from bkrl.potentials.code import CodeRaw
-from bkrl.potentials.oracle import oracle_program
+from bkrl.potentials.controls import oracle_program
 from bkrl.sandbox.check import check_program
 
 RED, BALL, KEY = 0, 6, 5

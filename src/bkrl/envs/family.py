@@ -6,7 +6,7 @@ Its words for prompts lie beside it in `prompts/`: `world_NAME.md`, and `layout_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict
@@ -245,6 +245,10 @@ class Family:
     def bot(self, world: World) -> Any | None:
         """An agent that plans its way in this world; None where there is none."""
         return None
+
+    def oracles(self) -> Mapping[str, str]:
+        """Task → a program like those of BK-Code that knows the task, for controls."""
+        return {}
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]] | None:
         """(N, *obs_shape) → tile numbers (N, rows, columns) and the T tiles, (T, side, side, 4) RGBA.

@@ -2,7 +2,8 @@
 
 `zero` is plain PPO on the shaping path; `random` is a fixed network nobody trained, on the same kind of scale;
 `shuffled` is the same labels, permuted, sent through the same builder (see `kinds.permuted`); `constant` is advice that
-is the same in every state, with Φ = 0.  An oracle, which knows the task (`oracle.py`), is not for claims.
+is the same in every state, with Φ = 0.  An oracle, a program that knows the task and sees what the policy
+sees, says what knowing the task would be worth; it is not for claims.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.envs import world
+from bkrl.envs import FAMILIES, family, world
 from bkrl.potentials.code import Program
 from bkrl.potentials.kinds import Fitted, Kind, LabelledKind, Material
-from bkrl.potentials.oracle import oracle_program
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
 from bkrl.potentials.preference.kind import net_config
@@ -82,6 +84,14 @@ def read(control: str, labels: Run, dataset: Dataset, stands_for: LabelledKind, 
     horizon = stands_for.horizon(labels)
     raw = Zero(horizon) if control == "zero" else random_network(net_config(dataset, horizon), seed)
     return Fixed(control, raw)
+
+
+def oracle_program(task: str) -> str:
+    """The program of an oracle for a task; UsageError where none is known."""
+    known = {env_id: program for name in FAMILIES for env_id, program in family(name).oracles().items()}
+    if task not in known:
+        raise UsageError(f"No oracle is known for '{task}': name a task with --task.{did_you_mean(task, list(known))}")
+    return known[task]
 
 
 def silenced(fitted: Fitted) -> Fitted:

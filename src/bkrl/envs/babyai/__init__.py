@@ -144,6 +144,12 @@ class BabyAI(Family):
 
         return caption(observations, language, compat)
 
+    def oracles(self) -> dict[str, str]:
+        """Of the published levels."""
+        from bkrl.envs.babyai.oracle import oracles
+
+        return oracles()
+
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""
         from bkrl.envs.babyai.pictures import tile_maps
