@@ -173,14 +173,6 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             self._unread[:] = False
         return self._missions
 
-    def distances(self) -> NDArray[np.float32] | None:
-        """(N,) the fewest actions to success from the full state of each world, infinite where there is no way.
-
-        None unless the worlds were made with `distances=True`. If they were, `infos["final_distance"]` (N,) holds, on
-        steps that ended an episode, the distances before any world was reset.
-        """
-        return None
-
     def rest(self, worlds: NDArray[np.bool_]) -> None:
         """The running episodes of these worlds (N,) are their last: what comes after them nobody looks at.
 

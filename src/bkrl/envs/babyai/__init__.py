@@ -89,7 +89,6 @@ class BabyAI(Family):
         *,
         threads: int = 1,
         render_mode: str | None = None,
-        distances: bool = False,
         max_steps: int | None = None,
         **unknown: Any,
     ) -> WorldVectorEnv:
@@ -104,24 +103,17 @@ class BabyAI(Family):
             episodes: see `WorldVectorEnv`.
             threads: threads to step with.
             render_mode: None or "rgb_array"; `frame` and `render` work with both.
-            distances: know the distance to success, see `WorldVectorEnv.distances` (published levels alone).
             max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
             unknown: refused with a UsageError.
         """
-        _refuse(world, unknown, "threads, render_mode, distances and max_steps")
-        if distances and (world.env_id not in LEVELS or not runs_natively(world.env_id)):
-            raise UsageError(
-                f"The distance to success is known in the published levels alone, not in '{world.env_id}'."
-            )
+        _refuse(world, unknown, "threads, render_mode and max_steps")
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"'{render_mode}' is not a render mode of '{world.env_id}'; use 'rgb_array' or none.")
         if not runs_natively(world.env_id):
             return super().make_vec(world, num_envs, episodes, render_mode="rgb_array", max_steps=max_steps)
         from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
-        return BabyAIVectorEnv(
-            world, num_envs, threads=threads, distances=distances, max_steps=_checked(max_steps), **episodes
-        )
+        return BabyAIVectorEnv(world, num_envs, threads=threads, max_steps=_checked(max_steps), **episodes)
 
     def missions_vary(self, world: World) -> bool:
         """Of a published level its targets tell; of other ids, whether a few episodes have different missions."""

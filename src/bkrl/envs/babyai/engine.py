@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError
 from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
-from bkrl.envs.babyai.distances import HEADINGS, STAGES, measure_worlds
 from bkrl.envs.babyai.drawing import Canvas, parts
 from bkrl.envs.babyai.kernels import step_worlds
 from bkrl.envs.babyai.layouts import Layouts, LoadedLayouts, PublishedLayouts
@@ -55,7 +54,6 @@ class Engine:
         self._canvas: Canvas | None = None
         self._shares = Shares(num_envs, threads, _WORLDS_PER_THREAD)
         self._one_share = Shares(num_envs, 1)
-        self._searched: tuple[NDArray[Any], ...] | None = None
 
     def seed(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
         """Restart the streams of chosen worlds. A world without a seed goes on, or starts from the system's entropy."""
@@ -97,19 +95,6 @@ class Engine:
             success,
         )
         return shown, rewards, terminated, truncated, success
-
-    def distances(self) -> NDArray[np.float32]:
-        """(N,) the fewest actions to success from each world as it stands, for published levels; see `distances`."""
-        if self._searched is None:
-            states = STAGES * HEADINGS * self._grids.shape[1]
-            self._searched = (
-                np.zeros_like(self._grids),
-                np.zeros((self.num_envs, STAGES, states // STAGES), np.int16),
-                np.zeros((self.num_envs, states), np.int32),
-            )
-        found = np.empty(self.num_envs, np.float32)
-        self._shares.run(measure_worlds, self._grids, self.worlds, self._stride, *self._searched, found)
-        return found
 
     def missions(self, which: NDArray[np.int64]) -> list[str]:
         """What the running episodes of the worlds with these numbers ask for; "" before the first."""

@@ -23,7 +23,6 @@ class BabyAIVectorEnv(WorldVectorEnv):
         world: the facts of the id.
         num_envs: N.
         threads: threads to step with; more than one pays from a few hundred worlds on.
-        distances: know the distance to success, see `WorldVectorEnv.distances` (published levels alone).
         max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
         kwargs: see `WorldVectorEnv`.
     """
@@ -34,7 +33,6 @@ class BabyAIVectorEnv(WorldVectorEnv):
         num_envs: int,
         *,
         threads: int = 1,
-        distances: bool = False,
         max_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -43,14 +41,9 @@ class BabyAIVectorEnv(WorldVectorEnv):
         super().__init__(world, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
         self.engine = Engine(world.env_id, num_envs, threads, max_steps)
         self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
-        self._knows_distances = distances
 
     def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
         return self.engine.missions(worlds)
-
-    def distances(self) -> NDArray[np.float32] | None:
-        """(N,) the fewest actions to success, objects left where they lie; None unless asked for."""
-        return self.engine.distances() if self._knows_distances else None
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`, (H, W, 3) uint8."""
@@ -80,9 +73,6 @@ class BabyAIVectorEnv(WorldVectorEnv):
 
     def _exact(self, index: int, reward: float) -> float:
         return float(self.engine.worlds["episode_return"][index])  # only an episode's last step pays
-
-    def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
-        return {"final_distance": self.engine.distances()} if self._knows_distances else {}
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return self.engine.snapshot()
