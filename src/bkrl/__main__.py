@@ -1,11 +1,11 @@
-"""Where `bkrl` and `python -m bkrl` begin; both stand as `bkrl` in the record of a run."""
+"""The entry point of `bkrl` and `python -m bkrl`; the record of a run has `bkrl` for both."""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while its modules are being loaded ends it without a word: nothing has begun."""
+    """Run the command line. Ctrl-C while its modules are being loaded ends it without a message: nothing has begun."""
     sys.argv[0] = "bkrl"
     if not os.environ.get("TERMINAL_WIDTH", "").isdecimal():  # Typer would end in a traceback
         os.environ.pop("TERMINAL_WIDTH", None)

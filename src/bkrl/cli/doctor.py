@@ -1,4 +1,4 @@
-"""Does this installation work? Each finding is (what, ok, detail); keys are looked for and never shown."""
+"""Whether this installation works. Each finding is (what, ok, detail); keys are looked for and never shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+
+from bkrl.runs.software import PACKAGES
 
 Finding = tuple[str, bool, str]
 
@@ -28,14 +30,13 @@ def examine() -> list[Finding]:
     for name, check in checks:
         try:
             findings.append((name, True, check()))
-        except Exception as problem:  # noqa: BLE001 - whatever is wrong is what the doctor is asked about
+        except Exception as problem:  # noqa: BLE001 - whatever is wrong is a finding
             findings.append((name, False, f"{type(problem).__name__}: {problem}"))
     return findings
 
 
 def _packages() -> str:
-    names = ("numpy", "torch", "gymnasium", "minigrid", "crafter", "numba", "pyarrow", "openai", "transformers")
-    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
 
 
 def _world(env_id: str) -> str:

@@ -13,16 +13,15 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from bkrl import __version__
 from bkrl.cli import console, progress
-from bkrl.cli.commands import cache, datasets, labels, potentials, reports, studies
-from bkrl.cli.commands.shown import LOOK, Json, show_result, show_run
+from bkrl.cli.commands import cache, datasets, labels, looking, potentials, reports, studies
+from bkrl.cli.commands.shown import show_result
 from bkrl.cli.options import Commands, Group, command, complaint
 from bkrl.core.config import VERBS, SweepConfig
 from bkrl.core.errors import BkrlError
@@ -76,59 +75,7 @@ for _verb, _config in VERBS.items():
     app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
 
 
-@app.command(rich_help_panel=LOOK)
-def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json: Json = False) -> None:
-    """What a run is, where it came from and what it found."""
-    from bkrl.runs.record import Run
-
-    show_run(Run.open(run), as_json, origin=True)
-
-
-@app.command("list", rich_help_panel=LOOK)
-def list_(
-    what: Annotated[Literal["envs", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
-    as_json: Json = False,
-) -> None:
-    """The names that flags take: worlds, algorithms, language models, potentials."""
-    from bkrl.cli.catalogue import catalogue
-
-    tables = catalogue(what)
-    if as_json:
-        console.print_json([dict(zip(header, row, strict=True)) for _, header, rows in tables for row in rows])
-        return
-    for title, header, rows in tables:
-        console.print_table(title, header, rows)
-
-
-@app.command(rich_help_panel=LOOK)
-def prompt(
-    variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
-    env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
-    prompt: Annotated[str | None, typer.Option(help="bare, or a folder of your own, as with label")] = None,
-    as_json: Json = False,
-) -> None:
-    """Print exactly what a language model would be sent."""
-    from bkrl.stages.label import example_prompt
-
-    text = example_prompt(variant, env, prompt)
-    if as_json:
-        console.print_json({"variant": variant, "env": env, "prompt": text})
-    else:
-        console.print_text(text)
-
-
-@app.command(rich_help_panel=LOOK)
-def doctor(as_json: Json = False) -> None:
-    """Check this installation: packages, worlds, sandbox, compiler cache, folders, keys (never shown)."""
-    from bkrl.cli.doctor import examine
-
-    findings = examine()
-    console.print_rows(("check", "ok", "detail"), findings, as_json)
-    if not all(ok for _, ok, _ in findings):
-        raise typer.Exit(1)
-
-
-for _area in (datasets, labels, cache, potentials, studies, reports):
+for _area in (looking, datasets, labels, cache, potentials, studies, reports):
     _area.register(app)
 
 
@@ -220,7 +167,3 @@ def run_command(arguments: list[str] | None = None) -> int:
             console.discard_stdout()
             return 1
         return failed(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.", 1)
-
-
-if __name__ == "__main__":
-    main()

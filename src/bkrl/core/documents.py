@@ -1,7 +1,7 @@
-"""JSON and TOML that others may have written or damaged: read as plain values, and held against a type.
+"""JSON and TOML that others may have written or damaged: read as plain values, and checked against a type.
 
-A type says all that a reader asks of a document: a TypedDict, whose other keys are left alone, a dataclass, which must
-have no others, containers and plain values; `Annotated[int, Flag("…", least=1, most=9)]` sets limits.
+A type says all that a reader needs of a document: a TypedDict, which may have other keys, a dataclass, which may not,
+containers and plain values; `Annotated[int, Flag("…", least=1, most=9)]` sets limits.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _TOO_DEEP = f"it is nested more than {DEEPEST} deep"
 
 
 class Mismatch(ValueError):
-    """A document is not what its reader needs; the text says what is wrong and where."""
+    """A document is not of the type that is needed; the text says what is wrong and where."""
 
 
 def parse_json(raw: str | bytes) -> Any:
-    """JSON text as plain values; Mismatch when it is none, is nested too deeply or holds text that is no Unicode."""
+    """JSON text as plain values; Mismatch when it is no JSON, is nested too deeply or has text that is not Unicode."""
     return _parse(json.loads, raw)
 
 
 def parse_toml(raw: str) -> dict[str, Any]:
-    """TOML text as plain values; Mismatch when it is none, is nested too deeply or holds integers beyond 64 bits."""
+    """TOML text as plain values; Mismatch when it is no TOML, is nested too deeply or has integers beyond 64 bits."""
     document: dict[str, Any] = _parse(tomllib.loads, raw)
     for value in _values(document):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -157,7 +157,7 @@ def _table(value: Any, what: str) -> Mapping[str, Any]:
 
 
 def _record(kind: Any, table: Mapping[str, Any], what: str) -> Any:
-    """A table with known keys: of a TypedDict it stays one, and a dataclass is made of it."""
+    """A table with known keys, as a TypedDict or a dataclass."""
     hints = hints_of(kind)
     if dataclasses.is_dataclass(kind):
         required = {field.name for field in dataclasses.fields(kind) if _needed(field)}
@@ -189,6 +189,6 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """A value as it is quoted: a document may hold a long one."""
+    """A value for a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

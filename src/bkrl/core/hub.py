@@ -8,12 +8,12 @@ from bkrl.core.errors import InputError
 
 
 def is_place(spec: str) -> bool:
-    """Whether `spec` is a folder or can only be meant for one; everything else is a name."""
+    """Whether `spec` is a folder or looks like a path; everything else is a name."""
     return Path(spec).is_dir() or spec.startswith((".", "/", "~"))
 
 
 def model_folder(spec: str) -> Path:
-    """Where the model `spec` lies on this machine. InputError, naming the command that fetches it, if nowhere."""
+    """The folder of a model on this machine; InputError with the command that fetches it when there is none."""
     if Path(spec).is_dir():
         return Path(spec)
     if is_place(spec):

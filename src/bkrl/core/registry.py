@@ -1,4 +1,4 @@
-"""Names and what stands behind them, with a suggestion when a name is nearly right."""
+"""Objects by name, with a suggestion when a name is nearly right."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         self._help[name] = help
 
     def get(self, name: str) -> T:
-        """The object behind `name`; UsageError with the nearest name when there is none."""
+        """The object of that name; UsageError with the nearest name when there is none."""
         if name not in self._targets:
             known = ", ".join(self.names())
             raise UsageError(f"There is no {self.kind} '{name}'.{did_you_mean(name, self._targets)} Known: {known}.")

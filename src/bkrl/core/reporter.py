@@ -1,4 +1,4 @@
-"""What a stage may say while it works. Silent by default; the command line passes one that prints."""
+"""What a stage can say while it works. The default is silent; the command line passes a reporter that prints."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Literal, Protocol
 
 
 class Update(Protocol):
-    """Tell a progress line how much is done in all, with an optional short note."""
+    """Set how much is done in all, with an optional short note."""
 
     def __call__(self, completed: float, note: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
 class Line:
-    """How one of many runs stands.
+    """The state of one of many runs.
 
     Attributes:
         name: of the run.
-        state: what has become of it so far.
+        state: waiting until it can start, queued on a cluster, running, done or failed.
         done: steps done, of `total`; 0 of 0 where nothing is counted.
         total: steps in all.
         rate: steps a second.
-        seconds: since it was started.
+        seconds: time since it was started.
         note: a short remark, such as why it failed.
     """
 
@@ -39,7 +39,7 @@ class Line:
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time for the eye: "40 s", "12 min", "3.5 h"; an en dash for none."""
+    """A length of time in words: "40 s", "12 min", "3.5 h"; an en dash for none."""
     if seconds is None:
         return "–"
     if seconds < 90:
@@ -48,17 +48,17 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """A share (0 to 1) for the eye: "85 %"; an en dash where it is not known (None, NaN)."""
+    """A share (0 to 1) in words: "85 %"; an en dash where it is not known (None, NaN)."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
 
 
 def percents(low: float, high: float, digits: int = 0) -> str:
-    """The ends of an interval of shares for the eye: "71 to 92 %"."""
+    """The ends of an interval of shares in words: "71 to 92 %"."""
     return f"{100 * low:.{digits}f} to {percent(high, digits)}"
 
 
 class Board(Protocol):
-    """Tell how all of many runs stand, with a summary."""
+    """Show the states of many runs, with a summary."""
 
     def __call__(self, lines: Sequence[Line], summary: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Some of many, evenly spaced: the two ways in which bkrl picks what is measured, asked about and shown."""
+"""Some of many, evenly spaced: the two ways in which bkrl picks what it measures, asks about and shows."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bkrl import __version__
 
-_PACKAGES = ("numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
+PACKAGES = ("numpy", "torch", "gymnasium", "minigrid", "crafter", "pyarrow", "numba", "openai", "transformers")
 
 
 def command_line() -> list[str]:
@@ -26,7 +26,7 @@ def software() -> dict[str, Any]:
     """Commit, versions of packages and of Python, and the platform."""
     return {
         "code": _code(),
-        "packages": {"bkrl": __version__, **{name: _version(name) for name in _PACKAGES}},
+        "packages": {"bkrl": __version__, **{name: _version(name) for name in PACKAGES}},
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

@@ -1,8 +1,8 @@
 """Curves elsewhere: TensorBoard, Weights & Biases or trackio get every line of a run's metrics.jsonl, once.
 
-metrics.jsonl is the record; a tracker follows it. How many lines were sent stands in the run's tracking.json, so that a
-run that continues at a checkpoint, and so logs some lines again, sends no point twice. What goes wrong in a tracker is
-said once and never stops the training. Keys are read by those packages themselves, from where they always look.
+metrics.jsonl is the record; a tracker follows it. tracking.json in the run counts the lines that were sent: a run that
+continues at a checkpoint logs some lines again and sends no point twice. A tracker that fails is reported once, and the
+training goes on. API keys are read by those packages themselves, from their usual places.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _State(TypedDict):
 
 
 class Tracker(Protocol):
-    """Where points go."""
+    """A service or a file that takes points."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Keep these values of this step, so that a kill a moment later does not lose them."""
@@ -42,7 +42,7 @@ class Tracker(Protocol):
 
 
 def check_tracker(kind: str) -> None:
-    """UsageError when the package of a tracker is missing; "none" is always there."""
+    """UsageError when the package of a tracker is missing; "none" needs none."""
     if kind != "none" and util.find_spec(kind) is None:
         raise UsageError(f"--track {kind} needs another package: pip install 'bkrl[{kind}]'.")
 
@@ -85,7 +85,7 @@ class _Follower:
                 self.number += 1
                 if self.number > self.state["lines"]:
                     self._send(self.tracker, each)
-        except Exception as problem:  # noqa: BLE001 - a tracker is a convenience: whatever befalls it, training goes on
+        except Exception as problem:  # noqa: BLE001 - training goes on without a tracker
             self._give_up(problem)
 
     def _send(self, tracker: Tracker, row: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class _Follower:
 
 
 def _state(run: Run, kind: str) -> _State:
-    """How much this tracker has had of this run, and the name that it knows it by."""
+    """How many lines of this run the tracker has had, and its name for the run."""
     try:
         state: _State = read_json(run.file(_STATE), _State)
         if state["kind"] == kind:
@@ -170,7 +170,7 @@ class _Trackio:
 
         self.module = trackio
         name = f"{run.path.as_posix()} {identity}"
-        with redirect_stdout(sys.stderr):  # where results go, it would announce itself
+        with redirect_stdout(sys.stderr):  # it prints on stdout, where results go
             trackio.init(project=PROJECT, name=name, config=run.config["config"], resume="allow", embed=False)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -22,7 +22,7 @@ class LogReporter(Reporter):
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()  # it is named in messages, and a stage may have nothing to say
+        path.touch()  # messages name the file, and a stage may say nothing
 
     def say(self, text: str) -> None:
         """One line, with the time."""
@@ -50,7 +50,7 @@ def work(cell: Cell, log: Path) -> str:
             import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
     except BkrlError as problem:
         return str(problem)
-    except Exception as problem:  # noqa: BLE001 (one cell's bug is told, the other cells go on)
+    except Exception as problem:  # noqa: BLE001 - a bug in one cell is reported, the others go on
         reporter.say(traceback.format_exc())
         return f"{type(problem).__name__}: {problem} (see {log})"
     return ""

@@ -1,0 +1,67 @@
+"""Commands that only look: show, list, prompt, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bkrl.cli import console
+from bkrl.cli.commands.shown import LOOK, Json, show_run
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("show", rich_help_panel=LOOK)(show)
+    app.command("list", rich_help_panel=LOOK)(list_)
+    app.command("prompt", rich_help_panel=LOOK)(prompt)
+    app.command("doctor", rich_help_panel=LOOK)(doctor)
+
+
+def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json: Json = False) -> None:
+    """What a run is, where it came from and what it found."""
+    from bkrl.runs.record import Run
+
+    show_run(Run.open(run), as_json, origin=True)
+
+
+def list_(
+    what: Annotated[Literal["envs", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
+    as_json: Json = False,
+) -> None:
+    """The names that flags take: worlds, algorithms, language models, potentials."""
+    from bkrl.cli.catalogue import catalogue
+
+    tables = catalogue(what)
+    if as_json:
+        console.print_json([dict(zip(header, row, strict=True)) for _, header, rows in tables for row in rows])
+        return
+    for title, header, rows in tables:
+        console.print_table(title, header, rows)
+
+
+def prompt(
+    variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
+    env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
+    prompt: Annotated[str | None, typer.Option(help="bare, or a folder of your own, as with label")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print exactly what a language model would be sent."""
+    from bkrl.stages.label import example_prompt
+
+    text = example_prompt(variant, env, prompt)
+    if as_json:
+        console.print_json({"variant": variant, "env": env, "prompt": text})
+    else:
+        console.print_text(text)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check this installation: packages, worlds, sandbox, compiler cache, folders, keys (never shown)."""
+    from bkrl.cli.doctor import examine
+
+    findings = examine()
+    console.print_rows(("check", "ok", "detail"), findings, as_json)
+    if not all(ok for _, ok, _ in findings):
+        raise typer.Exit(1)
