@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bkrl.report.costs import costs
+from bkrl.report.model import Cost
 from bkrl.report.provenance import Chain, Link, Node
 from bkrl.runs.record import Run
 
@@ -21,10 +22,10 @@ def test_answers_that_are_joined_cost_once() -> None:
     parts = [label("a", 0.5), label("b", 0.25)]
     whole = label("whole", 0.75, ["a", "b"], merged=["a", "b"])
     (row,) = costs(Chain({node.key: node for node in [*parts, whole]}))
-    assert row == {"stage": "label", "runs": 2, "steps": None, "requests": 60, "tokens": 2000, "money": 0.75}
+    assert row == Cost(stage="label", runs=2, steps=None, requests=60, tokens=2000, money=0.75)
 
 
 def test_a_joined_labelling_counts_where_a_part_is_gone() -> None:
     whole = label("whole", 0.75, [None, None], merged=["a", "b"])
     (row,) = costs(Chain({"whole": whole}))
-    assert (row["runs"], row["money"]) == (1, 0.75)
+    assert (row.runs, row.money) == (1, 0.75)

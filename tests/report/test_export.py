@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -15,11 +16,14 @@ from PIL import Image
 from bkrl.cli.main import run_command
 from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.report.export import _safe, export_curves
+from bkrl.report.model import Results, Timings
 from bkrl.report.pages import markdown
 from bkrl.report.pages.markdown import write_results
 from bkrl.report.provenance import follow
+from bkrl.runs.record import Run
 from bkrl.stages import report
 from tests.report.synthetic import KEY, RED, STEPS, evaluate, study, train_rs
 
@@ -120,10 +124,49 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
 
 
 def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bkrl.report.pages.markdown.RESULTS_FORMAT", 3)
+    monkeypatch.setattr("bkrl.report.pages.markdown.FORMAT", 3)
     with pytest.raises(InputError, match="verdicts follow another rule; make it again with the command that bkrl show"):
         write_results([made / "one"], tmp_path / "results.md", tmp_path / "images")
     assert not any(tmp_path.iterdir())
+
+
+def test_results_are_read_as_they_were_written(made: Path):
+    for name, kind in (("results.json", Results), ("timings.json", Timings)):
+        path = made / "one" / name
+        assert to_json(read_json(path, kind)) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "said"),
+    [
+        ("results.json", ("threshold",), "high", r"threshold must be of type float, not 'high'"),
+        (
+            "results.json",
+            ("worlds", 0, "rows", 0, "final"),
+            None,
+            r"worlds\[0\].rows\[0\].final must be a table",
+        ),
+        ("results.json", ("worlds", 0, "rows", 1, "ratio", "bound"), 3, r"ratio.bound must be of type str, not 3"),
+        ("results.json", ("costs",), {}, r"costs must be a list"),
+        ("results.json", ("more",), 1, r"it has no 'more'"),
+        ("timings.json", ("timings", 0), {"stage": "label"}, r"timings\[0\] lacks 'cached'"),
+    ],
+)
+def test_results_of_another_form_are_refused(made: Path, tmp_path: Path, name, place, value, said):
+    old = Run.open(made / "one", "report")
+    odd = Run.renew(tmp_path / "odd", stage="report", config=old.config["config"])
+    for copied in old.manifest["outputs"]:
+        shutil.copy(old.file(copied), odd.file(copied))
+    document = json.loads(odd.file(name).read_text())
+    inner = document
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    atomic_write(odd.file(name), to_json(document))
+    odd.finish(list(old.manifest["outputs"]), **old.facts)
+    with pytest.raises(InputError, match=rf"{name} is damaged: .*{said}"):
+        write_results([odd.path], tmp_path / "out" / "results.md", tmp_path / "out" / "images")
+    assert not (tmp_path / "out").exists()
 
 
 def test_pictures_are_found_from_the_page(made: Path, tmp_path: Path):

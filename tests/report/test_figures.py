@@ -17,8 +17,8 @@ from bkrl.report.groups import SUCCESS, Group, Trained
 from bkrl.report.plots import svg
 from bkrl.report.plots.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
 from bkrl.report.plots.png import Panel, identity_of, write_png
-from bkrl.report.plots.svg import Style
-from bkrl.stats.curves import COLOURS, DARK_COLOURS, Band, Curve, band
+from bkrl.report.plots.svg import COLOURS, DARK_COLOURS, Style
+from bkrl.stats.curves import Band, Curve, band
 
 STEPS = np.arange(0.0, 1001.0, 100.0)
 
@@ -137,10 +137,10 @@ def comparison() -> Comparison:
 
 def test_a_world_has_curves_and_a_profile():
     figures = figures_of(0, comparison(), 0.8)
-    assert len({figure["name"] for figure in figures}) == len(figures)
-    assert figures[0]["panel"] == "methods"
-    assert any(figure["title"] == "performance profile" for figure in figures)
-    assert all(len(figure["legend"]) == len(figure["data"]["bands"]) <= MOST_LINES for figure in figures)
+    assert len({figure.data.name for figure in figures}) == len(figures)
+    assert figures[0].panel == "methods"
+    assert any(figure.title == "performance profile" for figure in figures)
+    assert all(len(figure.legend) == len(figure.data.bands) <= MOST_LINES for figure in figures)
 
 
 def test_profiles_fall_from_one_to_none():
@@ -232,11 +232,11 @@ def test_names_are_no_formulas(tmp_path: Path):
 
 def test_captions_say_what_lines_and_bands_are():
     few, one = (Group("W", "ppo", "ppo", "none", tuple(run for run in group("ppo").runs[:n])) for n in (3, 1))
-    notes = [figures_of(0, compare("W", members, 0.8), 0.8)[0]["note"] for members in ([group("ppo")], [few], [one])]
+    notes = [figures_of(0, compare("W", members, 0.8), 0.8)[0].note for members in ([group("ppo")], [few], [one])]
     assert "Lines: interquartile means over runs (n each); shaded: 95 % intervals (bootstrap)" in notes[0]
     assert "Lines: means over runs (n each); shaded: 95 % intervals (Student’s t)" in notes[1]
     assert notes[2].endswith("Lines: one run each.")
-    assert "Shaded" not in figures_of(0, compare("W", [one], 0.8), 0.8)[-1]["note"]
+    assert "Shaded" not in figures_of(0, compare("W", [one], 0.8), 0.8)[-1].note
 
 
 def test_a_foreign_picture_has_no_identity(tmp_path: Path):
@@ -253,11 +253,11 @@ def test_numbers_are_not_extrapolated():
         Band(name, steps, np.ones(len(steps)), np.ones(len(steps)), np.ones(len(steps)), 5, "t")
         for name, steps in (("early", np.array([0.0, 500.0, 1000.0])), ("late", np.array([500.0, 1000.0])))
     )
-    assert _points([early, late], True)["rows"][0] == ["0", "100 %", "–"]
+    assert _points([early, late], True).rows[0] == ["0", "100 %", "–"]
 
 
 def test_one_run_has_no_profile():
     alone = [replace(one, runs=one.runs[:1]) for one in (group("ppo"), group("bk-code"))]
     found = figures_of(0, compare("W", alone, 0.8), 0.8)
     assert found
-    assert not any(figure["title"] == "performance profile" for figure in found)
+    assert not any(figure.title == "performance profile" for figure in found)

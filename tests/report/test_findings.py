@@ -11,8 +11,8 @@ import pytest
 from bkrl.report.comparison import Comparison, Difference, compare
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs
+from bkrl.report.results import rests_on
 from bkrl.report.runs import _flat
-from bkrl.report.tables import rests_on
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as some
 
 import bkrl
 from bkrl.core.reporter import percent, percents
+from bkrl.report.model import Ratio
 from bkrl.report.pages import html
 
 PIECES = some.sampled_from(
@@ -60,13 +61,16 @@ def test_highlighting_marks_what_it_should():
 
 @pytest.mark.parametrize("bound", ["", "at least", "at most", "unknown"])
 def test_forest_stays_inside_its_box(bound: str):
-    root = ElementTree.fromstring(str(html.forest(0.01, 0.001, 100.0, bound)))
+    def forest(*ends: float | None) -> str:
+        return str(html.forest(Ratio(*ends, ends[1] is not None, "bootstrap", 8, bound, "", (0, 0))))
+
+    root = ElementTree.fromstring(forest(0.01, 0.001, 100.0))
     circle = next(element for element in root.iter() if element.tag == "circle")
     assert 0 <= float(circle.attrib["cx"]) <= 120
     assert circle.attrib["class"] == ("open" if bound == "unknown" else "dot")
     assert float(circle.attrib["cx"]) >= float(circle.attrib["r"])  # not cut in half at the end of the axis
-    assert "bar" not in str(html.forest(0.5, math.nan, math.nan, ""))
-    assert ("m4 -4" in str(html.forest(0.5, math.nan, math.nan, bound))) == (bound == "at most")
+    assert ("bar" in forest(0.5, None, None)) == bound.startswith("at")  # of an interval or of an arrow
+    assert ("m4 -4" in forest(0.5, None, None)) == (bound == "at most")
 
 
 def test_course_runs_from_top_at_0_to_bottom_at_minus_1():

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import plain
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import Difference, Row, compare, difference
 from bkrl.report.groups import Group, finals_of, grouped, scores_of, without_repeats
+from bkrl.report.model import Estimate
 from bkrl.report.provenance import follow, runs_below
+from bkrl.report.results import improvement_of, paired_of, ratio_cell, ratio_of, steps_text
 from bkrl.report.runs import training_runs
-from bkrl.report.tables import difference_values, interval_values, ratio_cell, steps_text
 from bkrl.runs.record import Run, no_run
 from bkrl.stats import intervals as st
 from bkrl.stats.verdicts import too_few_pairs
@@ -86,24 +88,27 @@ def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str
 
 def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]:
     """All of it as plain values, for --json."""
-    return {
+    document = {
         "worlds": [
             {
                 "env": one.env,
                 "horizon": one.horizon,
                 **{name: _side(row) for name, row in (("a", one.a), ("b", one.b))},
                 "difference_of": "means",
-                "success_at_the_end": interval_values(one.final),
-                "mean_success_in_training": interval_values(one.average),
-                **difference_values(one.difference),
+                "success_at_the_end": Estimate.of(one.final),
+                "mean_success_in_training": Estimate.of(one.average),
+                "ratio": ratio_of(one.difference),
+                "improvement": improvement_of(one.difference),
+                "p": paired_of(one.difference),
                 "verdict": one.verdict,
                 "settings": {name: list(pair) for name, pair in one.settings.items()},
                 "notes": list(one.notes),
             }
             for one in found
         ],
-        "problems": list(problems),
+        "problems": problems,
     }
+    return plain(document)
 
 
 def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
@@ -118,7 +123,7 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
         "A − B, of means",
         "p",
     ]
-    ratio = ratio_cell(one.difference)
+    ratio = ratio_cell(ratio_of(one.difference))
     rows = [
         ["success at the end", percent(one.a.final.estimate), percent(one.b.final.estimate),
          _points(one.final), "–"],
@@ -132,15 +137,15 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
 
 
 def _points(interval: st.Interval) -> str:
-    spread = f" ({100 * interval.low:+.1f} to {100 * interval.high:+.1f})" if interval.known else " (no interval)"
-    return f"{100 * interval.estimate:+.1f} points{spread}"
+    spread = Estimate.of(interval).spread(lambda end: f"{100 * end:+.1f}")
+    return f"{100 * interval.estimate:+.1f} points{spread or ' (no interval)'}"
 
 
 def _chance(found: Difference) -> str:
-    if found.improvement is None:
+    chance = improvement_of(found)
+    if chance is None:
         return f"– (from {st.FEW_SEEDS} runs on each side)"
-    chance = found.improvement
-    return f"{chance.estimate:.2f} " + (f"({chance.low:.2f} to {chance.high:.2f})" if chance.known else "(no interval)")
+    return f"{chance.estimate:.2f}{chance.spread('{:.2f}'.format) or ' (no interval)'}"
 
 
 def _side(row: Row) -> dict[str, Any]:
@@ -151,8 +156,8 @@ def _side(row: Row) -> dict[str, Any]:
         "n": row.n,
         "centre": "interquartile mean" if row.final.method == "bootstrap" else "mean",
         "seeds": sorted(run.seed for run in row.group.runs),
-        "final": interval_values(row.final),
-        "average": interval_values(row.average),
+        "final": Estimate.of(row.final),
+        "average": Estimate.of(row.average),
         "reached": row.n - row.steps.censored,
         "steps": row.steps.restricted.estimate,
     }

@@ -5,14 +5,16 @@ does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bkrl.report.groups import Trained
+from bkrl.report.model import Cost, Time
 from bkrl.report.provenance import STAGES, Chain, Node
-from bkrl.stats.curves import series_of
+from bkrl.stats.curves import Series, series_of
+
+_STEPPED = ("collect", "train-rs")
 
 
 def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:
@@ -29,68 +31,60 @@ def _repeats(chain: Chain, node: Node) -> bool:
     return bool(shards) and all(link.found is not None and chain.nodes[link.found].sound for link in shards)
 
 
-def costs(chain: Chain) -> list[dict[str, Any]]:
+def _usage(nodes: Sequence[Node]) -> Counter[str]:
+    """What the annotator was asked, summed over runs; figures that are not known count as nothing."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        usage = node.facts.get("usage", {})
+        known = usage.items() if isinstance(usage, dict) else ()
+        found.update({key: value for key, value in known if isinstance(value, int | float)})
+    return found
+
+
+def costs(chain: Chain) -> list[Cost]:
     """One line a stage: runs, environment steps, requests, tokens and money."""
     rows = []
     for stage, nodes in _at_work(chain):
-        usage: Counter[str] = Counter()
-        for node in nodes:
-            found = node.facts.get("usage", {})
-            numbers = {k: v for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
-            usage.update(numbers)
-        asked = stage == "label"
-        steps = [node.facts.get("steps") for node in nodes] if stage in ("collect", "train-rs") else []
+        usage, asked = _usage(nodes), stage == "label"
+        steps = [node.facts.get("steps") for node in nodes] if stage in _STEPPED else []
         rows.append(
-            {
-                "stage": stage,
-                "runs": len(nodes),
-                "steps": sum(s for s in steps if isinstance(s, int)) or None,
-                "requests": usage["requests"] if asked else None,
-                "tokens": usage["prompt_tokens"] + usage["completion_tokens"] if asked else None,
-                "money": _money(nodes) if asked else None,
-            }
+            Cost(
+                stage=stage,
+                runs=len(nodes),
+                steps=sum(s for s in steps if isinstance(s, int)) or None,
+                requests=usage["requests"] if asked else None,
+                tokens=usage["prompt_tokens"] + usage["completion_tokens"] if asked else None,
+                money=_money(nodes) if asked else None,
+            )
         )
     return rows
 
 
 def _money(nodes: Sequence[Node]) -> float | None:
     """US dollars over all label runs; None where one of them asked somebody whose price is not known."""
-    known = [node.facts.get("usage", {}).get("cost_usd") for node in nodes]
-    free = [node.facts.get("usage", {}).get("prompt_tokens", 0) in (0, None) for node in nodes]
-    if any(cost is None and not nothing for cost, nothing in zip(known, free, strict=True)):
+    usages = [node.facts.get("usage", {}) for node in nodes]
+    if any(one.get("cost_usd") is None and one.get("prompt_tokens", 0) not in (0, None) for one in usages):
         return None
-    return float(sum(cost or 0.0 for cost in known))
+    return float(sum(one.get("cost_usd") or 0.0 for one in usages))
 
 
-def timings(chain: Chain, trained: Sequence[Trained]) -> list[dict[str, Any]]:
+def timings(chain: Chain, trained: Sequence[Trained]) -> list[Time]:
     """Seconds of the loops of each stage that kept a clock, and requests that were sent now rather than found in the
     store: kept apart from every table that is the same each time.
     """
-    by_key = {run.key: run for run in trained}
+    known = {run.key: run.series for run in trained}
     rows = []
     for stage, nodes in _at_work(chain):
-        seconds = 0.0
+        usage, asked, seconds = _usage(nodes), stage == "label", 0.0
         for node in nodes:
-            if stage in ("collect", "train-rs") and node.sound and node.run is not None:
-                series = by_key[node.key].series if node.key in by_key else series_of(node.run.metrics())
-                seconds += _seconds(series)
-        usage: Counter[str] = Counter()
-        for node in nodes:
-            found = node.facts.get("usage", {})
-            usage.update({k: found.get(k) or 0 for k in ("sent", "cached")} if isinstance(found, dict) else {})
-        asked = stage == "label"
-        rows.append(
-            {
-                "stage": stage,
-                "seconds": round(seconds, 1) or None,
-                "sent": usage["sent"] if asked else None,
-                "cached": usage["cached"] if asked else None,
-            }
-        )
+            if stage in _STEPPED and node.sound and node.run is not None:
+                seconds += _seconds(known.get(node.key) or series_of(node.run.metrics()))
+        sent, cached = (usage[name] if asked else None for name in ("sent", "cached"))
+        rows.append(Time(stage, round(seconds, 1) or None, sent, cached))
     return rows
 
 
-def _seconds(series: Any) -> float:
+def _seconds(series: Mapping[str, Series]) -> float:
     """Time of a loop: every clock in the metrics, except the speed."""
     clocks = [values for key, (_, values) in series.items() if key.startswith("time/") and key != "time/sps"]
     return float(sum(np.nansum(values) for values in clocks))

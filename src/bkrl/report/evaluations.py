@@ -3,77 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import share
-from bkrl.report.groups import BASELINE, Group
-from bkrl.report.pages.lineage import anchor
+from bkrl.report.groups import BASELINE
+from bkrl.report.model import Estimate, Evaluated, Evaluation
 from bkrl.report.provenance import Chain, Node
-from bkrl.report.tables import interval_values
 from bkrl.stats.intervals import centre_interval
 
-
-def labels_of(groups: Sequence[Group]) -> dict[str, str]:
-    """Key of a training run → label of its method in the tables."""
-    return {run.key: group.label for group in groups for run in group.runs}
+MODES: tuple[Literal["sampled", "greedy"], ...] = ("sampled", "greedy")
 
 
-def about(chain: Chain, node: Node, labels: Mapping[str, str]) -> dict[str, str]:
-    """Whose evaluation this is: method (as the tables name it, where its training run is on the page), seed, world."""
+@dataclass(frozen=True)
+class Played:
+    """One evaluation: the key of its run and of its policy's run, and its figures."""
+
+    key: str
+    policy: str
+    row: Evaluation
+
+
+def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str]) -> list[Played]:
+    """The evaluate runs among `nodes`, one entry for each mode. `labels`: key of a training run → its method's label
+    in the tables.
+    """
+    return [played for node in nodes for played in _played(chain, node, labels)]
+
+
+def _played(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[Played]:
     policy = chain.input(node, "policy")
-    alg = str(node.facts.get("alg") or (policy.facts.get("alg") if policy else "") or "?")
+    made = policy.facts if policy else {}
+    env, trained_in = str(node.facts.get("env_id", "?")), str(made.get("env_id", ""))
     label = labels.get(policy.key, "") if policy else ""
-    seed = policy.config.get("seed", "?") if policy else "?"
-    env = str(node.facts.get("env_id", "?"))
-    return {"alg": label or alg, "seed": str(seed), "env": env, "anchor": anchor(node.key)}
-
-
-def evaluation(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One row for each mode of an evaluate run."""
-    whose = about(chain, node, labels)
-    policy = chain.input(node, "policy")
-    trained_in = str(policy.facts.get("env_id", "")) if policy else ""
-    rows = []
+    found = []
     modes = node.facts.get("modes", {})
     for mode, scores in modes.items() if isinstance(modes, dict) else ():
         rate = scores.get("success_rate", {})
-        rows.append(
-            whose
-            | {
-                "policy": policy.key if policy else node.key,
-                "mode": str(mode),
-                "elsewhere": trained_in if trained_in and trained_in != whose["env"] else "",
-                "episodes": node.facts.get("episodes"),
-                "success": rate.get("mean"),
-                "low": rate.get("low"),
-                "high": rate.get("high"),
-                "return": scores.get("return", {}).get("mean"),
-                "length": scores.get("length", {}).get("mean"),
-            }
-        )
-    return rows
+        row: Evaluation = {
+            "alg": label or str(node.facts.get("alg") or made.get("alg") or "?"),
+            "seed": str(policy.config.get("seed", "?") if policy else "?"),
+            "env": env,
+            "mode": str(mode),
+            "elsewhere": trained_in if trained_in != env else "",
+            "episodes": node.facts.get("episodes"),
+            "success": rate.get("mean"),
+            "low": rate.get("low"),
+            "high": rate.get("high"),
+            "return": scores.get("return", {}).get("mean"),
+            "length": scores.get("length", {}).get("mean"),
+        }
+        found.append(Played(node.key, policy.key if policy else node.key, row))
+    return found
 
 
-def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def evaluated(played: Sequence[Played]) -> list[Evaluated]:
     """Frozen policies by world and method, plain PPO first: success over seeds in each mode.
 
     A policy that was evaluated several times counts once, with its mean.
     """
     groups: dict[tuple[str, bool, str, str], dict[str, dict[str, list[float]]]] = {}
-    for row in evaluations:
-        if isinstance(row["success"], float | int):
+    for one in played:
+        row, success = one.row, one.row["success"]
+        if success is not None:
             key = (row["env"], row["alg"] != BASELINE, row["alg"], row["elsewhere"])
             policies = groups.setdefault(key, {}).setdefault(row["mode"], {})
-            policies.setdefault(row["policy"], []).append(float(row["success"]))
-    rows = []
+            policies.setdefault(one.policy, []).append(success)
+    rows: list[Evaluated] = []
     for (env, _, alg, elsewhere), modes in sorted(groups.items()):
-        shown = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(map(len, modes.values()))}
-        for mode, policies in modes.items():
-            rng = generator(0, "report", "evaluated", env, alg, mode)
-            rates = np.array([np.mean(again) for again in policies.values()])
-            shown[mode] = interval_values(share(centre_interval(rates, rng)))
+        shown: Evaluated = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(map(len, modes.values()))}
+        for mode in MODES:
+            if mode in modes:
+                rng = generator(0, "report", "evaluated", env, alg, mode)
+                rates = np.array([np.mean(again) for again in modes[mode].values()])
+                shown[mode] = Estimate.of(share(centre_interval(rates, rng)))
         rows.append(shown)
     return rows

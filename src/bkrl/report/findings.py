@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bkrl.core.reporter import percent, percents
+from bkrl.core.reporter import percent
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio, bounded
@@ -108,11 +108,6 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
         before = merged.get((one.tone, one.text))
         merged[one.tone, one.text] = one if before is None else replace(one, worlds=before.worlds + one.worlds)
     return list(merged.values())
-
-
-def interval_text(interval: st.Interval) -> str:
-    """The interval of a share, in percent: "71 to 92 %"."""
-    return percents(interval.low, interval.high) if interval.known else "no interval from one run"
 
 
 def ratio_text(ratio: StepsRatio) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bkrl.report.groups import Trained
+from bkrl.report.model import Form
 from bkrl.rewards.shaping import FORMS
 
 NOVELTY = "novelty"
@@ -28,20 +29,15 @@ def guarantee_of(alg: str, facts: Mapping[str, Any]) -> str:
     return str(facts.get("guarantee") or (FORMS[form].guarantee if form in FORMS else ""))
 
 
-def forms_of(trained: Sequence[Trained]) -> list[dict[str, Any]]:
+def forms_of(trained: Sequence[Trained]) -> list[Form]:
     """One entry for each form and guarantee on the page, with the methods that use it."""
     found: dict[tuple[str, str], set[str]] = {}
     for run in trained:
         found.setdefault((run.form, run.guarantee), set()).add(run.alg)
     order = [*FORMS, NOVELTY]
     known = sorted(found, key=lambda one: (order.index(one[0]) if one[0] in order else len(order), one))
+    added = {NOVELTY: _NOVELTY[0]} | {form: facts.added for form, facts in FORMS.items()}
     return [
-        {
-            "form": form,
-            "algs": sorted(found[form, guarantee]),
-            "what": _NOVELTY[0] if form == NOVELTY else FORMS[form].added if form in FORMS else "",
-            "guarantee": guarantee,
-            "unguarded": guarantee.lower().startswith("none"),
-        }
-        for form, guarantee in known
+        Form(form, sorted(found[form, kept]), added.get(form, ""), kept, kept.lower().startswith("none"))
+        for form, kept in known
     ]

@@ -17,15 +17,17 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.report.comparison import Comparison, compare_all
+from bkrl.report.costs import timings
+from bkrl.report.evaluations import evaluations
 from bkrl.report.groups import SUCCESS, group_runs
-from bkrl.report.pages import report as page
-from bkrl.report.pages.html import render
+from bkrl.report.model import Timings
 from bkrl.report.pages.potential import STAGE as WORTH
-from bkrl.report.plots.figures import bands_of, panels, styles_of
+from bkrl.report.pages.report import report_page
+from bkrl.report.plots.figures import bands_of, figures_of, panels, styles_of
 from bkrl.report.plots.png import Panel, write_png
 from bkrl.report.provenance import Node, follow, named
-from bkrl.report.runs import strangers, training_runs, world_facts
-from bkrl.report.tables import text_table
+from bkrl.report.results import results_of, text_table
+from bkrl.report.runs import strangers, training_runs
 from bkrl.runs.record import Run
 
 REPORTED = ("train-rs", "evaluate", WORTH)
@@ -65,35 +67,30 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     problems += untrained + strangers(chain, usable)
     groups, repeated = group_runs(trained)
     problems += repeated
-    comparisons = compare_all(groups, config.threshold)
     for problem in problems:
         reporter.warn(problem)
+    comparisons = compare_all(groups, config.threshold)
+    compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
+    labels = {run.key: group.label for group in groups for run in group.runs}
+    played = evaluations(chain, [node for node in usable if node.stage == "evaluate"], labels)
+    times = timings(chain, trained)
     identity = _identity(config, usable)
-    values = page.build(
-        title=config.title,
-        identity=identity,
-        threshold=config.threshold,
-        chain=chain,
-        trained=trained,
-        comparisons=comparisons,
-        evaluations=[node for node in usable if node.stage == "evaluate"],
-        problems=problems,
-        worlds={comparison.env: world_facts(comparison.env) for comparison in comparisons},
-    )
+    results = results_of(config.title, config.threshold, chain, trained, compared, played, problems)
     inputs = {node.key: Path(node.key) for node in usable}
     result = Run.renew(config.run_dir, stage="report", config=config, inputs=inputs)
-    atomic_write(result.file(HTML), render(values))
-    atomic_write(result.file(RESULTS), to_json(page.results(values, problems)))
-    atomic_write(result.file(TIMINGS), to_json({"timings": values["timings"]}))
+    html = report_page(results, compared, chain, len(trained), played, times, identity)
+    atomic_write(result.file(HTML), html)
+    atomic_write(result.file(RESULTS), to_json(results))
+    atomic_write(result.file(TIMINGS), to_json(Timings(times)))
     pictures = _pictures(result, comparisons, config.threshold, identity)
     result.finish(
         [HTML, RESULTS, TIMINGS, *pictures],
         report=result.file(HTML),
         identity=identity,
-        headline=values["headline"],
+        headline=results.headline,
         training_runs=len(trained),
         problems=len(problems),
-        table=text_table(comparisons, config.threshold),
+        table=text_table(results.worlds, config.threshold),
     )
     return result
 

@@ -18,11 +18,6 @@ from bkrl.stats import intervals
 Series = tuple[np.ndarray, np.ndarray]
 """``steps`` (E,) increasing env steps and ``values`` (E,) of one metric of one run."""
 
-# The first is for the baseline, four are Okabe and Ito's. All are told apart with each kind of colour blindness, which
-# a test reckons. Pages use them as CSS variables.
-COLOURS = ("#5f6670", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#784020", "#a860ff", "#5200d6")
-DARK_COLOURS = ("#c4cad2", "#4fb0ea", "#ff8f52", "#38cf9f", "#e020a0", "#a06a42", "#9a5cff", "#ffe14d")
-
 
 @dataclass(frozen=True)
 class Curve:

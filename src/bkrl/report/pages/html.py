@@ -13,7 +13,7 @@ import json
 import keyword
 import math
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -21,17 +21,21 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from bkrl.core.files import plain
 from bkrl.core.reporter import duration, percent, percents
+from bkrl.report.groups import short_world
+from bkrl.report.model import Ratio
+from bkrl.report.plots.svg import COLOURS, DARK_COLOURS
 from bkrl.stats.crossings import bounded
-from bkrl.stats.curves import COLOURS, DARK_COLOURS, step_label
+from bkrl.stats.curves import step_label
 
 RATIO_RANGE = (0.25, 4.0)
 _TEMPLATES = resources.files("bkrl.report.pages").joinpath("templates")
 
 
-def render(page: dict[str, Any], name: str = "report") -> str:
-    """The whole document of template NAME.html, with the style and script of every page and NAME's own, if any, after
-    them. Same values, same bytes.
+def render(name: str, page: Mapping[str, Any]) -> str:
+    """The whole document of template NAME.html from its values. NAME's own style and script, if any, follow those of
+    every page. Same values, same bytes.
     """
     css, js = ("\n".join(_source(part) for part in _parts(name, kind)) for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
@@ -39,7 +43,7 @@ def render(page: dict[str, Any], name: str = "report") -> str:
     return template.render(page, css=Markup(_palette() + css), js=Markup(js), script_hash=digest)
 
 
-def fragment(name: str, values: dict[str, Any]) -> Markup:
+def fragment(name: str, values: Mapping[str, Any]) -> Markup:
     """A piece of a page from template NAME.html."""
     return Markup(_environment().get_template(f"{name}.html").render(values))
 
@@ -71,6 +75,7 @@ def _environment() -> jinja2.Environment:
         capitalize_first=lambda text: text if text.startswith("bk-") else text[:1].upper() + text[1:],
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
+        short_world=short_world,
     )
     environment.globals.update(
         bounded=bounded, percents=lambda *shares: tight(percents(*shares)), python=python, course=course, forest=forest
@@ -106,25 +111,50 @@ def figure(value: Any) -> str:
     return str(value)
 
 
+def cut(text: str, limit: int) -> str:
+    """A text of at most `limit` characters, and how many more there are."""
+    return text if len(text) <= limit else text[:limit] + f" … ({len(text) - limit:,} more characters)"
+
+
+def facts_of(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested record as one level of "a: b" names with plain values; long lists are counted instead of shown."""
+    if not isinstance(value, dict):
+        return {prefix: value} if prefix else {}
+    if set(value) == {"rate", "low", "high", "n"}:
+        return {prefix: _share_text(value)}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        name = (f"{prefix}: {key}" if prefix else str(key)).replace("_", " ")
+        if isinstance(inner, list):
+            plain = all(isinstance(x, str | int | float) for x in inner) and len(inner) <= 12
+            flat[name] = ", ".join(str(x) for x in inner) if plain else f"{len(inner)} entries"
+        else:
+            flat |= facts_of(inner, name)
+    return flat
+
+
+def _share_text(value: Mapping[str, Any]) -> str:
+    if value["rate"] is None:
+        return "nothing to compare"
+    ends = percents(value["low"], value["high"], 1)
+    return f"{percent(value['rate'], 1)} (95 % interval {ends}, n = {value['n']:,})"
+
+
 def compact_json(value: Any) -> str:
     """JSON for an attribute, where the template's escaping makes it safe; non-finite numbers become null."""
-    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    return json.dumps(_short(plain(value)), separators=(",", ":"), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _short(value: Any) -> Any:
+    """The same with four significant figures and no ".0": what a pointer can show."""
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return {key: _short(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_short(one) for one in value]
     if isinstance(value, float):
-        return None if not math.isfinite(value) else _short(value)
+        rounded = float(f"{value:.4g}")
+        return int(rounded) if rounded.is_integer() else rounded
     return value
-
-
-def _short(value: float) -> float | int:
-    """Four significant figures and no ".0": what a pointer can show."""
-    rounded = float(f"{value:.4g}")
-    return int(rounded) if rounded.is_integer() else rounded
 
 
 # --- small pictures
@@ -142,8 +172,8 @@ def course(phi: Sequence[float], label: str) -> Markup:
     )
 
 
-def forest(estimate: float, low: float, high: float, bound: str) -> Markup:
-    """Interval of a ratio on a logarithmic axis around 1; an arrow where censoring leaves a side open. What lies
+def forest(ratio: Ratio) -> Markup:
+    """A ratio with its interval on a logarithmic axis around 1; an arrow where censoring leaves a side open. What lies
     beyond the axis stands at its end.
     """
     a, b = (math.log(x) for x in RATIO_RANGE)
@@ -152,9 +182,9 @@ def forest(estimate: float, low: float, high: float, bound: str) -> Markup:
         return 6 + 108 * (math.log(min(max(x, RATIO_RANGE[0]), RATIO_RANGE[1])) - a) / (b - a)
 
     parts = [f'<path class="rule" d="M{place(1):.1f} 0V16"/>']
-    if not (math.isnan(low) or math.isnan(high)):
-        parts.append(f'<path class="bar" d="M{place(low):.1f} 8H{place(high):.1f}"/>')
-    at = place(estimate)
+    if ratio.low is not None and ratio.high is not None:
+        parts.append(f'<path class="bar" d="M{place(ratio.low):.1f} 8H{place(ratio.high):.1f}"/>')
+    at, bound = place(ratio.estimate), ratio.bound
     if bound == "at least":
         parts.append(f'<path class="bar" d="M{at:.1f} 8H118m-4 -4l4 4l-4 4"/>')
     elif bound == "at most":

@@ -20,7 +20,6 @@ from bkrl.labelers.audit import all_answers, compare
 from bkrl.labelers.material import world_card
 from bkrl.labelers.tables import dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import html, labels_data
-from bkrl.report.pages.samples import flatten
 from bkrl.runs.record import Run
 
 PAGE = "labels.html"
@@ -47,7 +46,7 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
         raise UsageError(f"{path} is part of the run; name another file with --out.")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
-    atomic_write(path, html.render(build(run, dataset_of(run, dataset)), "labels"))
+    atomic_write(path, html.render("labels", build(run, dataset_of(run, dataset))))
     return path
 
 
@@ -66,9 +65,9 @@ def build(run: Run, dataset: Dataset) -> dict[str, Any]:
         "llm": str(facts.get("llm", "?")),
         "annotator": str(facts.get("annotator", "")),
         "quality": quality_section(run),
-        "usage": flatten(facts.get("usage", {})),
+        "usage": html.facts_of(facts.get("usage", {})),
         "made": {"command": " ".join(map(str, run.config["argv"])), "dataset": dataset.path.as_posix()}
-        | flatten(facts.get("prompts", {}), "prompt"),
+        | html.facts_of(facts.get("prompts", {}), "prompt"),
         "statuses": [],
         "library": [],
         "candidates": [],

@@ -105,7 +105,7 @@ def of_pairs(
             column.append(facts[name])
         records.append(
             {
-                "where": [_where(segment) for segment in (a, b)],
+                "where": [where(segment) for segment in (a, b)],
                 "segments": steps[2 * number : 2 * number + 2],
                 "votes": [
                     [vote.swapped, vote.sample, vote.value, vote.status, [book.exchange(one) for one in exchanges]]
@@ -140,7 +140,7 @@ def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Seq
             column.append(facts[name])
         records.append(
             {
-                "where": [_where(segment)],
+                "where": [where(segment)],
                 "segments": [seen],
                 "goals": [[book.line(row["goal"]), [book.line(words) for words in row["said"]]] for row in goals],
                 "asked": [[book.exchange(response) for response in one] for one in exchanges],
@@ -218,5 +218,6 @@ def _follows_position(votes: Sequence[Vote]) -> bool:
     return any(one in both[False] and other in both[True] for one, other in (("A", "B"), ("B", "A")))
 
 
-def _where(segment: Segment) -> str:
+def where(segment: Segment) -> str:
+    """Where a segment lies, in words."""
     return f"episode {segment.episode_id}, steps {segment.start} to {segment.start + segment.length}"

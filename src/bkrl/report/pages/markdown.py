@@ -14,12 +14,13 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import short_world
+from bkrl.report.model import FORMAT, Cost, Estimate, Evaluated, Paired, Results, Row, Said, Timings, World
 from bkrl.report.pages.html import figure
-from bkrl.report.pages.report import RESULTS_FORMAT
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.runs.record import Run
 from bkrl.stats.crossings import bounded
 from bkrl.stats.curves import step_label
+from bkrl.stats.variance import Part
 
 NAME_CHARS = 40
 INTRODUCTION = """# Results
@@ -58,12 +59,7 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
     for run, slug in zip(runs, slugs, strict=True):
         chain = follow([run.path])
         problems += chain.problems
-        try:
-            text, copied = _section(run, chain, slug, images, out.parent)
-        except (LookupError, TypeError, ValueError, AttributeError) as odd:
-            raise InputError(
-                f"{run.path} holds results of another form ({type(odd).__name__}); make the report again."
-            ) from None
+        text, copied = _section(run, chain, slug, images, out.parent)
         sections[text.partition("\n")[0]] = text
         pictures += copied
     make_folder(out.parent)
@@ -106,67 +102,67 @@ def _sections(page: Path) -> dict[str, str]:
 
 
 def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tuple[str, list[tuple[Path, Path]]]:
-    results = read_json(run.file("results.json"))
-    if results.get("format") != RESULTS_FORMAT:
+    if read_json(run.file("results.json")).get("format") != FORMAT:
         raise InputError(
             f"{run.path} was made by another bkrl, whose verdicts follow another rule; make it again with the command "
             f"that bkrl show {run.path} names."
         )
-    timings = read_json(run.file("timings.json"))["timings"]
-    lines = [f"## {_text(results['title'])}", "", f"**{_text(results['headline'])}**", ""]
+    results: Results = read_json(run.file("results.json"), Results)
+    timings: Timings = read_json(run.file("timings.json"), Timings)
+    lines = [f"## {_text(results.title)}", "", f"**{_text(results.headline)}**", ""]
     lines += [*_glance(results), "", "<details><summary>Made with</summary>", ""]
     lines += ["```sh", *_commands(chain), "```", "", _counts(chain, run), "", "</details>", ""]
     if chain.problems:
         lines += ["Not as it was when the report was made:", "", *(f"* {_text(one)}" for one in chain.problems), ""]
     lines += ["### What the numbers say", ""]
-    lines += [*(f"* {_finding(one)}" for one in results["findings"]), ""]
+    lines += [*(f"* {_finding(one)}" for one in results.findings), ""]
     copied = []
-    for world in results["worlds"]:
-        lines += [f"### {_text(world['env'])}", ""]
-        lines += [text for text in (world["solved"] and f"Success: {_text(world['solved'])}", "") if text is not None]
-        light, dark = f"curves-{world['env']}.png", f"curves-{world['env']}-dark.png"
-        names = [f"{slug}-{_slug(short_world(world['env']))}{end}.png" for end in ("", "-dark")]
+    for world in results.worlds:
+        lines += [f"### {_text(world.env)}", ""]
+        lines += [world.solved and f"Success: {_text(world.solved)}", ""]
+        light, dark = f"curves-{world.env}.png", f"curves-{world.env}-dark.png"
+        names = [f"{slug}-{_slug(short_world(world.env))}{end}.png" for end in ("", "-dark")]
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
         where = Path(os.path.relpath(images, page)).as_posix()  # as the page finds them
         links = [quote(f"{where}/{name}") for name in names]  # a srcset is split at spaces
-        told = f"Success rate against environment steps in {world['env']}: {_told(world)}"
+        told = f"Success rate against environment steps in {world.env}: {_told(world)}"
         lines += [
             f'<picture><source media="(prefers-color-scheme: dark)" srcset="{links[1]}">',
             f'<img alt="{escape(told)}" src="{links[0]}"></picture>',
             "",
-            *_world(world, results["threshold"]),
+            *_world(world, results.threshold),
         ]
-    if results["evaluated"]:
-        lines += ["### Frozen policies on episodes never seen in training", "", *_evaluated(results["evaluated"]), ""]
+    if results.evaluated:
+        lines += ["### Frozen policies on episodes never seen in training", "", *_evaluated(results.evaluated), ""]
     lines += ["### Forms of shaping", ""]
     lines += _table(
         ["form", "methods", "what is added to the reward", "guarantee"],
-        [
-            [_text(words) for words in (one["form"], ", ".join(one["algs"]), one["what"], one["guarantee"])]
-            for one in results["forms"]
-        ],
+        [[_text(words) for words in (one.form, ", ".join(one.algs), one.what, one.guarantee)] for one in results.forms],
     )
-    lines += ["", "### Cost", "", *_costs(results["costs"], timings), ""]
+    lines += ["", "### Cost", "", *_costs(results.costs, timings), ""]
     return "\n".join(lines), copied
 
 
-def _glance(results: Mapping[str, Any]) -> list[str]:
+def _glance(results: Results) -> list[str]:
     """Each method in each world: × PPO's steps, and what may be said of it."""
     cells: dict[str, dict[str, str]] = {}
-    for world in results["worlds"]:
-        for row in world["rows"]:
-            label = f"_{_text(row['label'])}_" if row["control"] else f"**{_text(row['label'])}**"
-            if not row["baseline"]:
-                cells.setdefault(label, {})[world["env"]] = f"{_ratio(row['ratio'])}<br>{row['verdict'] or '–'}"
+    for world in results.worlds:
+        for row in world.rows:
+            if not row.baseline:
+                cells.setdefault(_name(row), {})[world.env] = f"{row.ratio or '–'}<br>{row.verdict or '–'}"
     if not cells:
         return []
-    envs = [world["env"] for world in results["worlds"]]
+    envs = [world.env for world in results.worlds]
     ordered = sorted(cells, key=lambda label: label.startswith("_"))
     rows = [[label, *(cells[label].get(env, "–") for env in envs)] for label in ordered]
     return ["× PPO's steps:", "", *_table(["", *map(short_world, envs)], rows)]
 
 
-def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
+def _name(row: Row) -> str:
+    return f"_{_text(row.label)}_" if row.control else f"**{_text(row.label)}**"
+
+
+def _world(world: World, threshold: float) -> list[str]:
     goal = percent(threshold)
     header = [
         "method", "form", "n", "success at the end", "mean success in training", f"reached {goal}", f"steps to {goal}",
@@ -174,77 +170,76 @@ def _world(world: Mapping[str, Any], threshold: float) -> list[str]:
     ]  # fmt: skip
     rows = [
         [
-            f"_{_text(row['label'])}_" if row["control"] else f"**{_text(row['label'])}**",
-            "–" if row["form"] == "none" else _text(row["form"]) + (", no guarantee" if row["unguarded"] else ""),
-            str(row["n"]) + (f" ({row['rests_on']})" if row["rests_on"] else ""),
-            _share(row["final"]),
-            _share(row["average"]),
-            f"{row['reached']} of {row['n']}",
-            _steps(row),
-            "1" if row["baseline"] else _ratio(row["ratio"]),
-            "–" if row["with_collection"] is None else bounded(row["with_collection"], row["ratio"]["bound"]),
-            "–" if row["improvement"] is None else _plain(row["improvement"]),
-            _p(row["p"]),
-            row["verdict"] or "–",
+            _name(row),
+            _text(row.form_text),
+            str(row.n) + (f" ({row.rests_on})" if row.rests_on else ""),
+            _share(row.final),
+            _share(row.average),
+            f"{row.reached} of {row.n}",
+            row.steps_text + (row.steps_interval.spread(step_label) if row.reached else ""),
+            "1" if row.baseline else str(row.ratio or "–"),
+            "–" if row.with_collection is None or row.ratio is None else bounded(row.with_collection, row.ratio.bound),
+            _chance(row.improvement),
+            _p(row.p),
+            row.verdict or "–",
         ]
-        for row in world["rows"]
+        for row in world.rows
     ]
-    lines = [f"All methods over the first {step_label(world['horizon'])} steps.", "", *_table(header, rows), ""]
+    lines = [f"All methods over the first {step_label(world.horizon)} steps.", "", *_table(header, rows), ""]
     tests = [
         [
-            f"**{_text(row['label'])}**",
-            f"_{_text(one['control'])}_" + (" (made for another method)" if one["borrowed"] else ""),
-            one["verdict"],
-            _ratio(one["ratio"]),
-            "–" if one["improvement"] is None else _plain(one["improvement"]),
-            _p(one["p"]),
+            f"**{_text(row.label)}**",
+            f"_{_text(one.control)}_" + (" (made for another method)" if one.borrowed else ""),
+            one.verdict,
+            str(one.ratio or "–"),
+            _chance(one.improvement),
+            _p(one.p),
         ]
-        for row in world["rows"]
-        for one in row["versus"]
+        for row in world.rows
+        for one in row.versus
     ]
     if tests:
         header = ["method", "against its control", "shown", "× the control's steps", "P(better)", "paired p (Holm)"]
         lines += [*_table(header, tests), ""]
-    splits = [row["split"] for row in world["rows"] if row["split"]]
+    splits = [row.split for row in world.rows if row.split]
     if splits:
         header = ["method", "n", "what mean success varies with (standard deviation, share of the variance)"]
         header += ["F test p", "mean over what is drawn first"]
         body = [
-            [_text(one["label"]), str(one["n"]), _parts(one["parts"]), f"{one['p']:.2g}", _share(one["over_draws"])]
-            for one in splits
+            [_text(one.label), str(one.n), _parts(one.parts), f"{one.p:.2g}", _share(one.over_draws)] for one in splits
         ]
         lines += [*_table(header, body), ""]
     return lines
 
 
-def _told(world: Mapping[str, Any]) -> str:
-    return "; ".join(f"{row['label']} {percent(row['final']['estimate'])} at the end" for row in world["rows"])
+def _told(world: World) -> str:
+    return "; ".join(f"{row.label} {percent(row.final.estimate)} at the end" for row in world.rows)
 
 
-def _evaluated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _evaluated(rows: Sequence[Evaluated]) -> list[str]:
     body = [
         [
             _text(row["env"] + (f" (trained in {row['elsewhere']})" if row["elsewhere"] else "")),
             _text(row["alg"]),
             str(row["n"]),
-            *(_share(row[mode]) if row.get(mode) else "–" for mode in ("sampled", "greedy")),
+            *("–" if share is None else _share(share) for share in (row.get("sampled"), row.get("greedy"))),
         ]
         for row in rows
     ]
     return _table(["world", "method", "n", "success, actions sampled", "success, likeliest actions"], body)
 
 
-def _costs(costs: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> list[str]:
-    seconds = {row["stage"]: row["seconds"] for row in timings}
+def _costs(costs: Sequence[Cost], timings: Timings) -> list[str]:
+    seconds = {row.stage: row.seconds for row in timings.timings}
     body = [
         [
-            row["stage"],
-            figure(row["runs"]),
-            figure(row["steps"]),
-            duration(seconds.get(row["stage"])),
-            figure(row["requests"]),
-            figure(row["tokens"]),
-            "–" if row["stage"] != "label" else "not known" if row["money"] is None else f"{row['money']:.2f}",
+            row.stage,
+            figure(row.runs),
+            figure(row.steps),
+            duration(seconds.get(row.stage)),
+            figure(row.requests),
+            figure(row.tokens),
+            "–" if row.stage != "label" else "not known" if row.money is None else f"{row.money:.2f}",
         ]
         for row in costs
     ]
@@ -280,40 +275,26 @@ def _counts(chain: Chain, run: Run) -> str:
     )
 
 
-def _finding(one: Mapping[str, Any]) -> str:
-    worlds = f"**{_text(one['worlds'])}** " if one["worlds"] else ""
-    return f"_{one['word']}._ {worlds}{_text(one['text'])}"
+def _finding(one: Said) -> str:
+    worlds = f"**{_text(one.worlds)}** " if one.worlds else ""
+    return f"_{one.word}._ {worlds}{_text(one.text)}"
 
 
-def _share(x: Mapping[str, Any]) -> str:
-    spread = f" ({100 * x['low']:.0f} to {100 * x['high']:.0f})" if x["known"] else ""
-    return percent(x["estimate"]) + spread
+def _share(x: Estimate) -> str:
+    return percent(x.estimate) + x.spread(lambda end: f"{100 * end:.0f}")
 
 
-def _plain(x: Mapping[str, Any]) -> str:
-    return f"{x['estimate']:.2f}" + (f" ({x['low']:.2f} to {x['high']:.2f})" if x["known"] else "")
+def _chance(x: Estimate | None) -> str:
+    return "–" if x is None else f"{x.estimate:.2f}" + x.spread("{:.2f}".format)
 
 
-def _steps(row: Mapping[str, Any]) -> str:
-    interval = row["steps_interval"]
-    if not row["reached"] or not interval["known"]:
-        return str(row["steps_text"])
-    return f"{row['steps_text']} ({step_label(interval['low'])} to {step_label(interval['high'])})"
-
-
-def _ratio(ratio: Mapping[str, Any] | None) -> str:
-    if ratio is None:
-        return "–"
-    return f"{ratio['text']}" + (f" ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["known"] else "")
-
-
-def _parts(parts: Sequence[Mapping[str, Any]]) -> str:
+def _parts(parts: Sequence[Part]) -> str:
     """What a variance is made of: "datasets 4.1 points (60 %), seeds 3.3 points (40 %)"."""
-    return ", ".join(f"{one['name']} {100 * one['sd']:.1f} points ({percent(one['share'])})" for one in parts)
+    return ", ".join(f"{one.name} {100 * one.sd:.1f} points ({percent(one.share)})" for one in parts)
 
 
-def _p(p: Mapping[str, Any] | None) -> str:
-    return "–" if p is None else f"{p['holm']:.2g} ({p['n']} {p.get('units', 'pairs')})"
+def _p(p: Paired | None) -> str:
+    return "–" if p is None else f"{p.holm:.2g} ({p.n} {p.units})"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

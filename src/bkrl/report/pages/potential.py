@@ -28,7 +28,7 @@ def page(qualities: Mapping[str, Mapping[str, Any]], drawn: Mapping[str, Sequenc
     level = 2 if len(qualities) == 1 else 3
     parts = [{"name": name, "body": _part(quality, drawn[name], level)} for name, quality in qualities.items()]
     title = " and ".join(qualities) if len(qualities) < 3 else f"{len(qualities)} potentials"
-    return html.render({"title": title, "meta": meta, "parts": parts}, "potential")
+    return html.render("potential", {"title": title, "meta": meta, "parts": parts})
 
 
 def section(path: Path) -> Markup:

@@ -6,19 +6,22 @@ method among its own controls. Plain PPO stands in every one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
+from numpy.typing import NDArray
 
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import Comparison
 from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, scores_of
-from bkrl.report.plots.svg import Drawing, Style, draw
+from bkrl.report.model import Line
+from bkrl.report.plots.svg import COLOURS, Drawing, Style, draw
 from bkrl.stats import intervals as st
-from bkrl.stats.curves import COLOURS, Band, band, step_label
+from bkrl.stats.curves import Band, band, step_label
 
 MOST_LINES = 8
 METRICS = (
@@ -124,18 +127,67 @@ def profiles_of(comparison: Comparison, groups: Sequence[Group]) -> list[Band]:
     return found
 
 
-def figures_of(number: int, comparison: Comparison, threshold: float) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class LegendLine:
+    """A line in a legend; `same` is the label of an earlier line that it covers."""
+
+    label: str
+    n: int
+    slot: int
+    dash: str
+    control: bool
+    same: str
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """What the page's script reads values from."""
+
+    name: str
+    share: bool
+    xlim: tuple[float, float]
+    xlog: tuple[float, float] | None
+    bands: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Points:
+    """The curves as a table."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page. `small`: one of several side by side; `folded`: shown on demand."""
+
+    title: str
+    ylabel: str
+    xlabel: str
+    panel: str
+    drawing: Drawing
+    legend: Sequence[LegendLine]
+    data: FigureData
+    note: str
+    points: Points
+    small: bool = False
+    folded: bool = False
+
+
+def figures_of(number: int, comparison: Comparison, threshold: float) -> list[Figure]:
     """All figures of a world: success in each panel, then return, length and profiles of the first panel's methods."""
     groups = [row.group for row in comparison.rows]
     styles = styles_of(groups)
     split = panels(groups)
+    wanted = [(f"w{number}-p{i}", METRICS[0], members, title, i > 0, False) for i, (title, members) in enumerate(split)]
+    title, members = split[0]
+    wanted += [(f"w{number}-m{i}", metric, members, title, False, True) for i, metric in enumerate(METRICS[1:])]
     found = []
-    for i, (title, members) in enumerate(split):
-        one = _curves(f"w{number}-p{i}", comparison, members, styles, threshold, METRICS[0], title)
-        found += [one | {"small": i > 0, "folded": False}] if one else []
-    for i, metric in enumerate(METRICS[1:]):
-        one = _curves(f"w{number}-m{i}", comparison, split[0][1], styles, threshold, metric, split[0][0])
-        found += [one | {"small": False, "folded": True}] if one else []
+    for name, metric, members, title, small, folded in wanted:
+        if shown := [group for group in members if curves_of(group, metric[0])]:
+            one = _curves(name, comparison, shown, styles, threshold, metric, title)
+            found.append(replace(one, small=small, folded=folded))
     several = [group for group in split[0][1] if len(group.runs) > 1]  # a profile of one run is a step
     return found + ([_profile(f"w{number}-profile", comparison, several, styles)] if several else [])
 
@@ -147,31 +199,34 @@ def _curves(
     styles: dict[str, Style],
     threshold: float,
     metric: tuple[str, str, bool],
-    title: str,
-) -> dict[str, Any] | None:
+    panel: str,
+) -> Figure:
     key, ylabel, share = metric
-    shown = [group for group in groups if curves_of(group, key)]
-    bands = bands_of(comparison, shown, key)
-    if not bands:
-        return None
-    told = "; ".join(f"{b.label}: {percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
-    looks = [styles[group.label] for group in shown]
+    bands = bands_of(comparison, groups, key)
+    looks = [styles[group.label] for group in groups]
+    ends = "; ".join(f"{b.label}: {percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
     drawing = draw(
         bands,
         looks,
         name=name,
-        description=f"{ylabel} against environment steps in {comparison.env}. At the end: {told}.",
+        description=f"{ylabel} against environment steps in {comparison.env}. At the end: {ends}.",
         share=share,
         threshold=threshold if share else None,
     )
-    return _figure(name, ylabel, title, drawing, bands, looks, shown, share) | {
-        "xlabel": "environment steps",
-        "note": f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_told(bands)}",
-        "points": _points(bands, share),
-    }
+    return Figure(
+        title=ylabel,
+        ylabel=ylabel,
+        xlabel="environment steps",
+        panel=panel,
+        drawing=drawing,
+        legend=_legend(bands, looks, groups),
+        data=_data(name, drawing, bands, share),
+        note=f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_told(bands)}",
+        points=_points(bands, share),
+    )
 
 
-def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles: dict[str, Style]) -> dict[str, Any]:
+def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
     bands = profiles_of(comparison, groups)
     looks = [styles[group.label] for group in groups]
     drawing = draw(
@@ -182,17 +237,20 @@ def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles:
         share=True,
         steps=False,
     )
-    return _figure(name, "share of runs above τ", "", drawing, bands, looks, groups, True) | {
-        "title": "performance profile",
-        "panel": "performance profile",
-        "xlabel": "τ: mean success in training",
-        "note": "The share of runs whose mean success in training is above τ (Agarwal et al. 2021): higher is better, "
+    return Figure(
+        title="performance profile",
+        ylabel="share of runs above τ",
+        xlabel="τ: mean success in training",
+        panel="performance profile",
+        drawing=drawing,
+        legend=_legend(bands, looks, groups),
+        data=_data(name, drawing, bands, True),
+        note="The share of runs whose mean success in training is above τ (Agarwal et al. 2021): higher is better, "
         "and where a line is never below another’s, these runs did better whatever the aim."
         + (" Shaded: 95 % bootstrap intervals over runs." if any(b.method != "none" for b in bands) else ""),
-        "points": _points(bands, True, lambda x: f"{x:.1f}"),
-        "small": True,
-        "folded": False,
-    }
+        points=_points(bands, True, lambda x: f"{x:.1f}"),
+        small=True,
+    )
 
 
 def _told(bands: Sequence[Band]) -> str:
@@ -208,41 +266,21 @@ def _told(bands: Sequence[Band]) -> str:
     return f"Lines: {lined}; shaded: 95 % intervals ({some}) at each step on its own."
 
 
-def _figure(
-    name: str,
-    ylabel: str,
-    panel: str,
-    drawing: Drawing,
-    bands: Sequence[Band],
-    looks: Sequence[Style],
-    groups: Sequence[Group],
-    share: bool,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "title": ylabel,
-        "ylabel": ylabel,
-        "panel": panel,
-        "svg": Markup(drawing.svg),  # ours; the only text of others in it is escaped by draw
-        "y_ticks": drawing.y_ticks,
-        "x_ticks": drawing.x_ticks,
-        "log_ticks": drawing.log_ticks,
-        "legend": [
-            {"label": b.label, "n": b.n, "slot": look.slot, "dash": look.dash, "control": group.is_control}
-            | {"same": _same(b, bands[:i])}
-            for i, (b, look, group) in enumerate(zip(bands, looks, groups, strict=True))
-        ],
-        "data": {
-            "name": name,
-            "share": share,
-            "xlim": list(drawing.xlim),
-            "xlog": list(drawing.xlog) if drawing.xlog else None,
-            "bands": [
-                {"x": b.steps.tolist(), "y": b.centre.tolist(), "low": b.low.tolist(), "high": b.high.tolist()}
-                for b in bands
-            ],
-        },
-    }
+def _legend(bands: Sequence[Band], looks: Sequence[Style], groups: Sequence[Group]) -> list[LegendLine]:
+    return [
+        LegendLine(b.label, b.n, look.slot, look.dash, group.is_control, _same(b, bands[:i]))
+        for i, (b, look, group) in enumerate(zip(bands, looks, groups, strict=True))
+    ]
+
+
+def _data(name: str, drawing: Drawing, bands: Sequence[Band], share: bool) -> FigureData:
+    lines = [Line(*(_plain(values) for values in (b.steps, b.centre, b.low, b.high))) for b in bands]
+    return FigureData(name, share, drawing.xlim, drawing.xlog, lines)
+
+
+def _plain(values: NDArray[np.float64]) -> list[Any]:
+    """Numbers as JSON has them, None for NaN."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def _same(band: Band, before: Sequence[Band]) -> str:
@@ -255,7 +293,7 @@ def _same(band: Band, before: Sequence[Band]) -> str:
     return ""
 
 
-def _points(bands: Sequence[Band], share: bool, at_text: Any = step_label) -> dict[str, Any]:
+def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str] = step_label) -> Points:
     """The curves as a table for those who cannot see them: at most 11 steps of the widest grid."""
     grid = max((b.steps for b in bands), key=len)
     at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]
@@ -267,4 +305,4 @@ def _points(bands: Sequence[Band], share: bool, at_text: Any = step_label) -> di
         ]
         for x in at
     ]
-    return {"header": [b.label for b in bands], "rows": rows}
+    return Points([b.label for b in bands], rows)

@@ -18,8 +18,8 @@ import numpy as np
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
-from bkrl.report.plots.svg import Style
-from bkrl.stats.curves import COLOURS, DARK_COLOURS, Band, step_label
+from bkrl.report.plots.svg import COLOURS, DARK_COLOURS, Style
+from bkrl.stats.curves import Band, step_label
 
 IDENTITY = "bkrl:report"
 _HALF_A_PANEL = 34  # letters of a legend that fit into half of a panel's width

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
+from markupsafe import Markup
 
 from bkrl.core.reporter import percent
 from bkrl.stats.curves import Band, step_label
 
+# The first is for the baseline, four are Okabe and Ito's. All are told apart with each kind of colour blindness, which
+# a test reckons. Pages use them as CSS variables.
+COLOURS = ("#5f6670", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#784020", "#a860ff", "#5200d6")
+DARK_COLOURS = ("#c4cad2", "#4fb0ea", "#ff8f52", "#38cf9f", "#e020a0", "#a06a42", "#9a5cff", "#ffe14d")
 SIZE = 1000  # the picture's own units, both ways
 Scale = Callable[[np.ndarray], np.ndarray]
 
@@ -34,7 +39,7 @@ class Drawing:
     logarithmic picture.
     """
 
-    svg: str
+    svg: Markup
     y_ticks: tuple[tuple[float, str], ...]
     x_ticks: tuple[tuple[float, str], ...]
     log_ticks: tuple[tuple[float, str], ...]
@@ -87,7 +92,7 @@ def draw(
         + "</svg>"
     )
     return Drawing(
-        svg,
+        Markup(svg),  # the only text of others in it is escaped
         tuple((100 * float(y(np.array(t))) / SIZE, percent(t) if share else f"{t:.4g}") for t in y_ticks),
         tuple((100 * t / x1, step_label(t) if steps else f"{t:.4g}") for t in x_ticks),
         () if xlog is None else _log_ticks(*xlog),

@@ -1,0 +1,260 @@
+"""What a report says, as typed values. results.json is one `Results`, timings.json one `Timings`; the page, the
+terminal and docs/results.md show the same values.
+
+The fields stand in the order of the files. Shares lie in [0, 1], steps are environment steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+from bkrl.stats.intervals import Interval
+from bkrl.stats.variance import Part
+
+FORMAT = 2
+"""Of results.json: 2 since verdicts follow the adjusted test."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval over `n` runs or datasets; `low` and `high` are None where there is none."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+    known: bool
+    method: str
+    n: int
+
+    @classmethod
+    def of(cls, found: Interval) -> Estimate:
+        """The same as plain values."""
+        low, high = (found.low, found.high) if found.known else (None, None)
+        return Estimate(found.estimate, low, high, found.known, found.method, found.n)
+
+    def spread(self, form: Callable[[float], str]) -> str:
+        """The interval for the eye, each end in this form, as in " (0.71 to 0.92)"; "" where there is none."""
+        return "" if self.low is None or self.high is None else f" ({form(self.low)} to {form(self.high)})"
+
+
+@dataclass(frozen=True)
+class Ratio(Estimate):
+    """A ratio of steps. `bound` says what censoring does to it, `text` is the ratio with that in words."""
+
+    bound: str
+    text: str
+    censored: tuple[int, int]
+
+    def __str__(self) -> str:
+        return self.text + self.spread("{:.2f}".format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """A test of mean success in training: `holm` is the p that is adjusted, `smallest` what `n` units could show."""
+
+    value: float
+    holm: float
+    smallest: float
+    n: int
+    units: str = "pairs"
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A method against a control; `borrowed`: one that was made for another method. `tone` is that of a `Finding`."""
+
+    control: str
+    borrowed: bool
+    verdict: str
+    tone: str
+    ratio: Ratio | None
+    improvement: Estimate | None
+    p: Paired | None
+
+
+@dataclass(frozen=True)
+class Split:
+    """The variance of mean success between datasets, draws of labels and seeds."""
+
+    label: str
+    draws: int
+    datasets: int
+    n: int
+    parts: Sequence[Part]
+    between_sd: float
+    within_sd: float
+    share: float
+    p: float
+    over_draws: Estimate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in one world; `ratio`, `improvement` and `p` are against plain PPO, `slot` and `dash` its look."""
+
+    label: str
+    alg: str
+    form: str
+    guarantee: str
+    unguarded: bool
+    control: bool
+    baseline: bool
+    n: int
+    seeds: str
+    draws: int
+    datasets: int
+    rests_on: str
+    final: Estimate
+    average: Estimate
+    reached: int
+    steps: float
+    steps_text: str
+    steps_interval: Estimate
+    verdict: str
+    with_collection: float | None
+    collected: int | None
+    split: Split | None
+    versus: Sequence[Versus]
+    ratio: Ratio | None
+    improvement: Estimate | None
+    p: Paired | None
+    slot: int
+    dash: str
+
+    @property
+    def form_text(self) -> str:
+        """The form of shaping, marked where it keeps nothing."""
+        return "–" if self.form == "none" else self.form + (", no guarantee" if self.unguarded else "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve and its interval at the points `x`."""
+
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None]
+    high: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The curves of one figure."""
+
+    metric: str
+    panel: str
+    lines: Sequence[str]
+    bands: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class World:
+    """All methods in one world over its first `horizon` steps."""
+
+    env: str
+    solved: str
+    rules: str
+    horizon: float
+    rows: Sequence[Row]
+    curves: Sequence[Curves]
+
+
+@dataclass(frozen=True)
+class Said:
+    """One sentence of the summary; `word` says its `tone`."""
+
+    tone: str
+    word: str
+    text: str
+    worlds: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of shaping, and the methods that use it."""
+
+    form: str
+    algs: Sequence[str]
+    what: str
+    guarantee: str
+    unguarded: bool
+
+
+class Evaluated(TypedDict):
+    """Frozen policies of one method in one world: success over seeds, by how actions were chosen."""
+
+    env: str
+    alg: str
+    elsewhere: str
+    n: int
+    sampled: NotRequired[Estimate]
+    greedy: NotRequired[Estimate]
+
+
+# One policy's evaluation. "return" cannot be the name of a field in a class.
+Evaluation = TypedDict(
+    "Evaluation",
+    {
+        "alg": str,
+        "seed": str,
+        "env": str,
+        "mode": str,
+        "elsewhere": str,
+        "episodes": int | None,
+        "success": float | None,
+        "low": float | None,
+        "high": float | None,
+        "return": float | None,
+        "length": float | None,
+    },
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of one stage cost, as far as it does not change when they are run again."""
+
+    stage: str
+    runs: int
+    steps: int | None
+    requests: int | None
+    tokens: int | None
+    money: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """results.json: no clock, path or hash is in it, so that the same study run again gives the same bytes."""
+
+    format: int
+    title: str
+    headline: str
+    findings: Sequence[Said]
+    problems: Sequence[str]
+    threshold: float
+    worlds: Sequence[World]
+    forms: Sequence[Form]
+    evaluated: Sequence[Evaluated]
+    evaluations: Sequence[Evaluation]
+    costs: Sequence[Cost]
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds in the loops of one stage's runs; requests that were sent, and those found in the store."""
+
+    stage: str
+    seconds: float | None
+    sent: int | None
+    cached: int | None
+
+
+@dataclass(frozen=True)
+class Timings:
+    """timings.json: what differs each time."""
+
+    timings: Sequence[Time]

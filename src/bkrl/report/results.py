@@ -1,0 +1,203 @@
+"""From comparisons to the values that are shown and kept: rows of the results tables, and results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bkrl.core.reporter import percent, percents
+from bkrl.report import findings as words
+from bkrl.report.comparison import Comparison, Difference
+from bkrl.report.comparison import Row as Compared
+from bkrl.report.costs import costs
+from bkrl.report.evaluations import Played, evaluated
+from bkrl.report.forms import forms_of
+from bkrl.report.groups import Group, Trained
+from bkrl.report.model import FORMAT, Curves, Estimate, Paired, Ratio, Results, Row, Said, Split, Versus, World
+from bkrl.report.plots.figures import Figure, styles_of
+from bkrl.report.plots.svg import Style
+from bkrl.report.provenance import Chain, Node
+from bkrl.report.runs import world_facts
+from bkrl.stats.curves import step_label
+
+
+def results_of(
+    title: str,
+    threshold: float,
+    chain: Chain,
+    trained: Sequence[Trained],
+    compared: Sequence[tuple[Comparison, Sequence[Figure]]],
+    played: Sequence[Played],
+    problems: Sequence[str],
+) -> Results:
+    """Everything of a report that does not change when the same study is run again."""
+    comparisons = [comparison for comparison, _ in compared]
+    found = words.findings(comparisons, threshold, any(map(_by_rules, chain.of("label"))), problems)
+    return Results(
+        format=FORMAT,
+        title=title,
+        headline=words.headline(comparisons),
+        findings=[Said(one.tone, words.TONES[one.tone], one.text, ", ".join(one.worlds)) for one in found],
+        problems=problems,
+        threshold=threshold,
+        worlds=[world_of(comparison, figures) for comparison, figures in compared],
+        forms=forms_of(trained),
+        evaluated=evaluated(played),
+        evaluations=[one.row for one in played],
+        costs=costs(chain),
+    )
+
+
+def _by_rules(labels: Node) -> bool:
+    annotator = str(labels.facts.get("annotator", ""))
+    return labels.facts.get("llm", labels.config.get("llm")) == "rules" or "not a language model" in annotator
+
+
+def world_of(comparison: Comparison, figures: Sequence[Figure]) -> World:
+    """All methods of one world."""
+    facts = world_facts(comparison.env)
+    styles = styles_of([row.group for row in comparison.rows])
+    return World(
+        env=comparison.env,
+        solved=facts.get("solved", ""),
+        rules=facts.get("rules", ""),
+        horizon=comparison.horizon,
+        rows=[row_of(row, styles[row.group.label]) for row in comparison.rows],
+        curves=[Curves(f.title, f.panel, [one.label for one in f.legend], f.data.bands) for f in figures],
+    )
+
+
+def row_of(row: Compared, look: Style) -> Row:
+    """A row of the results table."""
+    group = row.group
+    return Row(
+        label=group.label,
+        alg=group.alg,
+        form=group.form,
+        guarantee=group.guarantee,
+        unguarded=group.unguarded,
+        control=group.is_control,
+        baseline=group.is_baseline,
+        n=row.n,
+        seeds=", ".join(str(seed) for seed in sorted({run.seed for run in group.runs})),
+        draws=len({run.potential for run in group.runs if run.potential}),
+        datasets=len({run.dataset for run in group.runs if run.dataset}),
+        rests_on=rests_on(group),
+        final=Estimate.of(row.final),
+        average=Estimate.of(row.average),
+        reached=row.n - row.steps.censored,
+        steps=row.steps.restricted.estimate,
+        steps_text=steps_text(row),
+        steps_interval=Estimate.of(row.steps.restricted),
+        verdict="" if row.against is None else row.against.verdict.words,
+        with_collection=row.ratio_with_collection,
+        collected=group.runs[0].collect_steps or None,
+        split=_split(row),
+        versus=[
+            Versus(
+                control=one.control,
+                borrowed=one.borrowed,
+                verdict=one.difference.verdict.words,
+                tone=words.TONE_OF[one.difference.verdict.sign],
+                ratio=ratio_of(one.difference),
+                improvement=improvement_of(one.difference),
+                p=paired_of(one.difference),
+            )
+            for one in row.versus
+        ],
+        ratio=ratio_of(row.against),
+        improvement=improvement_of(row.against),
+        p=paired_of(row.against),
+        slot=look.slot,
+        dash=look.dash,
+    )
+
+
+def rests_on(group: Group) -> str:
+    """ "3 datasets, 6 draws of labels", "3 draws of labels", or "" where there is one of each."""
+    datasets, draws = (len({one for one in found if one}) for found in zip(*group.origins, strict=True))
+    several = [f"{datasets} datasets"] if datasets > 1 else []
+    return ", ".join([*several, *([f"{draws} draws of labels"] if draws > max(datasets, 1) else [])])
+
+
+def steps_text(row: Compared) -> str:
+    """Mean steps to the threshold: "141k", "at least 300k", "never"."""
+    if row.steps.censored == row.n:
+        return "never"
+    return ("at least " if row.steps.censored else "") + step_label(row.steps.restricted.estimate)
+
+
+def ratio_of(difference: Difference | None) -> Ratio | None:
+    """Steps to the threshold over the other's; None where nobody got there."""
+    ratio = difference.ratio if difference is not None else None
+    if ratio is None:
+        return None
+    whole = vars(Estimate.of(ratio.ratio))
+    return Ratio(**whole, bound=ratio.bound, text=words.ratio_text(ratio), censored=ratio.censored)
+
+
+def improvement_of(difference: Difference | None) -> Estimate | None:
+    """P(better)."""
+    found = difference.improvement if difference is not None else None
+    return None if found is None else Estimate.of(found)
+
+
+def paired_of(difference: Difference | None) -> Paired | None:
+    """The test of mean success in training."""
+    if difference is None or difference.paired is None or difference.p_holm is None:
+        return None
+    test = difference.paired
+    shift = Estimate.of(test.difference)
+    return Paired(
+        value=test.p, holm=difference.p_holm, smallest=test.smallest_p, n=test.n, units=test.units, difference=shift
+    )
+
+
+def _split(row: Compared) -> Split | None:
+    """The variance split of a row; standard deviations in the unit of mean success."""
+    split = row.split
+    if split is None:
+        return None
+    return Split(
+        label=row.group.label,
+        draws=split.draws,
+        datasets=split.datasets,
+        n=split.n,
+        parts=split.parts,
+        between_sd=split.between**0.5,
+        within_sd=split.within**0.5,
+        share=split.share,
+        p=split.p,
+        over_draws=Estimate.of(split.over_draws),
+    )
+
+
+def text_table(worlds: Sequence[World], threshold: float) -> Mapping[str, Any]:
+    """The results table as text, for a terminal: `header` and `rows` of strings and numbers."""
+    goal = percent(threshold)
+    header = [
+        "world", "method", "form", "n", "success", "95 % interval", f"reached {goal}", f"steps to {goal}",
+        "x PPO's steps", "verdict",
+    ]  # fmt: skip
+    rows = [
+        [
+            world.env,
+            row.label,
+            row.form_text,
+            row.n,
+            percent(row.final.estimate),
+            "–" if row.final.low is None or row.final.high is None else percents(row.final.low, row.final.high),
+            f"{row.reached} of {row.n}",
+            row.steps_text,
+            ratio_cell(row.ratio),
+            row.verdict or "–",
+        ]
+        for world in worlds
+        for row in world.rows
+    ]
+    return {"header": header, "rows": rows}
+
+
+def ratio_cell(ratio: Ratio | None) -> str:
+    """A ratio of steps with its interval: "at least 1.42 (1.20 to 1.62)"."""
+    return "–" if ratio is None else f"{ratio}" if ratio.known else f"{ratio} (no interval)"
