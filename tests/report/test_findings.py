@@ -340,7 +340,7 @@ def test_other_settings_of_ppo_are_said():
 
 def test_a_setting_that_most_leave_at_its_default_is_said():
     """Runs of before there was the setting have it at its default too: they are pooled with those that record it."""
-    assert _flat({"view": None, "network": "compact"}, "train-rs", "") == {"network": "compact"}
+    assert _flat({"view": None, "network": "compact"}, "train-rs", "") == _flat({"network": "compact"}, "train-rs", "")
     drawn = [replace(one, settings={"view": "image"}) for one in runs("bk-pref", 200)]
     assert "differs from plain PPO in view" in said(runs("ppo", 600) + drawn, "caution")
     plain = [replace(one, settings={"view": "image"}) for one in runs("ppo", 600)[:4]] + runs("ppo", 600)[4:6]
