@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,8 @@ def parse_json(raw: str | bytes) -> Any:
 
 def parse_toml(raw: str) -> dict[str, Any]:
     """TOML text as plain values; Mismatch when it is no TOML, is nested too deeply or has integers beyond 64 bits."""
+    import tomllib  # `bkrl --help` does without
+
     document: dict[str, Any] = _parse(tomllib.loads, raw)
     for value in _values(document):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -195,7 +194,7 @@ def plain(value: Any) -> Any:
 
 
 def _atomically(path: Path, write: Any) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         temporary.touch(exist_ok=False)
     except OSError as error:
