@@ -48,7 +48,7 @@ def test_levels():
 
 def test_a_required_level_that_is_not_reached_is_an_error():
     with pytest.raises(BkrlError, match="reaches level 'basic'"):
-        Sandbox(FINE, (4,), 2, require="strong", skip=frozenset({"seccomp"}))
+        Sandbox(FINE, (4,), 2, require="strong", skip=frozenset({"seccomp"}))(windows())
 
 
 NATIVE = [
@@ -132,7 +132,7 @@ def self_test_level() -> str:
 def test_a_worker_dies_with_its_parent():
     code = (
         "import sys, time\nfrom bkrl.sandbox.pool import Sandbox\nfrom tests.potentials.corpus import FINE\n"
-        "program = Sandbox(FINE, (4,), 2)\nprint(program._worker._process.pid, flush=True)\ntime.sleep(60)\n"
+        "with Sandbox(FINE, (4,), 2) as program:\n    print(program._worker._process.pid, flush=True)\n    time.sleep(60)\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]

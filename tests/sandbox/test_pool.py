@@ -13,7 +13,7 @@ import pytest
 
 from bkrl.core.errors import BkrlError, RunFailed
 from bkrl.data.windows import Windows
-from bkrl.sandbox.pool import Sandbox, probation
+from bkrl.sandbox.pool import Sandbox, as_they_come, probation
 from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, ProgramRejected, Worker
 from tests.potentials.corpus import CORPUS, FINE, Program, body
 
@@ -153,7 +153,7 @@ def test_repeated_windows_are_evaluated_once():
     with Sandbox(FINE, (4,), 2) as program:
         sent: list[int] = []
         evaluate = program._evaluate_part
-        program._evaluate_part = lambda views, index, *rest: sent.append(len(index)) or evaluate(views, index, *rest)  # type: ignore[method-assign]
+        program._evaluate_part = lambda some: sent.append(len(some)) or evaluate(some)  # type: ignore[method-assign]
         assert program(many).shape == (1000,)
         assert sent == [len(few)]
 
@@ -175,11 +175,9 @@ def test_components_that_some_windows_lack_or_that_change_places_keep_their_name
     batch = windows(3 * CHUNK)
     for part in range(3):
         batch.observations[part * CHUNK : (part + 1) * CHUNK, -1, 0] = part + 1
-    index = np.arange(len(batch) * 3).reshape(-1, 3)
-    views = batch.observations.reshape(-1, 4)
     with Sandbox(source, (4,), 2) as program:
         for _ in range(2):
-            values, components = program.evaluate_views(views, index, batch.actions, batch.valid)
+            values, components = program.evaluate_numbered(as_they_come(batch))
             assert list(components) == ["first", "second"]
             np.testing.assert_array_equal(components["second"], values + 1)
             np.testing.assert_array_equal(components["first"][: 2 * CHUNK], values[: 2 * CHUNK])

@@ -31,25 +31,14 @@ _PROBATION = 4096  # windows of the dataset that a program has to behave on
 
 
 class CodeRaw(Raw):
-    """A program in its worker.  The worker starts when the first windows come, and restarts if it was lost."""
+    """A program in its sandbox, whose worker starts when the first windows come."""
 
     def __init__(self, source: str, obs_shape: tuple[int, ...], horizon: int, divisors: tuple[int, ...] = ()) -> None:
-        self.source, self.obs_shape, self.horizon, self.divisors = source, obs_shape, horizon, divisors
-        self._sandbox: Sandbox | None = None
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The program's worker."""
-        if self._sandbox is None:
-            self._sandbox = Sandbox(self.source, self.obs_shape, self.horizon, divisors=self.divisors)
-        return self._sandbox
+        self.source, self.obs_shape, self.horizon = source, obs_shape, horizon
+        self.sandbox = Sandbox(source, obs_shape, horizon, divisors=divisors)
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
-        return self.sandbox.evaluate_views(windows.views, windows.index, windows.actions, windows.valid)[0]
-
-    def components(self, windows: NumberedWindows) -> dict[str, NDArray[np.float64]]:
-        """The program's named parts, each (B,)."""
-        return self.sandbox.evaluate_views(windows.views, windows.index, windows.actions, windows.valid)[1]
+        return self.sandbox.evaluate_numbered(windows)[0]
 
     def advice_on(self, action: int) -> CodeRaw | None:
         """What the program's own `advice` says of an action; None where it has no such function.
@@ -79,9 +68,7 @@ class CodeRaw(Raw):
 
     def close(self) -> None:
         """End the worker."""
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None
+        self.sandbox.close()
 
 
 _WINDOWS = "observations, actions, valid"

@@ -84,17 +84,12 @@ _WHY_NUMPY = {
     "float": "use float or np.float64",
     "int": "use int or np.int64",
 }
-_STATEMENTS = (
+_ALLOWED = (
     ast.FunctionDef, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.If, ast.For, ast.While, ast.Expr,
     ast.Pass, ast.Break, ast.Continue, ast.Assert,
-)  # fmt: skip
-_EXPRESSIONS = (
     ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Dict, ast.Set, ast.List, ast.Tuple, ast.ListComp, ast.SetComp,
     ast.DictComp, ast.GeneratorExp, ast.Compare, ast.Call, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice,
-    ast.Name,
-)  # fmt: skip
-_PARTS = (
-    ast.Module, ast.arguments, ast.arg, ast.keyword, ast.comprehension, ast.expr_context, ast.boolop, ast.operator,
+    ast.Name, ast.arguments, ast.arg, ast.keyword, ast.comprehension, ast.expr_context, ast.boolop, ast.operator,
     ast.unaryop, ast.cmpop,
 )  # fmt: skip
 _REFUSED = {
@@ -169,7 +164,8 @@ def check_program(source: str) -> ast.Module:
     checker.module(tree)
     if checker.problems:
         raise Rejected(sorted(set(checker.problems), key=lambda problem: (problem.line, problem.reason)))
-    return _strip(tree)
+    stripped: ast.Module = ast.fix_missing_locations(_Strip().visit(tree))
+    return stripped
 
 
 def _check_shape(tree: ast.Module) -> None:
@@ -292,10 +288,8 @@ class _Checker:
         if isinstance(node, ast.FunctionDef):
             self.function(node, names)
             return
-        allowed = isinstance(node, (*_STATEMENTS, *_EXPRESSIONS, *_PARTS))
-        if not allowed:
-            refusal = _REFUSED.get(type(node), f"{type(node).__name__} is not allowed")
-            self.refuse(node, refusal)
+        if not isinstance(node, _ALLOWED):
+            self.refuse(node, _REFUSED.get(type(node), f"{type(node).__name__} is not allowed"))
             return
         if isinstance(node, ast.AnnAssign):
             self.annotation(node.annotation)
@@ -393,8 +387,6 @@ class _Checker:
             self.refuse(node, "integers beyond 2**53 are not allowed")
         elif isinstance(value, str) and len(value) > MAX_STRING:
             self.refuse(node, f"strings longer than {MAX_STRING} characters are not allowed")
-        elif value is Ellipsis:
-            return
 
     def call(self, node: ast.Call) -> None:
         function = node.func
@@ -459,25 +451,23 @@ def _bindings(function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST]]:
         stack.extend(ast.iter_child_nodes(node))
 
 
-def _strip(tree: ast.Module) -> ast.Module:
-    """Drop imports and annotations: the names are there already, and an annotation would be evaluated."""
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-            for argument in node.args.args:
-                argument.annotation = None
-            node.body = [_plain_assignment(statement) for statement in node.body]
-        elif isinstance(node, ast.Module | ast.If | ast.For | ast.While):
-            node.body = [_plain_assignment(statement) for statement in node.body]
-            if not isinstance(node, ast.Module):
-                node.orelse = [_plain_assignment(statement) for statement in node.orelse]
-    return ast.fix_missing_locations(tree)
+class _Strip(ast.NodeTransformer):
+    """Drops imports and annotations: the names are there already, and an annotation would be evaluated."""
 
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
 
-def _plain_assignment(node: ast.stmt) -> ast.stmt:
-    if not isinstance(node, ast.AnnAssign):
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
         return node
-    if node.value is None:
-        return ast.copy_location(ast.Pass(), node)
-    return ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        plain = ast.Pass() if node.value is None else ast.Assign(targets=[node.target], value=node.value)
+        return ast.copy_location(plain, node)

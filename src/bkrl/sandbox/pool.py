@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
+from bkrl.data.distinct import NumberedWindows
 from bkrl.data.windows import Windows
 from bkrl.sandbox.check import ENTRY
 from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
@@ -34,9 +35,13 @@ from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, Worker
 
 __all__ = ["ENTRY", "Sandbox", "probation"]
 
+Components = dict[str, NDArray[np.float64]]
+
 
 class Sandbox:
-    """One program in one worker process.  Use as a context manager, or `close()`; garbage collection closes too.
+    """One program in one worker process, started when it is first needed or entered as a context manager.
+
+    `close()`, the end of the `with` block and garbage collection end it.
 
     Args:
         source: the program's text.
@@ -49,7 +54,7 @@ class Sandbox:
         divisors: the program sees observations divided by these (one for each place of the last axis), as floats, and
             not the raw integers; only the published code's defect b1 has a use for that.
 
-    Raises:
+    Starting raises:
         ProgramRejected: the static check found problems.
         ProgramFailed: the program failed while it was loaded.
         RunFailed: the platform does not reach the required level, or no worker could be started.
@@ -75,8 +80,6 @@ class Sandbox:
         self._static_check, self._skip, self._divisors = static_check, skip, divisors
         self._worker: Worker | None = None
         self._busy_seconds = 0.0
-        self.restarts = 0
-        self._start()
 
     @property
     def layers(self) -> dict[str, str]:
@@ -92,7 +95,7 @@ class Sandbox:
         """Raw values (B,) of the windows, the same for any batch size and order; `ProgramFailed` otherwise."""
         return self.evaluate(windows)[0]
 
-    def evaluate(self, windows: Windows) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def evaluate(self, windows: Windows) -> tuple[NDArray[np.float64], Components]:
         """Raw values (B,) and the program's named components, each (B,)."""
         if windows.observations.shape[2:] != self.obs_shape or windows.horizon != self.horizon:
             raise InputError(
@@ -106,63 +109,43 @@ class Sandbox:
         # in the order of their bytes: what is said of a bad value names its window by that
         rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
         _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-        values, components = self.evaluate_each(windows[first])
+        values, components = self.evaluate_numbered(as_they_come(windows[first]))
         return values[inverse], {name: column[inverse] for name, column in components.items()}
 
-    def evaluate_each(self, windows: Windows) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """The same, with every window evaluated as it comes, repetitions included."""
-        index = np.arange(len(windows) * (self.horizon + 1)).reshape(len(windows), -1)
-        views = windows.observations.reshape(-1, *self.obs_shape)
-        return self.evaluate_views(views, index, windows.actions, windows.valid)
-
-    def evaluate_views(
-        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """The same for B windows given as numbers (B, H+1) of views (M, *obs_shape), repetitions included."""
-        count = len(index)
+    def evaluate_numbered(self, windows: NumberedWindows) -> tuple[NDArray[np.float64], Components]:
+        """The same for windows whose views are numbered; every window is evaluated, repetitions too."""
+        count = len(windows)
         values = np.empty(count)
-        components: dict[str, NDArray[np.float64]] = {}
+        components: Components = {}
         capacity = self._alive().capacity
         for start in range(0, count, capacity):
             part = slice(start, min(start + capacity, count))
-            results, names = self._evaluate_part(views, index[part], actions[part], valid[part])
+            results, names = self._evaluate_part(windows[part])
             values[part] = results[0]
             for row, name in enumerate(names, start=1):
                 components.setdefault(name, np.full(count, np.nan))[part] = results[row]
         return values, components
 
-    def _evaluate_part(
-        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float64], list[str]]:
+    def _evaluate_part(self, windows: NumberedWindows) -> tuple[NDArray[np.float64], list[str]]:
+        """At most as many as the worker takes at once."""
         if self._busy_seconds > self.limits.cpu_seconds / 2:  # well before the CPU limit would end an honest program
             self.restart()
         began = time.monotonic()
         try:
-            return self._request(views, index, actions, valid)
-        except ProgramFailed as error:
-            if error.kind != "killed":
-                raise
-            self.restart()  # a kill can come from outside (the machine ran out of memory): one second chance
-            return self._request(views, index, actions, valid)
+            try:
+                return self._alive().evaluate(windows, self.limits.call)
+            except ProgramFailed as error:
+                if error.kind != "killed":
+                    raise
+                self.restart()  # a kill can come from outside (the machine ran out of memory): one second chance
+                return self._alive().evaluate(windows, self.limits.call)
         finally:
             self._busy_seconds += time.monotonic() - began
-
-    def _request(
-        self, views: NDArray[np.uint8], index: NDArray[np.int64], actions: NDArray[np.int64], valid: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float64], list[str]]:
-        worker = self._alive()
-        try:
-            return worker.evaluate(views, index, actions, valid, self.limits.call)
-        except ProgramFailed:
-            if not worker.alive:
-                worker.close()
-            raise
 
     def restart(self) -> None:
         """Replace the worker by a fresh one with the same program."""
         self.close()
-        self.restarts += 1
-        self._start()
+        self._worker = self._started()
 
     def close(self) -> None:
         """End the worker."""
@@ -171,6 +154,7 @@ class Sandbox:
             self._worker = None
 
     def __enter__(self) -> Sandbox:
+        self._alive()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -178,12 +162,11 @@ class Sandbox:
 
     def _alive(self) -> Worker:
         if self._worker is None or not self._worker.alive:
-            self._start()
-        if self._worker is None:
-            raise RunFailed("The sandbox has no worker.")
+            self.close()
+            self._worker = self._started()
         return self._worker
 
-    def _start(self) -> None:
+    def _started(self) -> Worker:
         worker = Worker(
             self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors
         )
@@ -198,7 +181,15 @@ class Sandbox:
         except BaseException:
             worker.close()
             raise
-        self._worker, self._busy_seconds = worker, 0.0
+        self._busy_seconds = 0.0
+        return worker
+
+
+def as_they_come(windows: Windows) -> NumberedWindows:
+    """Every view with a number of its own, whether or not it is a repetition."""
+    index = np.arange(windows.valid.size).reshape(windows.valid.shape)
+    views = windows.observations.reshape(-1, *windows.observations.shape[2:])
+    return NumberedWindows(views, index, windows.actions, windows.valid)
 
 
 def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
@@ -213,7 +204,7 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
         raise InputError("Probation needs at least one window.")
 
     def values(part: Windows) -> NDArray[np.float64]:
-        return program.evaluate_each(part)[0]  # evaluating a repeated window once would hide much
+        return program.evaluate_numbered(as_they_come(part))[0]  # to evaluate a repeated window once would hide much
 
     def require(fine: bool, reason: str) -> None:
         if not fine:

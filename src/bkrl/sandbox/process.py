@@ -14,7 +14,6 @@ import os
 import secrets
 import select
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,15 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
+from bkrl.data.distinct import NumberedWindows
 from bkrl.sandbox.check import Rejected, check_size
+from bkrl.sandbox.worker import EVALUATE, LOAD, MAX_MESSAGE, OK, RAISED, REFUSED, REQUEST, inputs, window_bytes
 
 CHUNK = 256  # windows the program sees in one call; a constant, so results cannot depend on the batch
 MAX_COMPONENTS = 8
 _INPUT_BYTES = 8 * 2**20
-_REQUEST = struct.Struct("<QII")
-_LOAD, _EVALUATE = 1, 2
-_OK, _REFUSED = 0, 1
-_MAX_MESSAGE = 8192
 _SAID = {"reason": str, "line": int, "components": list, "problems": list, "layers": dict, "probe": dict}
 _F_ADD_SEALS, _SEALS = 1033, 0x02 | 0x04 | 0x10  # SHRINK, GROW, FUTURE_WRITE
 
@@ -96,11 +93,10 @@ class Worker:
                 "Programs of a language model run in a sandbox that needs Linux or macOS: use WSL on Windows, or "
                 "labels of another --variant (pref, goal)."
             )
-        rows, size = horizon + 1, math.prod(obs_shape)
-        window_bytes = rows * size + 8 * horizon + rows
-        self.capacity = max(1, min(32, _INPUT_BYTES // (window_bytes * CHUNK))) * CHUNK
-        capacity = self.capacity
-        bytes_in, bytes_out = max(capacity * window_bytes, 1), 8 * capacity * (1 + MAX_COMPONENTS)
+        rows = horizon + 1
+        size = window_bytes(rows, obs_shape)
+        self.capacity = capacity = max(1, min(32, _INPUT_BYTES // (size * CHUNK))) * CHUNK
+        bytes_in, bytes_out = capacity * size, 8 * capacity * (1 + MAX_COMPONENTS)
         input_fd, output_fd = _shared_memory(bytes_in), _shared_memory(bytes_out)
         request_read, request_write = os.pipe()
         reply_read, reply_write = os.pipe()
@@ -152,12 +148,7 @@ class Worker:
         self._request_fd, self._reply_fd = request_write, reply_read
         os.set_blocking(reply_read, False)
         self._finalizer = weakref.finalize(self, _end, self._process, request_write, reply_read)
-        size_obs = capacity * rows * size
-        self._observations = np.frombuffer(self._input, np.uint8, size_obs).reshape(capacity, rows, *obs_shape)
-        flat = np.frombuffer(self._input, np.uint8, capacity * horizon * 8, size_obs)
-        self._actions = flat.view(np.int64).reshape(capacity, horizon)
-        valid = np.frombuffer(self._input, np.uint8, capacity * rows, size_obs + capacity * horizon * 8)
-        self._valid = valid.reshape(capacity, rows)
+        self._observations, self._actions, self._valid = inputs(np, self._input, capacity, rows, obs_shape)
         self._out = np.frombuffer(self._output, np.float64).reshape(1 + MAX_COMPONENTS, capacity)
         try:
             status, message = self.receive(0, limits.start)
@@ -180,24 +171,19 @@ class Worker:
         except Rejected as error:
             raise ProgramRejected([(p.line, p.reason) for p in error.problems]) from None
         text = source.encode()
-        status, message = self._ask(_LOAD, len(text), text, seconds)
-        if status == _REFUSED:
+        status, message = self._ask(LOAD, len(text), text, seconds)
+        if status == REFUSED:
             raise ProgramRejected([(int(line), str(reason)) for line, reason in message.get("problems", [])])
         self._check(status, message)
 
-    def evaluate(
-        self,
-        views: NDArray[np.uint8],
-        index: NDArray[np.int64],
-        actions: NDArray[np.int64],
-        valid: NDArray[np.bool_],
-        seconds: float,
-    ) -> tuple[NDArray[np.float64], list[str]]:
-        count = len(index)
-        np.take(views, index, axis=0, out=self._observations[:count], mode="clip")  # "raise" would copy once more
-        self._actions[:count] = actions
-        self._valid[:count] = valid
-        status, message = self._ask(_EVALUATE, count, b"", seconds)
+    def evaluate(self, windows: NumberedWindows, seconds: float) -> tuple[NDArray[np.float64], list[str]]:
+        """Values and components (1 + C, B) of at most `capacity` windows, and the C components' names."""
+        count = len(windows)
+        # "raise" would copy once more
+        np.take(windows.views, windows.index, axis=0, out=self._observations[:count], mode="clip")
+        self._actions[:count] = windows.actions
+        self._valid[:count] = windows.valid
+        status, message = self._ask(EVALUATE, count, b"", seconds)
         self._check(status, message)
         names = message.get("components", [])[:MAX_COMPONENTS]
         values = self._out[: 1 + len(names), :count].copy()
@@ -206,14 +192,14 @@ class Worker:
         return values, names
 
     def _check(self, status: int, message: dict[str, Any]) -> None:
-        if status != _OK:
-            kind = "raised" if status == 2 else "returned"
+        if status != OK:
+            kind = "raised" if status == RAISED else "returned"
             raise ProgramFailed(kind, message.get("reason", "unknown reason"), message.get("line", 0))
 
     def _ask(self, command: int, count: int, payload: bytes, seconds: float) -> tuple[int, dict[str, Any]]:
         nonce = secrets.randbits(64)
         try:
-            os.write(self._request_fd, _REQUEST.pack(nonce, command, count) + payload)
+            os.write(self._request_fd, REQUEST.pack(nonce, command, count) + payload)
         except OSError:
             raise self._dead() from None
         return self.receive(nonce, seconds)
@@ -221,8 +207,8 @@ class Worker:
     def receive(self, nonce: int, seconds: float) -> tuple[int, dict[str, Any]]:
         """The next reply, which must carry `nonce`; kills the worker when it is late or speaks nonsense."""
         deadline = time.monotonic() + seconds
-        got, status, length = _REQUEST.unpack(self._read(_REQUEST.size, deadline, seconds))
-        if got != nonce or status > 3 or length > _MAX_MESSAGE:
+        got, status, length = REQUEST.unpack(self._read(REQUEST.size, deadline, seconds))
+        if got != nonce or status > 3 or length > MAX_MESSAGE:
             self.close()
             raise ProgramFailed("killed", "the worker sent a forged or damaged reply")
         text = self._read(length, deadline, seconds)

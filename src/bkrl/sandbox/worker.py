@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import math
 import mmap
@@ -23,6 +24,7 @@ import struct
 import sys
 import types
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 REQUEST = struct.Struct("<QII")
@@ -30,6 +32,23 @@ LOAD, EVALUATE = 1, 2
 OK, REFUSED, RAISED, BAD_RETURN = 0, 1, 2, 3
 MAX_MESSAGE = 8192
 FILENAME = "<program>"
+
+
+def window_bytes(rows: int, shape: Sequence[int]) -> int:
+    """What a window of `rows` observations takes in shared memory."""
+    return rows * math.prod(shape) + 8 * (rows - 1) + rows
+
+
+def inputs(np: Any, memory: Any, capacity: int, rows: int, shape: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Shared memory as `capacity` windows, all observations first: observations, actions and valid, see `Windows`."""
+    ends = [0]
+    for size in (rows * math.prod(shape), 8 * (rows - 1), rows):
+        ends.append(ends[-1] + capacity * size)
+    observations, actions, valid = (
+        np.frombuffer(memory, np.uint8, stop - start, start) for start, stop in itertools.pairwise(ends)
+    )
+    actions = actions.view(np.int64).reshape(capacity, rows - 1)
+    return observations.reshape(capacity, rows, *shape), actions, valid.reshape(capacity, rows)
 
 
 def main() -> None:
@@ -97,17 +116,9 @@ class _Worker:
         self.program: Any = None
         capacity, rows = config["capacity"], config["horizon"] + 1
         shape = tuple(config["obs_shape"])
-        size = math.prod(shape)
-        # input: observations, then actions, then valid; output: values, then one row per component
-        bytes_in = capacity * (rows * size + 8 * (rows - 1) + rows)
-        source = mmap.mmap(config["input_fd"], max(bytes_in, 1), prot=mmap.PROT_READ)
+        source = mmap.mmap(config["input_fd"], capacity * window_bytes(rows, shape), prot=mmap.PROT_READ)
         sink = mmap.mmap(config["output_fd"], 8 * capacity * (1 + config["max_components"]))
-        self.observations = np.frombuffer(source, np.uint8, capacity * rows * size).reshape(capacity, rows, *shape)
-        offset = self.observations.nbytes
-        self.actions = np.frombuffer(source, np.uint8, capacity * (rows - 1) * 8, offset)
-        self.actions = self.actions.view(np.int64).reshape(capacity, rows - 1)
-        offset += capacity * (rows - 1) * 8
-        self.valid = np.frombuffer(source, np.uint8, capacity * rows, offset).reshape(capacity, rows)
+        self.observations, self.actions, self.valid = inputs(np, source, capacity, rows, shape)
         self.out = np.frombuffer(sink, np.float64).reshape(1 + config["max_components"], capacity)
         self.divisors = np.array(config["divisors"]) if config["divisors"] else None
         kind = np.int64 if self.divisors is None else np.float64
@@ -152,12 +163,10 @@ class _Worker:
             self.checker.check_program("def potential(a, b, c):\n    return\u00e9 + (")
 
     def namespace(self) -> dict[str, Any]:
-        if not self.static_check:  # the layers below must hold alone; tests switch this one off to see that they do
-            import builtins
-
-            return {"__builtins__": builtins, "np": self.np, "math": math, "__name__": "program"}
         import builtins
 
+        if not self.static_check:  # the layers below must hold alone; tests switch this one off to see that they do
+            return {"__builtins__": builtins, "np": self.np, "math": math, "__name__": "program"}
         np = types.SimpleNamespace(**{name: getattr(self.np, name) for name in self.checker.NUMPY})
         np.linalg = types.SimpleNamespace(**{name: getattr(self.np.linalg, name) for name in self.checker.NUMPY_LINALG})
         mathematics = types.SimpleNamespace(**{name: getattr(math, name) for name in self.checker.MATH})
