@@ -132,7 +132,8 @@ def self_test_level() -> str:
 def test_a_worker_dies_with_its_parent():
     code = (
         "import sys, time\nfrom bkrl.sandbox.pool import Sandbox\nfrom tests.potentials.corpus import FINE\n"
-        "with Sandbox(FINE, (4,), 2) as program:\n    print(program._worker._process.pid, flush=True)\n    time.sleep(60)\n"
+        "with Sandbox(FINE, (4,), 2) as program:\n    print(program._worker._process.pid, flush=True)\n"
+        "    time.sleep(60)\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]

@@ -19,7 +19,7 @@ A check that a potential cannot be put to is named as not applicable, with the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -226,55 +226,40 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
     actions = np.zeros((horizon + length, worlds), np.int64)
     ages = np.zeros((length, worlds), np.int32)
     terminated, truncated = np.zeros((length, worlds), bool), np.zeros((length, worlds), bool)
-    finals: dict[tuple[int, int], NDArray[np.uint8]] = {}
+    finals = np.zeros((length, worlds, *shape), np.uint8)
     for n in range(worlds):
         t = 0
         while t < length:
             episode = int(rng.integers(dataset.num_episodes))
-            full = int(dataset.lengths[episode])
-            whole = min(full, max(1, steps // 3))
-            first = int(dataset.first_row[episode]) + (full - whole)
-            for age in range(whole):
-                if t >= length:
-                    break
-                observations[horizon + t, n] = dataset.observations[first + age]
-                actions[horizon + t, n] = dataset.actions[first + age]
-                ages[t, n] = age
-                if age == whole - 1:
-                    truncated[t, n] = not dataset.terminated[episode]
-                    terminated[t, n] = dataset.terminated[episode]
-                    finals[t, n] = dataset.observations[first + whole]
-                t += 1
-    return [
-        _cut(start, steps, horizon, observations, actions, ages, terminated, truncated, finals) for start in (0, steps)
-    ]
-
-
-def _cut(
-    start: int,
-    steps: int,
-    horizon: int,
-    observations: NDArray[np.uint8],
-    actions: NDArray[np.int64],
-    ages: NDArray[np.int32],
-    terminated: NDArray[np.bool_],
-    truncated: NDArray[np.bool_],
-    finals: dict[tuple[int, int], NDArray[np.uint8]],
-) -> Rollout:
-    worlds = actions.shape[1]
-    ended = sorted((t - start) * worlds + n for t, n in finals if start <= t < start + steps)
-    last = [finals[start + i // worlds, i % worlds] for i in ended]
-    return Rollout(
-        horizon=horizon,
-        observations=observations[start : start + horizon + steps + 1],
-        actions=actions[start : start + horizon + steps],
-        ages=ages[start : start + steps + 1],
-        rewards=np.zeros((steps, worlds), np.float32),
-        terminated=terminated[start : start + steps],
-        truncated=truncated[start : start + steps],
-        final_index=np.array(ended, np.int64),
-        final_observations=np.array(last, np.uint8).reshape(len(ended), *observations.shape[2:]),
-    )
+            whole = min(int(dataset.lengths[episode]), max(1, steps // 3))
+            played = min(whole, length - t)
+            end = int(dataset.first_row[episode] + dataset.lengths[episode])
+            rows = end - whole + np.arange(played)
+            observations[horizon + t : horizon + t + played, n] = dataset.observations[rows]
+            actions[horizon + t : horizon + t + played, n] = dataset.actions[rows]
+            ages[t : t + played, n] = np.arange(played)
+            t += played
+            if played == whole:
+                (terminated if dataset.terminated[episode] else truncated)[t - 1, n] = True
+                finals[t - 1, n] = dataset.observations[end]
+    rollouts = []
+    for start in (0, steps):
+        now = slice(start, start + steps)
+        ended = np.flatnonzero((terminated | truncated)[now])
+        rollouts.append(
+            Rollout(
+                horizon=horizon,
+                observations=observations[start : start + horizon + steps + 1],
+                actions=actions[start : start + horizon + steps],
+                ages=ages[start : start + steps + 1],
+                rewards=np.zeros((steps, worlds), np.float32),
+                terminated=terminated[now],
+                truncated=truncated[now],
+                final_index=ended,
+                final_observations=finals[now].reshape(-1, *shape)[ended],
+            )
+        )
+    return rollouts
 
 
 def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
@@ -282,17 +267,9 @@ def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
     t, n = np.divmod(rollout.final_index, rollout.num_envs)
     index = t * rollout.num_envs + place[n]
     sort = np.argsort(index)
-    return Rollout(
-        rollout.horizon,
-        rollout.observations[:, order],
-        rollout.actions[:, order],
-        rollout.ages[:, order],
-        rollout.rewards[:, order],
-        rollout.terminated[:, order],
-        rollout.truncated[:, order],
-        index[sort],
-        rollout.final_observations[sort],
-    )
+    names = ("observations", "actions", "ages", "rewards", "terminated", "truncated")
+    moved = {name: getattr(rollout, name)[:, order] for name in names}
+    return replace(rollout, **moved, final_index=index[sort], final_observations=rollout.final_observations[sort])
 
 
 def _tabular(table: toy.Table, phi: NDArray[np.float64], shaping: Shaping) -> NDArray[np.float64]:
