@@ -41,11 +41,11 @@ import torch
 
 from bkrl.agents.build import observation_options
 from bkrl.agents.networks import build_network
-from bkrl.core.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig, TrainRsConfig
+from bkrl.core.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig
 from bkrl.envs import make, make_vec, world
 from bkrl.learn.ppo import PPO
+from bkrl.methods import TrainRsConfig, find_method
 from bkrl.stages.collect import explorer
-from bkrl.stages.train_rs import learner
 from command_line import parser_of, show
 from plain_ppo import Plain, crafter_noise
 
@@ -61,7 +61,7 @@ def our_run(
     """The run that `bkrl train-rs` makes, or `bkrl collect` if paid for novelty."""
     same: dict[str, Any] = {"env": env_id, "network": network, "steps": 10**9, "seed": seed, "ppo": config}
     same["hardware"] = HardwareConfig(device="cpu")
-    ppo = explorer(CollectConfig(**same)) if novelty else learner(TrainRsConfig(**same)).ppo
+    ppo = explorer(CollectConfig(**same)) if novelty else find_method("ppo").build(TrainRsConfig(**same)).learner
     if every_view:
         ppo.collector.look_once = False
     return ppo

@@ -12,10 +12,10 @@ from typing import Any
 from typer.main import get_command
 
 from bkrl.cli.main import app
-from bkrl.core.config import MANY, VERBS
 from bkrl.core.flags import flags_of, option_name
 from bkrl.core.settings import choices_of
 from bkrl.data import schema
+from bkrl.stages import MANY, VERBS
 
 HERE = Path(__file__).parent
 FILES = {
@@ -72,7 +72,7 @@ def others(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from others(command, f"{prefix}{name} ")
-        elif f"{prefix}{name}" not in VERBS | MANY:
+        elif f"{prefix}{name}" not in {*VERBS, *MANY, "train"}:  # train is train-rs
             yield f"{prefix}{name}", command
 
 

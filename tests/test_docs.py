@@ -13,8 +13,8 @@ import pytest
 from typer.main import get_command
 
 from bkrl.cli.main import app, run_command
-from bkrl.core.config import VERBS
 from bkrl.llm.prices import find_price
+from bkrl.stages import VERBS
 from bkrl.studies.study import plan
 
 ROOT = Path(__file__).parents[1]

@@ -18,6 +18,7 @@ FLOORS = [
     {"envs", "data", "text", "llm", "sandbox"},
     {"labelers", "potentials", "rewards", "agents"},
     {"inspect", "learn"},
+    {"methods"},
     {"stages", "report"},
     {"studies"},
     {"cli", "api", "__main__"},

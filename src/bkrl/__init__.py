@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         PPOConfig,
         ReportConfig,
         TrainRmConfig,
-        TrainRsConfig,
     )
     from bkrl.core.errors import BkrlError
     from bkrl.data.dataset import Dataset
     from bkrl.envs import make, make_vec
     from bkrl.envs.own import register_env
+    from bkrl.methods import Method, Trainee, TrainRsConfig, register_method
     from bkrl.potentials import load_potential, register_potential
     from bkrl.potentials.own import write_potential
     from bkrl.runs.record import Run
@@ -41,11 +41,13 @@ __all__ = [
     "Dataset",
     "EvaluateConfig",
     "LabelConfig",
+    "Method",
     "PPOConfig",
     "ReportConfig",
     "Run",
     "TrainRmConfig",
     "TrainRsConfig",
+    "Trainee",
     "collect",
     "evaluate",
     "label",
@@ -54,6 +56,7 @@ __all__ = [
     "make_report",
     "make_vec",
     "register_env",
+    "register_method",
     "register_potential",
     "train_rm",
     "train_rs",
@@ -63,11 +66,15 @@ __all__ = [
 _HOMES = {
     "BkrlError": "core.errors",
     "Dataset": "data.dataset",
+    "Method": "methods",
     "Run": "runs.record",
     "load_potential": "potentials",
     "make": "envs",
     "make_vec": "envs",
+    "TrainRsConfig": "methods",
+    "Trainee": "methods",
     "register_env": "envs.own",
+    "register_method": "methods",
     "register_potential": "potentials",
     "write_potential": "potentials.own",
 }

@@ -14,9 +14,9 @@ import pytest
 
 from bkrl import __version__
 from bkrl.cli.main import run_command
-from bkrl.core.config import MANY, VERBS
 from bkrl.core.flags import flags_of, option_name
 from bkrl.runs.record import Run
+from bkrl.stages import MANY, VERBS
 
 
 def test_help_lists_the_pipeline_in_order(capsys):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import LabelConfig, TrainRsConfig
+from bkrl.core.config import LabelConfig
 from bkrl.core.flags import without_effect
+from bkrl.methods import TrainRsConfig
 from bkrl.rewards.upstream import DEFECTS
 from bkrl.runs.record import Run
 from bkrl.studies.executors import shell
@@ -106,5 +107,7 @@ def test_the_printed_commands_of_a_study_with_shared_settings_are_accepted(tmp_p
         assert run_command(shlex.split(shell.command(cell))[1:]) == 0, shell.command(cell)
         assert seen[-1] == cell.config
     trained = [shell.command(cell) for cell in plan(STUDY, tmp_path / "out").training]
-    assert ["--lenient" in command for command in trained] == [True, True, True, True]
+    assert ["--int-coef" in command for command in trained] == [False, True, False, False]
+    assert ["--shaping-coef" in command for command in trained] == [False, False, True, True]
+    assert not any("--lenient" in command for command in trained)
     assert "--lenient" not in shell.command(plan(STUDY, tmp_path / "out").preparation[0])

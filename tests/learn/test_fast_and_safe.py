@@ -19,7 +19,7 @@ from bkrl.agents.advised import Advice, AdvisedAgent
 from bkrl.agents.build import new_agent, take_weights
 from bkrl.agents.networks import ActorCritic
 from bkrl.agents.play import play
-from bkrl.core.config import HardwareConfig, PPOConfig, TrainRsConfig
+from bkrl.core.config import HardwareConfig, PPOConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.distinct import Repeats
@@ -30,6 +30,7 @@ from bkrl.learn.hardware import Hardware, choose
 from bkrl.learn.loop import _warn, train
 from bkrl.learn.ppo import PPO, Adam, Diverged
 from bkrl.learn.rollout import Clock
+from bkrl.methods import TrainRsConfig
 from bkrl.rewards.streams import EnvReward
 from bkrl.runs.record import Run
 from bkrl.stages import train_rs

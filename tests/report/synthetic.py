@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig, TrainRsConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig
 from bkrl.core.files import atomic_write, to_json, write_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import DatasetWriter
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
 
 RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import TrainRsConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, sha256
+from bkrl.methods import TrainRsConfig
 from bkrl.report.contrast import contrast, table, values
 from bkrl.report.export import export_curves
 from bkrl.report.provenance import follow

@@ -340,7 +340,10 @@ def test_other_settings_of_ppo_are_said():
 
 def test_a_setting_that_most_leave_at_its_default_is_said():
     """Runs of before there was the setting have it at its default too: they are pooled with those that record it."""
-    assert _flat({"view": None, "network": "compact"}, "train-rs", "") == _flat({"network": "compact"}, "train-rs", "")
+    old = {"alg": "ppo", "view": None, "seed": 3, "int_coef": 0.1, "advice_coef": 6.0}  # recorded for all methods
+    found = _flat(old, "train-rs", "")
+    assert found == _flat({"alg": "ppo", "seed": 4, "threads": 2, "ppo": {"gamma": 0.99}}, "train-rs", "")
+    assert (found["network"], found["ppo.gamma"], "view" in found, "seed" in found) == ("compact", "0.99", False, False)
     drawn = [replace(one, settings={"view": "image"}) for one in runs("bk-pref", 200)]
     assert "differs from plain PPO in view" in said(runs("ppo", 600) + drawn, "caution")
     plain = [replace(one, settings={"view": "image"}) for one in runs("ppo", 600)[:4]] + runs("ppo", 600)[4:6]

@@ -558,9 +558,9 @@ def test_names():
     [
         ("b2,upstraem", "pref", "babyai", "no 'upstraem'. Did you mean 'upstream'? There are: upstream, b1, b2"),
         ("b11", "pref", "babyai", "knows no 'b11'"),
-        ("b4", "code", "babyai", "concerns bk-pref; leave it out"),
-        ("b1", "code", "crafter", "concerns bk-code in babyai worlds"),
-        ("b2", None, "babyai", "concerns bk-code or bk-pref or bk-goal"),
+        ("b4", "code", "babyai", "concerns potentials of pref labels; leave it out"),
+        ("b1", "code", "crafter", "concerns potentials of code labels in babyai worlds"),
+        ("b2", None, "babyai", "concerns potentials of code, pref or goal labels"),
     ],
 )
 def test_what_cannot_be_is_refused(compat, variant, family, sentence):

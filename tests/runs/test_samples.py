@@ -14,11 +14,12 @@ import torch
 
 from bkrl.cli.catalogue import catalogue
 from bkrl.cli.main import run_command
-from bkrl.core.config import PPOConfig, TrainRsConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.inspect import worth
+from bkrl.methods import TrainRsConfig
 from bkrl.potentials import load_potential
 from bkrl.report.pages.html import fragment
 from bkrl.report.pages.potential import section

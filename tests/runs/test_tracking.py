@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import TrainRsConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.methods import TrainRsConfig
 from bkrl.runs import tracking
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import tracked

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bkrl.core.config import TrainRsConfig
 from bkrl.core.reporter import Reporter
+from bkrl.methods import TrainRsConfig
 from bkrl.stages import train_rs
 
 

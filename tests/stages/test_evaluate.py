@@ -12,10 +12,11 @@ from PIL import Image
 from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent
 from bkrl.agents.play import Start, play
-from bkrl.core.config import EvaluateConfig, PPOConfig, TrainRsConfig
+from bkrl.core.config import EvaluateConfig, PPOConfig
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter
 from bkrl.envs import make_vec
+from bkrl.methods import TrainRsConfig
 from bkrl.stages import train_rs
 from bkrl.stages.evaluate import run
 from bkrl.stats.intervals import wilson_interval

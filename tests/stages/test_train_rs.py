@@ -11,26 +11,29 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents import build as agents
 from bkrl.agents import load_agent
 from bkrl.agents.advised import Advice
 from bkrl.agents.build import advice_network
 from bkrl.cli.main import run_command
-from bkrl.core.config import PPOConfig, TrainRsConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.envs import toy, world
 from bkrl.inspect.report import REPORT
+from bkrl.learn import hardware
 from bkrl.learn.hardware import Hardware
+from bkrl.methods import TrainRsConfig
 from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
+from bkrl.rewards import rnd
 from bkrl.rewards.bonus import MOST_OWED
 from bkrl.runs.record import Run
-from bkrl.stages import train_rs
-from bkrl.stages.train_rs import run, whole_rollouts
+from bkrl.stages.train_rs import milestones, run
 from tests.stages.interrupted import the_same_when_killed
 
 SMALL = PPOConfig(num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3)
@@ -126,7 +129,7 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
 
 def test_forms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     code = potential_run(tmp_path / "rm")
-    with pytest.raises(UsageError, match="--alg ppo has none"):
+    with pytest.raises(UsageError, match="shaping has no effect here, only with --alg bk-code"):
         run(settings(tmp_path / "a", shaping="advice"), Reporter())
     with pytest.raises(UsageError, match="use --compat with --shaping pbrs"):
         run(settings(tmp_path / "b", alg="bk-code", potential=code, shaping="decay", compat="b2"), Reporter())
@@ -266,7 +269,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     code = potential_run(tmp_path / "rm")
     with pytest.raises(UsageError, match="bk-pref needs --potential"):
         run(settings(tmp_path / "a", alg="bk-pref"), Reporter())
-    with pytest.raises(UsageError, match="uses no potential"):
+    with pytest.raises(UsageError, match="potential has no effect here, only with --alg bk-code"):
         run(settings(tmp_path / "a", alg="ppo", potential=code), Reporter())
     with pytest.raises(UsageError, match="use --alg bk-code"):
         run(settings(tmp_path / "b", alg="bk-pref", potential=code), Reporter())
@@ -339,9 +342,11 @@ def test_the_file_that_weights_come_from_is_recorded(tmp_path: Path) -> None:
     assert "was made again since" in problem
 
 
-def test_whole_rollouts() -> None:
-    assert whole_rollouts(range(0, 150, 50), 100, 64) == [0, 64, 128]
-    assert whole_rollouts(range(0, 20, 10), 10, 64) == [0, 64]
+def test_evaluations_are_made_at_ends_of_iterations() -> None:
+    assert milestones(50, 100, 64) == [0, 64, 128]
+    assert milestones(10, 10, 64) == [0, 64]
+    assert milestones(50, 120, 32) == [0, 64, 128]
+    assert milestones(50, 120, 1) == [0, 50, 100, 120]
 
 
 def test_novelty_is_learnt_on_the_device_of_the_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -352,14 +357,14 @@ def test_novelty_is_learnt_on_the_device_of_the_policy(monkeypatch: pytest.Monke
         raise Enough
 
     made: list[torch.device] = []
-    novelty = train_rs.RND
+    novelty = rnd.RND
     monkeypatch.setattr(
-        train_rs,
+        rnd,
         "RND",
         lambda *args, **options: made.append(torch.device(options["device"])) or novelty(*args, **options),
     )
-    monkeypatch.setattr(train_rs, "choose", lambda *args: Hardware(torch.device("meta")))
-    monkeypatch.setattr(train_rs, "new_agent", network_is_made)
+    monkeypatch.setattr(hardware, "choose", lambda *args: Hardware(torch.device("meta")))
+    monkeypatch.setattr(agents, "new_agent", network_is_made)
     with pytest.raises(Enough):
         run(TrainRsConfig(alg="rnd", env="Toy-Grid", out=tmp_path / "run"), Reporter())
     assert made == [torch.device("meta")]

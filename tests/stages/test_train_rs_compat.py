@@ -67,9 +67,9 @@ def test_unknown_and_foreign_defects_leave_no_folder_behind(tmp_path: Path) -> N
     code = potential_run(tmp_path / "rm")
     with pytest.raises(UsageError, match="Did you mean 'upstream'"):
         run(settings(tmp_path / "a", alg="bk-code", potential=code, compat="upstraem"), Reporter())
-    with pytest.raises(UsageError, match="b2 .* concerns bk-code or bk-pref or bk-goal"):
+    with pytest.raises(UsageError, match="b2 .* concerns potentials of code, pref or goal labels"):
         run(settings(tmp_path / "b", alg="ppo", compat="b2"), Reporter())
-    with pytest.raises(UsageError, match="b4 .* concerns bk-pref"):
+    with pytest.raises(UsageError, match="b4 .* concerns potentials of pref labels"):
         run(settings(tmp_path / "c", alg="bk-code", potential=code, compat="b4"), Reporter())
     assert [path.name for path in tmp_path.iterdir()] == ["rm"]
 

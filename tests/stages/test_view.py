@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from bkrl.agents import load_agent
-from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, TrainRsConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec
+from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
 from bkrl.stages import collect, evaluate, train_rs
 from bkrl.studies.executors import shell

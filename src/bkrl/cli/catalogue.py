@@ -5,14 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_ALGS = (
-    ("ppo", "none", "plain PPO on the world's reward"),
-    ("rnd", "none", "PPO with a random-network-distillation novelty bonus (additive: no guarantee)"),
-    ("bk-code", "a code potential", "PPO shaped by a program that a language model wrote"),
-    ("bk-pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
-    ("bk-goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
-    ("bk-own", "a potential of your own", "PPO shaped by what bkrl.write_potential recorded (docs/python.md)"),
-)
 _CONTROLS = ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward")
 _POTENTIALS = (
     ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
@@ -29,7 +21,9 @@ _POTENTIALS = (
 def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
     """Tables (title, header, rows) for "envs", "algs", "llms" or "potentials"; worlds stand under their rules."""
     if what == "algs":
-        return [("", ["alg", "needs", "what it is"], [list(row) for row in _ALGS])]
+        from bkrl.methods import methods
+
+        return [("", ["alg", "needs", "what it is"], [[one.name, one.needs, one.help] for one in methods()])]
     if what == "llms":
         from bkrl.llm import SPECS
 

@@ -23,8 +23,11 @@ from bkrl.cli import console, progress
 from bkrl.cli.commands import cache, datasets, labels, looking, potentials, reports, studies
 from bkrl.cli.commands.shown import show_result
 from bkrl.cli.options import Commands, Group, command, complaint
-from bkrl.core.config import VERBS, SweepConfig
+from bkrl.core.config import SweepConfig
 from bkrl.core.errors import BkrlError
+from bkrl.core.registry import load_plugins
+from bkrl.methods import TrainRsConfig
+from bkrl.stages import VERBS
 
 
 class _Commands(Group):
@@ -73,6 +76,17 @@ def _reproduce(settings: Any, as_json: bool) -> None:
 for _verb, _config in VERBS.items():
     _run = _reproduce if _verb == "reproduce" else _stage(_verb.replace("-", "_"))
     app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
+app.command("train", help="The same as train-rs.", rich_help_panel=_PIPELINE)(
+    command(TrainRsConfig, _stage("train_rs"))
+)
+
+
+def _with_plugins() -> None:
+    """Give train-rs the flags of the methods that plugins register: only now, for plugins may be slow to import."""
+    load_plugins()
+    for one in app.registered_commands:
+        if one.name in ("train-rs", "train"):
+            one.callback = command(TrainRsConfig, _stage("train_rs"))
 
 
 for _area in (looking, datasets, labels, cache, potentials, studies, reports):
@@ -137,6 +151,8 @@ def run_command(arguments: list[str] | None = None) -> int:
         return failed(text, 143 if _Terminated.seen else 130)
 
     try:
+        if (sys.argv[1:] if arguments is None else arguments)[:1] in (["train-rs"], ["train"]):
+            _with_plugins()
         result = app(arguments, standalone_mode=False, prog_name="bkrl")
         sys.stdout.flush()  # notices a reader that left here, not while the interpreter ends
         if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command

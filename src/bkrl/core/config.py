@@ -1,4 +1,4 @@
-"""Every setting of every verb: one frozen dataclass each. The command line, manifests and docs/cli.md come from here.
+"""Settings of the verbs, one frozen dataclass each, but for train-rs, whose settings belong to its methods.
 
 A field's `Annotated[..., Flag("…")]` is its help; units and meaning stand in it. `out` and friends are paths; a
 path that is `None` gets the default written in its help. This module imports nothing heavy.
@@ -338,115 +338,6 @@ class TrainRmConfig:
         return self.out or Path("logs") / f"rm-{self.labels.name}{control}"
 
 
-ADVISED = ("advice", "pbrs+advice")
-"""The forms of shaping that take a potential's advice on actions."""
-_SHAPED = Only("--alg bk-code, bk-pref, bk-goal or bk-own", lambda c: c.alg.startswith("bk-"))
-_RND = Only("--alg rnd", lambda c: c.alg == "rnd")
-_PAID = Only(
-    "--shaping pbrs, pbrs+advice, decay, pbim or additive",
-    lambda c: c.shaping in ("pbrs", "pbrs+advice", "decay", "pbim", "additive"),
-)
-_ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
-_FALLING = Only("--shaping advice, pbrs+advice or decay", lambda c: c.shaping in (*ADVISED, "decay"))
-_CORRECT = Only("training without --compat", lambda c: not c.compat)
-
-
-@dataclass(frozen=True)
-class TrainRsConfig:
-    """Train a policy with PPO, its reward shaped by a potential."""
-
-    alg: Annotated[
-        Literal["ppo", "rnd", "bk-code", "bk-pref", "bk-goal", "bk-own"],
-        Flag("plain PPO, PPO + RND, or PPO shaped by a potential of that kind; bk-own: one of your own", pooled=True),
-    ] = "ppo"
-    potential: Annotated[
-        Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
-    ] = None
-    init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
-    ] = None
-    env: Annotated[str, Flag("task to learn; see `bkrl list envs`", pooled=True)] = "BabyAI-Text-GoToLocal-RedBall-S20"
-    out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]", identity=False)] = None
-    steps: Annotated[
-        int, Flag("environment steps to train for; the last rollout is played to its end", least=1, pooled=True)
-    ] = 1_000_000
-    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
-    shaping: Annotated[
-        Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
-        Flag(
-            "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
-            "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
-            "guarantee and its risk",
-            only=(_SHAPED,),
-            pooled=True,
-        ),
-    ] = "pbrs"
-    shaping_coef: Annotated[
-        float | None,
-        Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_SHAPED, _PAID)),
-    ] = None
-    shaping_shift: Annotated[
-        float,
-        Flag(
-            "added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0",
-            only=(_SHAPED, _PAID, _CORRECT),
-        ),
-    ] = 0.0
-    advice_coef: Annotated[
-        float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_SHAPED, _ADVISED))
-    ] = 6.0
-    shaping_until: Annotated[
-        int,
-        Flag(
-            "advice, decay: step at which the weight has fallen to 0; 0: the end of --steps",
-            least=0,
-            only=(_SHAPED, _FALLING),
-        ),
-    ] = 0
-    allow_empty_advice: Annotated[
-        bool,
-        Flag(
-            "advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused",
-            only=(_SHAPED, _ADVISED),
-            identity=False,
-        ),
-    ] = False
-    int_coef: Annotated[float, Flag("rnd: weight of the novelty reward", least=0, only=(_RND,))] = 0.1
-    compat: Annotated[
-        str,
-        Flag(
-            "published defects to train with, to measure what they do: b1 to b10 and b30, as in b2,b3, or upstream for "
-            "all that concern the algorithm (docs/potentials.md); no guarantee holds then"
-        ),
-    ] = ""
-    eval_every: Annotated[int, Flag("evaluate each time this many steps have been trained", least=1)] = 50_000
-    eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
-    eval_greedy: Annotated[bool, Flag("evaluate the greedy policy each time, too")] = False
-    checkpoint_every: Annotated[
-        int, Flag("save a checkpoint each time this many steps have been trained", least=1, pooled=True)
-    ] = 200_000
-    seed: Seed = 1
-    network: Network = "compact"
-    view: View = None
-    backend: Backend = "native"
-    threads: Threads = 1
-    track: Track = "none"
-    fresh: Fresh = False
-    ppo: PPOConfig = field(default_factory=PPOConfig)
-    hardware: HardwareConfig = field(default_factory=HardwareConfig)
-
-    @property
-    def run_dir(self) -> Path:
-        """Where this run lives: `out`, or its default."""
-        form = "" if self.shaping == "pbrs" else f"-{self.shaping}"
-        return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
-
-    @property
-    def decay_steps(self) -> int:
-        """The step at which the weight of advice, or of a decaying bonus, has fallen to 0."""
-        return self.shaping_until or self.steps
-
-
 @dataclass(frozen=True)
 class EvaluateConfig:
     """Measure a frozen policy on seeded episodes."""
@@ -539,17 +430,3 @@ class SweepConfig:
     def folder(self) -> Path:
         """Where all runs live: `out`, or its default."""
         return self.out or Path("logs") / Path(self.study).name.removesuffix(".toml")
-
-
-# The command line, docs/cli.md and study files all go through this table.
-VERBS: dict[str, type] = {
-    "collect": CollectConfig,
-    "label": LabelConfig,
-    "train-rm": TrainRmConfig,
-    "train-rs": TrainRsConfig,
-    "evaluate": EvaluateConfig,
-    "report": ReportConfig,
-    "reproduce": ReproduceConfig,
-}
-# Commands about many runs, with flags made in the same way.
-MANY: dict[str, type] = {"sweep": SweepConfig}

@@ -86,12 +86,15 @@ def kinds_of(config: type) -> dict[str, type]:
 
 
 def flags_of(config: type) -> list[Setting]:
-    """Every setting of a class, or of all the classes it stands for, nested ones after plain ones."""
+    """Every setting of a class, or of all the classes it stands for (`alg` is a choice then), nested ones last."""
+    kinds = kinds_of(config)
+    if not kinds or config in kinds.values():
+        return _own(config)
     found: dict[str, Setting] = {}
-    kinds = kinds_of(config).values()
-    for kind in kinds if kinds and config not in kinds else (config,):
-        for one in _own(kind):
-            found.setdefault(one.name, one)
+    for one in (one for kind in kinds.values() for one in _own(kind)):
+        if one.name == "alg":
+            one = one._replace(kind=typing.Literal[tuple(kinds)])  # type: ignore[valid-type]
+        found.setdefault(one.name, one)
     return sorted(found.values(), key=lambda one: len(one.path) > 1)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bkrl.core.seeds import generator
+from bkrl.methods import settings_of
 from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average, scores_of
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import (
@@ -34,8 +35,6 @@ from bkrl.stats.verdicts import ALPHA, Verdict, verdict
 
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""
-COMMON_SETTINGS = ("network", "view", "backend", "reward_scale", "eval_every", "eval_episodes")
-"""Settings that plain PPO and a shaped run both have, besides PPO's own."""
 
 
 @dataclass(frozen=True)
@@ -147,14 +146,15 @@ def _seed_notes(groups: Sequence[Group]) -> list[str]:
 
 def _setting_notes(groups: Sequence[Group]) -> list[str]:
     """Groups trained with another PPO than the baseline's: a difference between them need not be the shaping's."""
-    base = next((group.runs[0].settings for group in groups if group.is_baseline), None)
-    if base is None:
+    baseline = next((group for group in groups if group.is_baseline), None)
+    if baseline is None:
         return []
+    base = baseline.runs[0].settings
     notes = []
     for group in groups:
         other = group.runs[0].settings
-        common = [key for key in {**base, **other} if key.startswith("ppo.") or key in COMMON_SETTINGS]
-        different = [key for key in common if base.get(key) != other.get(key)]
+        common = settings_of(baseline.alg) & settings_of(group.alg)
+        different = [key for key in {**base, **other} if key in common and base.get(key) != other.get(key)]
         if different:
             notes.append(
                 f"{group.label} differs from plain PPO in {', '.join(different)} too, not in its shaping alone."

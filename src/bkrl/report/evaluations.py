@@ -10,7 +10,7 @@ import numpy as np
 
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import share
-from bkrl.report.groups import BASELINE
+from bkrl.report.groups import is_baseline
 from bkrl.report.model import Estimate, Evaluated, Evaluation
 from bkrl.report.provenance import Chain, Node
 from bkrl.stats.intervals import centre_interval
@@ -69,7 +69,7 @@ def evaluated(played: Sequence[Played]) -> list[Evaluated]:
     for one in played:
         row, success = one.row, one.row["success"]
         if success is not None:
-            key = (row["env"], row["alg"] != BASELINE, row["alg"], row["elsewhere"])
+            key = (row["env"], not is_baseline(row["alg"]), row["alg"], row["elsewhere"])
             policies = groups.setdefault(key, {}).setdefault(row["mode"], {})
             policies.setdefault(one.policy, []).append(success)
     rows: list[Evaluated] = []

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bkrl.methods import find_method
 from bkrl.stats.curves import Curve, Series
 
-BASELINE = "ppo"
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
 FINAL_SHARE = 0.1
 """Final success is the mean over evaluations in this last share of the steps compared, or the last one before it."""
@@ -100,7 +100,7 @@ class Group:
 
     @property
     def is_baseline(self) -> bool:
-        return self.label == BASELINE
+        return is_baseline(self.label)
 
     @property
     def is_control(self) -> bool:
@@ -114,7 +114,15 @@ class Group:
     @property
     def is_method(self) -> bool:
         """Whether it carries background knowledge: shaped, no control, and no plain PPO under another name."""
-        return self.alg.startswith("bk-") and not self.is_control and not (self.empty and self.form == "advice")
+        method = find_method(self.alg)
+        informed = method is not None and method.informed
+        return informed and not self.is_control and not (self.empty and self.form == "advice")
+
+
+def is_baseline(name: str) -> bool:
+    """Whether a method of this name is what others are compared with."""
+    method = find_method(name)
+    return method is not None and method.baseline == name
 
 
 def short_world(env_id: str) -> str:
@@ -133,7 +141,7 @@ def grouped(runs: Sequence[Trained]) -> list[Group]:
     groups: list[Group] = []
     for env in sorted({run.env for run in runs}):
         here = [run for run in runs if run.env == env]
-        for alg in sorted({run.alg for run in here}, key=lambda alg: (alg != BASELINE, alg)):
+        for alg in sorted({run.alg for run in here}, key=lambda alg: (not is_baseline(alg), alg)):
             same = [run for run in here if run.alg == alg]
             by_label: dict[str, list[Trained]] = {}
             for run, label in zip(same, _labels(same), strict=True):

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.core.config import ADVISED, VERBS
 from bkrl.core.files import plain
-from bkrl.core.flags import flags_of
+from bkrl.core.flags import flags_of, kinds_of
 from bkrl.inspect.report import doubts_of
+from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
+from bkrl.stages import VERBS
 from bkrl.stats.curves import series_of
 
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
@@ -83,10 +84,14 @@ def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
 
 
 def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
-    """None is left out: a run of before there was a setting has it at its default too."""
-    known = flags_of(VERBS[stage])
-    values = {".".join(one.path): plain(one.of(config)) for one in known if one.flag.must_agree}
-    values |= {name: config[name] for name in config.keys() - {one.path[0] for one in known}}
+    """None is left out: a run of before there was a setting has it at its default too.
+
+    So is what an earlier version recorded of other methods' settings, which had no effect.
+    """
+    kind = VERBS[stage]
+    own = flags_of(kinds_of(kind).get(str(config.get("alg")), kind))
+    values = {".".join(one.path): plain(one.of(config)) for one in own if one.flag.must_agree}
+    values |= {name: config[name] for name in config.keys() - {one.path[0] for one in (*own, *flags_of(kind))}}
     return {f"{prefix}{name}": str(value) for name, value in values.items() if value is not None}
 
 

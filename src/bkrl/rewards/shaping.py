@@ -62,8 +62,11 @@ FORMS = {
     "additive": Form(
         "cΦ(h') is added to the reward, for ever", "none: another task is learnt", 0.02, "another task is learnt"
     ),
+    "novelty": Form(
+        "a bonus for novelty is added to the reward", "none: what is optimal may change while the bonus lasts", 0.0
+    ),
 }
-"""The forms of `train-rs --shaping`."""
+"""The forms of `train-rs --shaping`, and what methods without a potential do to the reward."""
 
 
 def shaping_rewards(

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import words
 from bkrl.core.registry import did_you_mean
 from bkrl.data.distinct import NumberedWindows, number_rollout
 from bkrl.data.windows import Rollout
@@ -88,11 +89,11 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
             known = (ALL, *DEFECTS)
             raise UsageError(f"--compat knows no '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
         elif name not in here:
-            kinds = " or ".join(f"bk-{kind}" if kind else "ppo" for kind in DEFECTS[name].variants)
+            kinds = words(DEFECTS[name].variants)
             where = f" in {' or '.join(DEFECTS[name].families)} worlds" if DEFECTS[name].families else ""
             raise UsageError(
-                f"{name} ({DEFECTS[name].says}) concerns {kinds}{where}; leave it out of --compat, or write "
-                f"{ALL} for all that concern this run."
+                f"{name} ({DEFECTS[name].says}) concerns potentials of {kinds} labels{where}; leave it out of "
+                f"--compat, or write {ALL} for all that concern this run."
             )
         else:
             chosen.add(name)

@@ -20,6 +20,8 @@ from bkrl.core.flags import flags_of
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build, choices
+from bkrl.methods import find_method, methods
+from bkrl.stages import VERBS
 from bkrl.studies.tables import (
     check_choice,
     check_keys,
@@ -30,9 +32,7 @@ from bkrl.studies.tables import (
     tables_of,
 )
 
-_CONFIGS = {
-    verb.replace("-", "_"): kind for verb, kind in settings.VERBS.items() if verb not in ("report", "reproduce")
-}
+_CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
 _WORLD_KEYS = {
     *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
@@ -41,8 +41,6 @@ _WORLD_KEYS = {
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
 _VARIANTS = ("code", "pref", "goal")
-OWN = "bk-own"
-"""The algorithm whose potential no cell of the study makes."""
 
 
 class _Draw(NamedTuple):
@@ -203,19 +201,18 @@ def _check_worlds(cells: Sequence[Cell]) -> None:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An algorithm as a study lists it: under which name, on which potential, with which settings of its own."""
+    """A method as a study lists it: under which name, on which potential, with which settings of its own.
+
+    `variant`: the kind of labels its potential is made from; None for a method without labels.
+    """
 
     name: str
     alg: str
+    variant: str | None
     control: str = "none"
     label: Mapping[str, Any] = field(default_factory=dict)
     train_rm: Mapping[str, Any] = field(default_factory=dict)
     train_rs: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def variant(self) -> str | None:
-        """The kind of labels its potential is made from; None for an algorithm without labels."""
-        return None if self.alg in ("ppo", "rnd", OWN) else self.alg.removeprefix("bk-")
 
 
 class _World:
@@ -251,7 +248,7 @@ class _World:
         for draw in draws:
             for variant in variants:
                 if "variants" in table:
-                    self._potential(_Entry(f"bk-{variant}", f"bk-{variant}"), draw)
+                    self._potential(_Entry(variant, "", variant), draw)
                 for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
                     self._potential(entry, draw)
         for task, listed in zip(tasks, entries, strict=True):
@@ -296,7 +293,7 @@ class _World:
                     potential = self._potential(entry, draw)
                     name = f"{entry.name}{draw.suffix if potential else ''}-s{seed}"
                     fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
-                    if entry.alg != OWN:
+                    if potential is not None:
                         fixed["potential"] = potential
                     trained = self._cell("train_rs", task, vars(entry), out=folder / name, **fixed)
                     self.training.append(trained)
@@ -359,7 +356,7 @@ class _World:
 
 
 def _entries(listed: Any, world: str) -> list[_Entry]:
-    """The algorithms of a world or task; "bk-pref:shuffled" stands for one on a control of its potential."""
+    """The methods of a world or task; "bk-pref:shuffled" stands for one on a control of its potential."""
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"The world {world} needs algs = [...], in itself or in each of its tasks.")
     entries = [_entry(item) for item in listed]
@@ -375,12 +372,15 @@ def _entry(item: Any) -> _Entry:
         raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
     check_keys(item, _ENTRY_KEYS, "An entry of algs")
     name = name_of_folder(item, "entry of algs")
-    check_choice(item.get("alg"), choices(settings.TrainRsConfig, "alg"), f"alg of '{name}'")
-    entry = _Entry(**{**item, "control": item.get("control") or "none"})
+    method = find_method(str(item.get("alg")))
+    if method is None:
+        check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
+    variant = method.variant if method and method.variant in _VARIANTS else None
+    entry = _Entry(**{**item, "variant": variant, "control": item.get("control") or "none"})
     if entry.control == "constant":  # which has advice alone
         entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
     check_choice(entry.control, choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
-    if entry.alg == OWN and "potential" not in entry.train_rs:
+    if method and method.variant == "own" and "potential" not in entry.train_rs:
         raise UsageError(f"'{name}' needs a potential of your own: name its run, train_rs = {{ potential = \"…\" }}.")
     if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
         raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")

@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 
 from bkrl.core.files import plain
 from bkrl.core.reporter import duration, percent, percents
+from bkrl.methods import find_method
 from bkrl.report.groups import short_world
 from bkrl.report.model import Ratio
 from bkrl.report.plots.svg import COLOURS, DARK_COLOURS
@@ -72,7 +73,7 @@ def _environment() -> jinja2.Environment:
         tight=tight,
         figure=figure,
         duration=duration,
-        capitalize_first=lambda text: text if text.startswith("bk-") else text[:1].upper() + text[1:],
+        capitalize_first=_capitalized,
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
         short_world=short_world,
@@ -84,6 +85,11 @@ def _environment() -> jinja2.Environment:
 
 
 # --- filters
+
+
+def _capitalized(text: str) -> str:
+    """A title with a capital letter, but for names of methods."""
+    return text if find_method(text.partition(" ")[0]) else text[:1].upper() + text[1:]
 
 
 def steps(value: float | None) -> str:

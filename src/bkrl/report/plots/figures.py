@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
+from bkrl.methods import find_method
 from bkrl.report.comparison import Comparison
 from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, scores_of
 from bkrl.report.model import Line
@@ -32,7 +33,6 @@ METRICS = (
 PROFILE_POINTS = 51
 
 # A colour for each algorithm and each kind of control, a pattern for each form of shaping: figures agree.
-_SLOTS = {"ppo": 0, "bk-code": 1, "bk-pref": 2, "bk-goal": 3, "rnd": 4}
 _CONTROL_SLOTS = {"shuffled": 5, "zero": 7, "random": 6, "random labels": 4, "return labels": 3}
 _DASHES = {
     "none": "6 4",
@@ -49,10 +49,15 @@ def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
     """One look for each label in a world, no two alike."""
     found: dict[str, Style] = {}
     for group in groups:
-        slots = _CONTROL_SLOTS if group.is_control else _SLOTS
-        wanted = Style(slots.get(group.control if group.is_control else group.alg, 7), _DASHES.get(group.form, "4 2"))
+        slot = _CONTROL_SLOTS.get(group.control) if group.is_control else _colour(group.alg)
+        wanted = Style(7 if slot is None else slot, _DASHES.get(group.form, "4 2"))
         found[group.label] = next(one for one in _from(wanted) if one not in found.values() or len(found) >= 48)
     return found
+
+
+def _colour(alg: str) -> int | None:
+    method = find_method(alg)
+    return None if method is None else method.colour
 
 
 def _from(wanted: Style) -> Iterator[Style]:

@@ -1,0 +1,28 @@
+"""The published methods, each with its settings, how it is built and what reports say of it.
+
+`--alg NAME` is looked up here. A method of your own is registered in the same way (docs/python.md).
+"""
+
+from bkrl.methods import ppo, rnd, shaped
+from bkrl.methods.registry import (
+    Method,
+    Trainee,
+    TrainRsConfig,
+    find_method,
+    methods,
+    register_method,
+    settings_of,
+)
+
+__all__ = [
+    "Method",
+    "TrainRsConfig",
+    "Trainee",
+    "find_method",
+    "methods",
+    "ppo",
+    "register_method",
+    "rnd",
+    "settings_of",
+    "shaped",
+]

@@ -1,0 +1,124 @@
+"""ppo: proximal policy optimisation on the env's own reward. What it is made of serves the methods that build on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bkrl.core.config import Network, PPOConfig, View
+from bkrl.core.flags import Flag
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+if TYPE_CHECKING:
+    from bkrl.agents.network import NetworkAgent
+    from bkrl.envs import World
+    from bkrl.learn.hardware import Hardware
+    from bkrl.learn.ppo import PPO
+    from bkrl.rewards.streams import RewardStream
+
+
+@dataclass(frozen=True)
+class PPOSettings(TrainRsConfig):
+    """Settings of ppo, and of what extends it."""
+
+    init_from: Annotated[
+        Path | None,
+        Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True),
+    ] = None
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
+    compat: Annotated[
+        str,
+        Flag(
+            "published defects to train with, to measure what they do: b1 to b10 and b30, as in b2,b3, or upstream for "
+            "all that concern the algorithm (docs/potentials.md); no guarantee holds then"
+        ),
+    ] = ""
+    network: Network = "compact"
+    view: View = None
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+    @property
+    def rollout_steps(self) -> int:
+        """Env steps of an iteration."""
+        return self.ppo.num_envs * self.ppo.num_steps
+
+
+def ppo_of(
+    settings: PPOSettings,
+    streams: Callable[[World, Hardware], Sequence[RewardStream]],
+    advised: Callable[[NetworkAgent], NetworkAgent] = lambda agent: agent,
+    defects: frozenset[str] = frozenset(),
+) -> PPO:
+    """PPO with the network of the settings, untrained.
+
+    Args:
+        settings: of the run.
+        streams: what it is paid in this env, computed there.
+        advised: puts advice on the agent's logits.
+        defects: of the published code, to train with.
+
+    Raises:
+        UsageError: settings that cannot work.
+        InputError: the weights to start from are missing, damaged or another network's.
+    """
+    from bkrl.agents.build import new_agent, observation_options, take_weights
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import make_vec, world
+    from bkrl.learn.hardware import choose
+    from bkrl.learn.ppo import PPO
+
+    facts = world(settings.env)
+    hardware = choose(settings.hardware, settings.network)
+    options, view = observation_options(facts, settings.network, settings.view)
+    envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options)
+    paid = streams(facts, hardware)
+    agent = new_agent(settings.network, envs, view, len(paid), derive_seed(settings.seed, "weights"))
+    if settings.init_from is not None:
+        take_weights(agent.module, settings.init_from)
+    return PPO(
+        envs,
+        advised(agent),
+        paid,
+        settings.ppo,
+        total_steps=settings.steps,
+        bootstrap_truncated="b10" not in defects,
+        seed=settings.seed,
+        hardware=hardware,
+    )
+
+
+def env_reward(settings: PPOSettings) -> RewardStream:
+    """The env's own reward."""
+    from bkrl.rewards.streams import EnvReward
+
+    return EnvReward(gamma=settings.ppo.gamma, scale=settings.reward_scale)
+
+
+def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]:
+    """What the manifest says of a run: its form of shaping and what that guarantees, defects and the view."""
+    from bkrl.rewards.shaping import FORMS
+    from bkrl.rewards.upstream import guarantee, named
+
+    agent: Any = learner.agent
+    facts = {"form": form, "guarantee": FORMS[form].guarantee, "view": agent.view}
+    return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
+
+
+def defects_of(settings: PPOSettings, variant: str | None = None) -> frozenset[str]:
+    """The published defects that `--compat` names, for potentials of a variant."""
+    from bkrl.envs import world
+    from bkrl.rewards.upstream import parse
+
+    return parse(settings.compat, variant, world(settings.env).family)
+
+
+def build(settings: PPOSettings) -> Trainee:
+    """See `Method.build`."""
+    defects = defects_of(settings)
+    learner = ppo_of(settings, lambda world, hardware: [env_reward(settings)], defects=defects)
+    return Trainee(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
+
+
+register_method(Method("ppo", PPOSettings, build, "plain PPO on the world's reward", colour=0))

@@ -1,0 +1,270 @@
+"""bk-code, bk-pref, bk-goal, bk-own: PPO with background knowledge, a potential Φ that shapes the reward or advises.
+
+The four differ in what Φ was made from, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import Flag, Only
+from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
+from bkrl.methods.registry import Method, Trainee, find_method, register_method
+
+if TYPE_CHECKING:
+    from bkrl.agents.network import NetworkAgent
+    from bkrl.envs import World
+    from bkrl.potentials.protocol import Artefact, Scaled
+    from bkrl.rewards.streams import RewardStream
+
+ADVISED = ("advice", "pbrs+advice")
+"""The forms of shaping that take a potential's advice on actions."""
+_BONUS = ("decay", "pbim", "additive")
+_ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
+_FALLING = Only("--shaping advice, pbrs+advice or decay", lambda c: c.shaping in (*ADVISED, "decay"))
+_PAID = Only("--shaping pbrs, pbrs+advice, decay, pbim or additive", lambda c: c.shaping != "advice")
+_CORRECT = Only("training without --compat", lambda c: not c.compat)
+
+
+@dataclass(frozen=True)
+class ShapedSettings(PPOSettings):
+    """Settings of the methods with a potential."""
+
+    potential: Annotated[
+        Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
+    ] = None
+    shaping: Annotated[
+        Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
+        Flag(
+            "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
+            "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
+            "guarantee and its risk",
+            pooled=True,
+        ),
+    ] = "pbrs"
+    shaping_coef: Annotated[
+        float | None,
+        Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_PAID,)),
+    ] = None
+    shaping_shift: Annotated[
+        float,
+        Flag(
+            "added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0",
+            only=(_PAID, _CORRECT),
+        ),
+    ] = 0.0
+    advice_coef: Annotated[
+        float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_ADVISED,))
+    ] = 6.0
+    shaping_until: Annotated[
+        int,
+        Flag(
+            "advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0, only=(_FALLING,)
+        ),
+    ] = 0
+    allow_empty_advice: Annotated[
+        bool,
+        Flag(
+            "advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused",
+            only=(_ADVISED,),
+            identity=False,
+        ),
+    ] = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        form = "" if self.shaping == "pbrs" else f"-{self.shaping}"
+        return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
+
+    @property
+    def decay_steps(self) -> int:
+        """The step at which the weight of advice, or of a decaying bonus, has fallen to 0."""
+        return self.shaping_until or self.steps
+
+    @property
+    def coef(self) -> float:
+        """The factor of Φ."""
+        from bkrl.rewards.shaping import FORMS
+
+        return FORMS[self.shaping].coef if self.shaping_coef is None else self.shaping_coef
+
+    def check_form(self, defects: frozenset[str]) -> None:
+        """UsageError where the form of shaping cannot work with the other settings."""
+        from bkrl.rewards.bonus import MOST_OWED
+
+        if self.shaping != "pbrs" and defects:
+            raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
+        shift, gamma = self.shaping_shift, self.ppo.gamma
+        largest = self.coef * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
+        if self.shaping == "pbim" and (gamma == 0.0 or largest / gamma > MOST_OWED):
+            raise UsageError(
+                "--shaping pbim takes back later what it paid before, divided by --gamma for each step in between, and "
+                f"--gamma {gamma:g} makes that too large to pay after a single step: choose a --gamma nearer to 1, "
+                "such as 0.99, or --shaping pbrs."
+            )
+
+
+class _Advised(Trainee):
+    """A trainee whose agent begins with advice."""
+
+    def figures(self) -> dict[str, float]:
+        """The weight of the advice by now."""
+        return {"shaping/advice_weight": self.learner.agent.now}  # type: ignore[attr-defined]
+
+    def result(self) -> Any:
+        """Without the advice once nothing of it is left."""
+        agent: Any = self.learner.agent
+        return agent.base if agent.now == 0.0 else agent
+
+
+def build(settings: ShapedSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.advised import AdvisedAgent
+    from bkrl.envs import world
+    from bkrl.inspect.report import doubts_of
+    from bkrl.potentials import EMPTY
+    from bkrl.rewards.shaping import FORMS
+    from bkrl.rewards.upstream import spoilt
+    from bkrl.runs.record import Run
+
+    method, source, form = find_method(settings.alg), settings.potential, settings.shaping
+    assert method is not None
+    if source is None:
+        made = f"of `bkrl train-rm` on {method.variant} labels"
+        made = "that bkrl.write_potential made" if method.variant == "own" else made
+        raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
+    defects = defects_of(settings, method.variant)
+    settings.check_form(defects)
+    potential = _open(settings, source, method.variant, world(settings.env))
+    try:
+        potential = spoilt(potential, defects)
+        learner = ppo_of(
+            settings,
+            lambda world, hardware: _streams(settings, potential, defects),
+            lambda agent: _advise(settings, potential.artefact, agent),
+            defects,
+        )
+    except BaseException:
+        potential.close()
+        raise
+    agent: Any = learner.agent
+    advised = isinstance(agent, AdvisedAgent)
+    made_so = (_Advised if advised else Trainee)(
+        learner,
+        facts_of(form, defects, learner),
+        notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
+        iteration_steps=settings.rollout_steps,
+        opened=[potential],
+    )
+    if doubted := doubts_of(Run.open(source, "train-rm", verify=False)):
+        made_so.warnings.append(
+            f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
+        )
+    if form in ADVISED and (not advised or agent.advice.empty):
+        plain = "plain PPO" if form == "advice" else "exact shaping alone"
+        made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {plain}.")
+        made_so.facts["advice"] = EMPTY
+    return made_so
+
+
+def _open(settings: ShapedSettings, source: Path, variant: str | None, facts: World) -> Scaled:
+    """The potential, once it is seen that it fits the method, the form of shaping and the env."""
+    from bkrl.potentials import load_potential
+    from bkrl.runs.record import Run
+
+    found: Any = Run.open(source, "train-rm", verify=False).facts.get("variant")
+    if found is not None and found != variant:
+        what = "is a potential of your own" if found == "own" else f"was built from {found} labels"
+        raise UsageError(f"{source} {what}; use --alg bk-{found}.")
+    if variant == "own" and settings.shaping in ADVISED:
+        raise UsageError("A potential of your own says nothing about actions: use --shaping pbrs, decay or additive.")
+    potential = load_potential(source)
+    artefact = potential.artefact
+    try:
+        if artefact.control == "constant" and settings.shaping != "advice":
+            raise UsageError(
+                f"{source} is the control `constant`, which has advice alone (Φ = 0); use --shaping advice."
+            )
+        same_family = artefact.env_family == facts.family and artefact.obs_shape == facts.obs_shape
+        if not same_family or artefact.action_names != facts.action_names:
+            what = "observations" if not same_family else "actions"
+            raise InputError(
+                f"{source} was built in {artefact.env_id} ({artefact.env_family}), and {settings.env} "
+                f"({facts.family}) has other {what}; collect and label in such a world, or choose another --potential."
+            )
+    except BaseException:
+        potential.close()
+        raise
+    return potential
+
+
+def _streams(settings: ShapedSettings, potential: Scaled, defects: frozenset[str]) -> Sequence[RewardStream]:
+    """What the agent is paid: the env's reward and what the form of shaping adds."""
+    from bkrl.rewards.bonus import Bonus, InvariantBonus
+    from bkrl.rewards.shaped import ShapedReward
+    from bkrl.rewards.upstream import PublishedReward
+
+    gamma, coef, scale = settings.ppo.gamma, settings.coef, settings.reward_scale
+    same: dict[str, Any] = {"reward_scale": scale, "shift": settings.shaping_shift}
+    if defects:
+        return [PublishedReward(potential, gamma, defects, reward_scale=scale, shaping_coef=coef)]
+    if settings.shaping == "advice":
+        return [env_reward(settings)]
+    if settings.shaping in ("pbrs", "pbrs+advice"):
+        return [ShapedReward(potential, gamma, shaping_coef=coef, **same)]
+    if settings.shaping == "pbim":
+        return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, bonus_coef=coef, **same)]
+    until = settings.decay_steps if settings.shaping == "decay" else 0
+    return [Bonus(potential, gamma, bonus_coef=coef, until=until, **same)]
+
+
+def _advise(settings: ShapedSettings, artefact: Artefact, agent: NetworkAgent) -> NetworkAgent:
+    """The agent with the potential's advice on its logits, if that is the form of shaping."""
+    if settings.shaping not in ADVISED:
+        return agent
+    from bkrl.agents.advised import AdvisedAgent
+    from bkrl.potentials import advice
+
+    if agent.view != "symbolic":
+        raise UsageError(
+            f"--shaping {settings.shaping} reads symbols, and this policy sees pictures; use --network compact without "
+            "--view image, or --shaping pbrs."
+        )
+    psi = advice.load(artefact.folder, artefact.settings)
+    if (psi is None or psi.empty) and not settings.allow_empty_advice and artefact.control != "zero":
+        plain = "plain PPO" if settings.shaping == "advice" else "--shaping pbrs"
+        raise UsageError(
+            f"The advice of {settings.potential} is empty (Ψ = 0: it says next to nothing about actions), so --shaping "
+            f"{settings.shaping} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
+            "--allow-empty-advice."
+        )
+    return agent if psi is None else AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
+
+
+for _colour, (_variant, _needs, _help) in enumerate(
+    (
+        ("code", "a code potential", "PPO shaped by a program that a language model wrote"),
+        ("pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
+        ("goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
+        ("own", "a potential of your own", "PPO shaped by what bkrl.write_potential recorded (docs/python.md)"),
+    ),
+    start=1,
+):
+    register_method(
+        Method(
+            f"bk-{_variant}",
+            ShapedSettings,
+            build,
+            _help,
+            needs=_needs,
+            variant=_variant,
+            informed=True,
+            form="pbrs",
+            colour=_colour if _variant != "own" else None,
+        )
+    )
