@@ -35,7 +35,9 @@ def label(config: LabelConfig, *, progress: bool = True) -> Run | Outlook | None
     Returns:
         The run; with `dry_run` what asking would cost; with `batch` other than "off" None as long as answers are due.
     """
-    return cast("Run | Outlook | None", _stage("label", config, progress))
+    from bkrl.cli.commands import labels
+
+    return labels.label(*_ready(config, progress))
 
 
 def train_rm(config: TrainRmConfig, *, progress: bool = True) -> Run:
@@ -59,7 +61,12 @@ def make_report(config: ReportConfig, *, progress: bool = True) -> Run:
 
 
 def _stage(name: str, config: Any, progress: bool) -> Any:
+    return import_module(f"bkrl.stages.{name}").run(*_ready(config, progress))
+
+
+def _ready(config: Any, progress: bool) -> tuple[Any, Reporter]:
+    """Settings found to make sense, and who tells of progress."""
     config = checked(config)
     for setting, belongs in without_effect(config, changed(config)).items():
         raise UsageError(f"{setting} has no effect here, only with {belongs}; leave it out.")
-    return import_module(f"bkrl.stages.{name}").run(config, reporter() if progress else Reporter())
+    return config, reporter() if progress else Reporter()

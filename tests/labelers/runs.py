@@ -81,7 +81,7 @@ def finish(
 def pref_run(path: Path, dataset: Dataset, script: Script, pairs: int, swap: str = "none", votes: int = 1) -> Path:
     world = world_card(dataset.env_id)
     drawn = preferences.draw_pairs(dataset, pairs, 3, seed=0)
-    questions = preferences.plan(dataset, drawn, swap, votes)  # type: ignore[arg-type]
+    questions = preferences.questions_of(dataset, drawn, swap, votes)  # type: ignore[arg-type]
     answers = preferences.ask_pairs(asker(script), dataset, world, drawn, questions, Sampling())
     responses = Responses()
     table = preferences.rows(drawn, questions, answers, responses)

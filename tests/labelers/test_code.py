@@ -12,7 +12,7 @@ import pytest
 
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
-from bkrl.labelers import code, quality, work
+from bkrl.labelers import code, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.llm.ask import AskPolicy
 from bkrl.llm.protocol import Reply, Request
@@ -55,7 +55,7 @@ def converse(  # type: ignore[no-untyped-def]
         WORLD,
         "LAYOUT",
         validation,
-        work.checker(dataset) if outcome is None else pretend,
+        code.checker(dataset) if outcome is None else pretend,
         rounds=rounds,
         conversations=range(votes),
         sampling=Sampling(),

@@ -47,7 +47,7 @@ def test_return_to_go_is_discounted_from_the_segment_on(dataset: Dataset) -> Non
 
 def test_swapped_questions_are_answered_in_terms_of_the_pair(dataset: Dataset) -> None:
     pairs = [Pair(Segment(0, 0, 3), Segment(2, 1, 3)), Pair(Segment(3, 0, 3), Segment(3, 0, 3))]
-    questions = preferences.plan(dataset, pairs, "both", 2)
+    questions = preferences.questions_of(dataset, pairs, "both", 2)
     assert questions == [Question(0, swapped, sample) for swapped in (False, True) for sample in (0, 1)]
     always_first = preferences.ask_pairs(
         asker(lambda request: '{"choice": "A"}'), dataset, WORLD, pairs, questions, Sampling()
@@ -59,7 +59,7 @@ def test_swapped_questions_are_answered_in_terms_of_the_pair(dataset: Dataset) -
 
 def test_a_consistent_judge_gives_the_same_answer_in_both_orders(dataset: Dataset) -> None:
     pairs = preferences.draw_pairs(dataset, 40, 3, seed=3)
-    questions = preferences.plan(dataset, pairs, "both", 1)
+    questions = preferences.questions_of(dataset, pairs, "both", 1)
 
     def judge(request: Request) -> str:
         a, b = (part.count("caption 1") + part.count("does b") for part in request.messages[1].text.split("End of")[:2])
@@ -74,7 +74,7 @@ def test_a_consistent_judge_gives_the_same_answer_in_both_orders(dataset: Datase
 
 def test_an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_is_no_label(dataset: Dataset) -> None:
     pairs = [Pair(Segment(0, 0, 3), Segment(2, 1, 3)), Pair(Segment(0, 5, 3), Segment(2, 2, 3))]
-    questions = preferences.plan(dataset, pairs, "none", 1)
+    questions = preferences.questions_of(dataset, pairs, "none", 1)
 
     def stubborn_once(request: Request) -> str:
         first = len(request.messages) == 2
@@ -95,7 +95,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_is_no_lab
 
 def test_refusals_and_failures_carry_no_label(dataset: Dataset) -> None:
     pairs = [Pair(Segment(0, 0, 3), Segment(2, 1, 3)), Pair(Segment(0, 5, 3), Segment(2, 2, 3))]
-    questions = preferences.plan(dataset, pairs, "none", 1)
+    questions = preferences.questions_of(dataset, pairs, "none", 1)
 
     def script(request: Request) -> Reply:
         if "caption 1" in request.messages[1].text.split("\n")[1]:

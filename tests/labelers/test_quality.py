@@ -28,7 +28,7 @@ def dataset(tmp_path: Path) -> Dataset:
 def label(dataset: Dataset, said: Said, swap: str = "both", votes: int = 1):  # type: ignore[no-untyped-def]
     """Label PAIRS distinct pairs; `said`: (pair, swapped, sample) → "A" (what is shown first), "B", "tie", or junk."""
     pairs = preferences.draw_pairs(dataset, PAIRS, 7, seed=0)
-    questions = preferences.plan(dataset, pairs, swap, votes)  # type: ignore[arg-type]
+    questions = preferences.questions_of(dataset, pairs, swap, votes)  # type: ignore[arg-type]
     told = {
         (preferences.request(dataset, WORLD, pairs[q.pair], q, Sampling()).messages[-1], q.sample): q for q in questions
     }
@@ -113,7 +113,7 @@ def test_agreement_with_return_counts_decided_pairs_whose_returns_differ(dataset
 
 def test_refusals_are_votes_without_a_value(dataset: Dataset) -> None:
     pairs = preferences.draw_pairs(dataset, 3, 7, seed=0)
-    questions = preferences.plan(dataset, pairs, "none", 1)
+    questions = preferences.questions_of(dataset, pairs, "none", 1)
     table, responses, facts = ask(dataset, pairs, questions, lambda request: Reply("no", "refused"))
     assert facts["invalid"] == share(3, 3)
     assert facts["krippendorff_alpha"] == {"value": None, "low": None, "high": None, "n": 0}

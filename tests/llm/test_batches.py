@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bkrl.cli.commands.labels import label
 from bkrl.core.config import LabelConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.files import atomic_write, read_json, read_table
@@ -17,7 +18,6 @@ from bkrl.core.reporter import Reporter
 from bkrl.llm import batches
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
-from bkrl.stages.label import run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
 
@@ -48,7 +48,7 @@ class Desk:
         settings = {"num": 24, "llm": "openai:m", "max_tokens": 50, **settings}
         folder = self.folder / name
         config = LabelConfig(self.dataset, out=folder / "run", cache=folder / "cache", batch=batch, **settings)  # type: ignore[arg-type]
-        return run(config, self.told)
+        return label(config, self.told)
 
     def finished(self, name: str = "batch", **settings: Any) -> Run:
         """Submit and collect, as often as it takes."""

@@ -21,8 +21,10 @@ from bkrl.core.files import read_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.labelers.example import example_prompt
 from bkrl.runs.record import Run
-from bkrl.stages.label import Outlook, example_prompt, run
+from bkrl.stages import label as stage
+from bkrl.stages.label import run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
 
@@ -52,16 +54,12 @@ class Told(Reporter):
 
 def label(dataset: Path, tmp_path: Path, name: str = "out", told: Reporter | None = None, **settings: Any) -> Run:
     config = LabelConfig(dataset=dataset, out=tmp_path / name, cache=tmp_path / "cache", **settings)
-    result = run(config, told or Reporter())
-    assert isinstance(result, Run)
-    return result
+    return run(config, told or Reporter())
 
 
 def outlook(config: LabelConfig, told: Reporter | None = None) -> list[str]:
     """The lines that a dry run prints."""
-    result = run(config, told or Reporter())
-    assert isinstance(result, Outlook)
-    return result.text().splitlines()
+    return stage.outlook(config, told or Reporter()).text().splitlines()
 
 
 @pytest.fixture
@@ -221,10 +219,10 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"llm": "openai"}, "after a colon"),
         ({"llm": "rules:big"}, "no model name"),
         ({"swap": "both", "variant": "goal"}, "--swap"),
-        ({"votes": 0}, "--votes"),
-        ({"max_cost": -1.0}, "--max-cost"),
-        ({"batch": "submit"}, "--batch is for --llm openai:MODEL; leave it out, rules has no batches.$"),
-        ({"batch": "status", "llm": "openai:m", "variant": "code"}, "leave it out, code is a conversation"),
+        ({"batch": "collect"}, "--batch is for --llm openai:MODEL; leave it out, rules has no batches.$"),
+        ({"dry_run": True}, "make no run"),
+        ({"batch": "submit", "llm": "openai:m"}, "make no run"),
+        ({"batch": "collect", "llm": "openai:m", "variant": "code"}, "leave it out, code is a conversation"),
         ({"tier": "flex"}, "--tier"),
         ({"llm": "openai:m", "body": '{"temperature": 2}'}, "cannot set 'temperature'.*; --temperature changes it"),
         ({"llm": "openai:m", "body": '{"k": "sk-planted"}'}, "--body holds a secret"),

@@ -17,10 +17,14 @@ from bkrl.core.files import read_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, RESPONSES
-from bkrl.labelers import answers, preferences, work
-from bkrl.labelers.shards import Shard, summed
+from bkrl.labelers import answers, preferences
+from bkrl.labelers.plan import Plan
+from bkrl.labelers.recorded import summed
+from bkrl.labelers.shards import Shard
+from bkrl.labelers.variants import VARIANTS
 from bkrl.runs.record import Run
-from bkrl.stages.label import merge, run
+from bkrl.stages import label_merge
+from bkrl.stages.label import run
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer
 
@@ -53,6 +57,10 @@ def label(data: Path, out: Path, **settings: Any) -> Run:
     return result
 
 
+def merge(shards: list[Path], out: Path, dataset: Path | None = None) -> Run:
+    return label_merge.run(label_merge.LabelMergeConfig(tuple(shards), out, dataset), Reporter())
+
+
 def same_tables(one: Run, other: Run, variant: str) -> bool:
     return all(one.file(f).read_bytes() == other.file(f).read_bytes() for f in ("responses.parquet", FILE[variant]))
 
@@ -75,7 +83,7 @@ def test_merged_shards_are_the_undivided_run_byte_for_byte(
     rows = [read_table(shard.file(FILE[variant])).num_rows for shard in shards]
     assert min(rows) > 0
     assert sum(rows) == read_table(whole.file(FILE[variant])).num_rows
-    merged = merge([shard.path for shard in reversed(shards)], tmp_path / "merged", Reporter())
+    merged = merge([shard.path for shard in reversed(shards)], tmp_path / "merged")
     assert same_tables(merged, whole, variant)
     assert merged.facts["quality"] == whole.facts["quality"]
     assert "not a language model" in merged.facts["annotator"], "who answered is still said"
@@ -93,7 +101,7 @@ def test_shards_of_a_faulty_model_on_several_machines_ask_everything_once(
     assert set(server.seen) == set(asked)
     answered = {count for prompt, count in server.seen.items() if does(prompt) in ("ok", "prose")}
     assert answered == {1}, "each machine has a store of its own, and still no answer was paid twice"
-    merged = merge([shard.path for shard in shards], tmp_path / "merged", Reporter())
+    merged = merge([shard.path for shard in shards], tmp_path / "merged")
     assert same_tables(merged, whole, "pref")
     statuses = Counter(read_table(merged.file("preferences.parquet"), PREFERENCES).column("status").to_pylist())
     assert set(statuses) >= {"labelled", "refused", "failed", "unparsed"}, "faults are joined too"
@@ -112,7 +120,10 @@ def test_every_question_is_in_one_shard_whatever_the_order_of_its_segments(data:
     assert all(100 < sizes[number] < 200 for number in (1, 2, 3, 4)), sizes
     assert all(part.holds(dataset, p.a, p.b) == part.holds(dataset, p.b, p.a) for p in drawn for part in parts)
     configs = [LabelConfig(data, num=200, variant="goal", shard=f"{n}/4") for n in (1, 2, 3, 4)]
-    asked = [{request.messages for request in work.requests(config, dataset) or []} for config in configs]
+    asked = [
+        {request.messages for request in VARIANTS[config.variant].requests(Plan.of(config, dataset)) or []}
+        for config in configs
+    ]
     assert sum(map(len, asked)) == len(set().union(*asked))
 
 
@@ -167,9 +178,9 @@ def test_shards_that_do_not_belong_together_are_refused(
     moved = tmp_path / "moved"
     shutil.move(data, moved)
     try:
-        merge([one, two], tmp_path / "again", Reporter(), dataset=moved)
+        merge([one, two], tmp_path / "again", dataset=moved)
         with pytest.raises(InputError, match="another dataset"):
-            merge([one, two], tmp_path / "wrong", Reporter(), dataset=other)
+            merge([one, two], tmp_path / "wrong", dataset=other)
     finally:
         shutil.move(moved, data)
 

@@ -330,10 +330,10 @@ def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
     assert sweep.state_of(merge) == "done"
 
     given = []
-    monkeypatch.setattr("bkrl.stages.label.merge", lambda *args: given.append(args))
+    monkeypatch.setattr("bkrl.stages.label_merge.run", lambda *args: given.append(args))
     work(merge, tmp_path / "log")  # if it had not been: from the dataset where it lies now
-    assert given[0][0] == merge.config.shards
-    assert given[0][3] == tmp_path / "moved" / "chain" / "data"
+    assert given[0][0].shards == merge.config.shards
+    assert given[0][0].dataset == tmp_path / "moved" / "chain" / "data"
 
 
 def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_not(tmp_path):
@@ -620,6 +620,7 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
             given.append(settings)
 
     monkeypatch.setattr(cli, "import_module", lambda name: Stage())
+    monkeypatch.setattr(cli.labels, "label", Stage().run)
     study = load_study(preset, Path("here"))
     kinds = {
         (cell.stage, getattr(cell.config, "alg", ""), getattr(cell.config, "shaping", "")): cell for cell in study.cells

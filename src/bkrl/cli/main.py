@@ -73,8 +73,14 @@ def _reproduce(settings: Any, as_json: bool) -> None:
         studies.sweep(SweepConfig(settings.preset, settings.out, dry_run=True), as_json)
 
 
+def _label(settings: Any, as_json: bool) -> None:
+    show_result(labels.label(settings, console.reporter()), as_json)
+
+
+_OTHERS = {"reproduce": _reproduce, "label": _label}
+"""Verbs that are more than one function of a stage."""
 for _verb, _config in VERBS.items():
-    _run = _reproduce if _verb == "reproduce" else _stage(_verb.replace("-", "_"))
+    _run = _OTHERS.get(_verb) or _stage(_verb.replace("-", "_"))
     app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
 app.command("train", help="The same as train-rs.", rich_help_panel=_PIPELINE)(
     command(TrainRsConfig, _stage("train_rs"))

@@ -6,17 +6,33 @@ anyone. A claim about background knowledge has to beat the first and may be comp
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.material import return_to_go, segment_text
-from bkrl.labelers.preferences import Pair
+from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.preferences import PREF, Pair, draw_pairs
+from bkrl.labelers.quality import of_pairs
+from bkrl.llm.session import AskSession
 
 NAMES = {
     "random": "control: a coin for each pair (no knowledge)",
     "return": "control: the higher discounted return-to-go (the world's reward, not background knowledge)",
 }
+
+
+def control(name: str) -> Variant:
+    """Preferences by the control of that name."""
+    return replace(PREF, label=partial(_label, name))
+
+
+def _label(name: str, plan: Plan, session: AskSession) -> Done:
+    del session
+    table = rows(name, plan.dataset, draw_pairs(plan.dataset, plan.num, plan.length, plan.seed), plan.seed)
+    return Done(table, None, of_pairs(plan.dataset, plan.world, table, [], by_rules=False), usable=True)
 
 
 def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:

@@ -17,17 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import BkrlError
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
 from bkrl.labelers.answers import Unparsed, parse_program
 from bkrl.labelers.asking import Responses, Sampling, turns
-from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, rows_text
+from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, layout_text, rows_text
+from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
+from bkrl.labelers.quality import of_programs
 from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
 from bkrl.llm.session import AskSession
+from bkrl.sandbox.pool import Sandbox, probation
 
-TEMPLATES = ("code", "code_form", "code_error", "code_improve")
 SITUATIONS = 600
 EXTRA = 200
 SHOWN = 4
@@ -286,3 +289,48 @@ def _feedback(world: WorldCard, dataset: Dataset, validation: Validation, checke
             _situation(dataset, validation, index, checked) for index in _some(shown[np.argsort(values, kind="stable")])
         ],
     )
+
+
+def checker(dataset: Dataset) -> Checker:
+    """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
+
+    def check(program: str, windows: Windows) -> Checked:
+        try:
+            with Sandbox(program, dataset.obs_shape, windows.horizon) as sandbox:
+                values, components = sandbox.evaluate(windows)
+                probation(sandbox, windows)
+        except BkrlError as error:
+            return Checked(None, error=str(error))
+        return Checked(values, components)
+
+    return check
+
+
+def _label(plan: Plan, session: AskSession) -> Done:
+    dataset, world = plan.dataset, plan.world
+    validation = validation_set(dataset, LENGTH["code"], plan.seed)
+    candidates = write_programs(
+        session,
+        dataset,
+        world,
+        layout_text(world),
+        validation,
+        checker(dataset),
+        rounds=plan.num,
+        conversations=plan.shard.conversations(plan.votes),
+        sampling=plan.sampling,
+    )
+    responses = Responses()
+    table = rows(validation, candidates, responses)
+    return Done(table, responses.rows, of_programs(table), any(row["chosen"] for row in table))
+
+
+def _try_prompts(world: WorldCard) -> None:
+    code_prompt(world, layout_text(world), LENGTH["code"], [A_SEGMENT])
+    world.prompts.render("code_error", error="An error.")
+    values = {"count": 1, "lowest": 0.0, "mean": 0.0, "highest": 0.0, "ordering": 0.5}
+    example = Example(A_SEGMENT.captions, A_SEGMENT.actions, 0.0, (("part", 0.0),))
+    world.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
+
+
+CODE = Variant(("code", "code_form", "code_error", "code_improve"), 1200, lambda plan: None, _label, _try_prompts)

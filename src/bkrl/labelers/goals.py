@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.schema import LIBRARY
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
-from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
-from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
+from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
+from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, segment_text
+from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.quality import of_goals
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 
-TEMPLATES = ("goal", "repair")
 WANTED = 'Reply with one JSON object only: {"goals": ["first goal", "second goal"]}.'
 
 
@@ -50,7 +54,7 @@ def request(dataset: Dataset, world: WorldCard, segment: Segment, sampling: Samp
 
 
 def ask_goals(
-    session: AskSession, dataset: Dataset, world: WorldCard, queries: list[Segment], votes: int, sampling: Sampling
+    session: AskSession, dataset: Dataset, world: WorldCard, queries: Sequence[Segment], votes: int, sampling: Sampling
 ) -> list[list[Asked[list[str]]]]:
     """For each query its `votes` answers."""
 
@@ -66,7 +70,7 @@ def ask_goals(
 
 
 def rows(
-    dataset: Dataset, queries: list[Segment], answers: list[list[Asked[list[str]]]], responses: Responses
+    dataset: Dataset, queries: Sequence[Segment], answers: list[list[Asked[list[str]]]], responses: Responses
 ) -> list[dict[str, Any]]:
     """The rows of goals.parquet: one for each goal of each query, or one without a goal where there was no answer."""
     known: dict[str, int] = {}
@@ -162,3 +166,38 @@ def _singular(word: str) -> str:
     if len(word) > 4 and word.endswith(("xes", "shes", "ches", "sses")):
         return word[:-2]
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+
+
+def _mine(plan: Plan) -> list[tuple[int, Segment]]:
+    """The queries of this shard, with their numbers in the whole."""
+    drawn = draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
+    return [(number, query) for number, query in enumerate(drawn) if plan.shard.holds(plan.dataset, query)]
+
+
+def _requests(plan: Plan) -> list[Request]:
+    return [
+        request(plan.dataset, plan.world, query, plan.sampling, sample)
+        for _, query in _mine(plan)
+        for sample in range(plan.votes)
+    ]
+
+
+def _label(plan: Plan, session: AskSession) -> Done:
+    mine = _mine(plan)
+    numbers, queries = [number for number, _ in mine], [query for _, query in mine]
+    answers = ask_goals(session, plan.dataset, plan.world, queries, plan.votes, plan.sampling)
+    responses = Responses()
+    table = rows(plan.dataset, queries, answers, responses)
+    table = [{**row, "query_id": numbers[row["query_id"]]} for row in table]
+    entries = pa.Table.from_pylist([entry.row for entry in library(table)], schema=LIBRARY)
+    facts = of_goals(table, responses.rows)
+    usable = any(row["goal"] is not None for row in table)
+    return Done(table, responses.rows, facts, usable, {"library.parquet": entries})
+
+
+def _try_prompts(world: WorldCard) -> None:
+    goal_prompt(world, A_SEGMENT)
+    try_repair(world.prompts)
+
+
+GOAL = Variant(("goal", "repair"), 60, _requests, _label, _try_prompts)

@@ -42,6 +42,18 @@ class SegmentText:
     actions: tuple[str, ...]
 
 
+A_SEGMENT = SegmentText(("A caption.", "A caption."), ("act",))
+"""For trying a template."""
+
+
+def layout_text(world: WorldCard) -> str:
+    """What the integers of an observation mean, in words."""
+    piece = f"layout_{world.family}"
+    if piece in prompts.names():
+        return world.prompts.piece(piece, layout=envs.family(world.family).layout)
+    return "observations[b, i] is the world's observation as it is."
+
+
 def segment_text(dataset: Dataset, segment: Segment) -> SegmentText:
     """The captions and actions of a segment. InputError when the dataset has no such steps."""
     return rows_text(dataset, dataset.rows(segment))

@@ -17,13 +17,13 @@ from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.partition import partition
 from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
-from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
-from bkrl.labelers.material import SegmentText, WorldCard, draw_segments, segment_text
-from bkrl.labelers.quality import SWAPPED
+from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
+from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, segment_text
+from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.quality import SWAPPED, of_pairs
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 
-TEMPLATES = ("pref", "repair")
 WANTED = 'Reply with one JSON object only: {"thoughts": "...", "choice": "A"}, where choice is "A", "B" or "tie".'
 
 
@@ -67,7 +67,7 @@ def draw_pairs(dataset: Dataset, count: int, length: int, seed: int) -> list[Pai
     return pairs
 
 
-def plan(dataset: Dataset, pairs: list[Pair], swap: Literal["none", "both"], votes: int) -> list[Question]:
+def questions_of(dataset: Dataset, pairs: list[Pair], swap: Literal["none", "both"], votes: int) -> list[Question]:
     """The questions that have to be asked, in a fixed order; pairs that read the same need none."""
     orders = (False, True) if swap == "both" else (False,)
     return [
@@ -155,3 +155,34 @@ def _row(number: int, pair: Pair, asked: list[tuple[Asked[Choice], list[int]]]) 
         "votes_invalid": len(asked) - valid,
         "request_ids": [request_id for _, ids in asked for request_id in ids],
     }
+
+
+def _mine(plan: Plan) -> tuple[list[Pair], set[int], list[Question]]:
+    """The pairs of all shards, the numbers of those of this shard, and its questions."""
+    dataset = plan.dataset
+    pairs = draw_pairs(dataset, plan.num, plan.length, plan.seed)
+    mine = {number for number, pair in enumerate(pairs) if plan.shard.holds(dataset, pair.a, pair.b)}
+    return pairs, mine, [q for q in questions_of(dataset, pairs, plan.swap, plan.votes) if q.pair in mine]
+
+
+def _requests(plan: Plan) -> list[Request]:
+    pairs, _, questions = _mine(plan)
+    return [request(plan.dataset, plan.world, pairs[q.pair], q, plan.sampling) for q in questions]
+
+
+def _label(plan: Plan, session: AskSession) -> Done:
+    pairs, mine, questions = _mine(plan)
+    answers = ask_pairs(session, plan.dataset, plan.world, pairs, questions, plan.sampling)
+    responses = Responses()
+    table = [row for row in rows(pairs, questions, answers, responses) if row["pair_id"] in mine]
+    by_rules = session.backend.name == "rules"
+    facts = of_pairs(plan.dataset, plan.world, table, responses.rows, by_rules=by_rules)
+    return Done(table, responses.rows, facts, any(row["label"] is not None for row in table))
+
+
+def _try_prompts(world: WorldCard) -> None:
+    pair_prompt(world, A_SEGMENT, A_SEGMENT)
+    try_repair(world.prompts)
+
+
+PREF = Variant(("pref", "repair"), 60, _requests, _label, _try_prompts)

@@ -187,6 +187,18 @@ def as_table(facts: Facts) -> dict[str, Any]:
     return {"header": ["", "value", "95 % interval", "n"], "rows": rows}
 
 
+def in_words(facts: Facts) -> str:
+    """What came out, in one sentence."""
+    if "candidates" in facts:
+        chosen = facts["why"][facts["chosen"]]
+        return f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}."
+    if "queries" in facts:
+        return f"{facts['distinct_goals']:,} distinct goals from {facts['queries']:,} queries."
+    tie = facts["tie"]["rate"]
+    rates = "" if tie is None else f", ties {percent(tie, 1)}, invalid {percent(facts['invalid']['rate'], 1)}"
+    return f"{facts['labelled']:,} pairs labelled, {facts['identical']:,} identical{rates}."
+
+
 WORDS = {
     "pairs": "pairs",
     "identical": "identical segments (ties without asking)",

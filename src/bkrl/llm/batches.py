@@ -94,6 +94,11 @@ class Batches:
         """The keys that are out."""
         return {key for batch in self.batches if not batch.collected for key in batch.keys}
 
+    @property
+    def endpoint_known(self) -> bool:
+        """Whether the endpoint has ever answered a request."""
+        return self._backend.capabilities.accepted
+
     def facts(self) -> list[dict[str, Any]]:
         """For the manifest."""
         return [

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, show_run
+from bkrl.core.config import LabelConfig
+from bkrl.core.reporter import Reporter
+
+if TYPE_CHECKING:
+    from bkrl.runs.record import Run
+    from bkrl.stages.label import Outlook
 
 Labels = Annotated[Path, typer.Argument(help="a label run")]
 DatasetOption = Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one that was labelled]")]
+
+
+def label(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
+    """`bkrl label`: the run; with `dry_run` what asking would cost; None while a batch is still out."""
+    from bkrl.stages import label, to_do
+
+    if config.dry_run:
+        return label.outlook(config, reporter)
+    if config.batch in ("submit", "status") and to_do(config):
+        (label.submit if config.batch == "submit" else label.batch_status)(config, reporter)
+        return None
+    return label.run(config, reporter)
 
 
 def register(app: typer.Typer) -> None:
@@ -66,9 +84,9 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Join all shards of one labelling: the same tables, byte for byte, as if one machine had labelled it all."""
-    from bkrl.stages.label import merge
+    from bkrl.stages.label_merge import LabelMergeConfig, run
 
-    show_run(merge(shards, out, progress.reporter(), dataset), as_json)
+    show_run(run(LabelMergeConfig(tuple(shards), out, dataset), progress.reporter()), as_json)
 
 
 def _ask(text: str) -> str | None:

@@ -48,7 +48,7 @@ def prompt(
     as_json: Json = False,
 ) -> None:
     """Print exactly what a language model would be sent."""
-    from bkrl.stages.label import example_prompt
+    from bkrl.labelers.example import example_prompt
 
     text = example_prompt(variant, env, prompt)
     if as_json:

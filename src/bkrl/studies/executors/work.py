@@ -45,7 +45,8 @@ def work(cell: Cell, log: Path) -> str:
             import_module("bkrl.data.derive").merge(cell.config.shards, cell.run_dir, reporter)
         elif cell.stage == "label_merge":
             shards, dataset = cell.config.shards, cell.config.whole.dataset
-            import_module("bkrl.stages.label").merge(shards, cell.run_dir, reporter, dataset)
+            merging = import_module("bkrl.stages.label_merge")
+            merging.run(merging.LabelMergeConfig(shards, cell.run_dir, dataset), reporter)
         else:
             import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
     except BkrlError as problem:

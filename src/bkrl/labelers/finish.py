@@ -1,0 +1,92 @@
+"""The end of a label run: its tables and manifest are written, and what came out is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from bkrl.core.errors import RunFailed
+from bkrl.core.files import write_table
+from bkrl.core.reporter import Reporter
+from bkrl.data.schema import RESPONSES
+from bkrl.labelers import quality
+from bkrl.labelers.plan import Done, Plan
+from bkrl.labelers.tables import TABLES
+from bkrl.labelers.variants import VARIANTS
+from bkrl.llm.kept import KeptAnswers
+from bkrl.llm.session import AskSession
+from bkrl.runs.record import Run
+
+
+def finish(
+    run: Run,
+    plan: Plan,
+    session: AskSession,
+    done: Done,
+    reporter: Reporter,
+    usage: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """Write everything and say what came out. `usage`: what asking took, by default in this session; `more`: facts.
+
+    Raises RunFailed when there is not one usable label; the tables are left for a look.
+    """
+    file, schema = TABLES[plan.variant]
+    tables = {file: pa.Table.from_pylist(done.table, schema=schema), **done.more}
+    facts = session.backend.facts()
+    if done.responses is not None:
+        tables = {"responses.parquet": pa.Table.from_pylist(done.responses, schema=RESPONSES), **tables}
+        templates = VARIANTS[plan.variant].files(plan.world)
+        asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": usage or _usage(session)}
+        more = {**asked, **more}
+    for name, table in tables.items():
+        write_table(run.file(name), table)
+    if not done.usable:
+        raise RunFailed(_why_unusable(done.table, done.responses or []))
+    run.finish(
+        list(tables),
+        variant=plan.variant,
+        env_id=plan.dataset.env_id,
+        llm=session.backend.name,
+        **facts,
+        **more,
+        quality=done.quality,
+        table=quality.as_table(done.quality),
+    )
+    if done.responses is not None:
+        _say(session, "batches" in more, reporter)
+    reporter.say(quality.in_words(done.quality))
+
+
+def _usage(session: AskSession) -> dict[str, Any]:
+    """What asking took; of an annotator that costs nothing only how often it was asked."""
+    facts = session.usage.as_facts()
+    if session.backend.identity is None:
+        return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
+    return {**facts, "interrupted": session.interrupted(), **session.usage.cost_facts(session.budget)}
+
+
+def _why_unusable(table: list[dict[str, Any]], responses: list[dict[str, Any]]) -> str:
+    if any(row.get("score") is not None for row in table):
+        return "Every program that worked gives the same value everywhere; ask again with another --seed or --llm."
+    last = responses[-1] if responses else {"reason": "nothing was asked", "reply": None}
+    error = table[-1].get("error") if table else None
+    reason = error or last["reason"] or f"the last reply begins {str(last['reply'])[:80]!r}"
+    return f"Not one usable answer came back ({reason}); look at responses.parquet in the run's folder."
+
+
+def _say(session: AskSession, batches: bool, reporter: Reporter) -> None:
+    usage = session.usage
+    if usage.failed:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(usage.reasons.items()))
+        reporter.warn(
+            f"{usage.failed:,} of {usage.asked:,} requests brought no answer ({reasons}); they carry no label."
+        )
+    if isinstance(session, KeptAnswers) and not batches:
+        absent = f", {session.absent:,} of them were never answered" if session.absent else ""
+        reporter.say(f"{usage.asked:,} answers read again{absent}; nothing was sent.")
+    elif session.backend.identity is not None:
+        cost = usage.cost_in_words(session.budget)
+        reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent; {cost}.")

@@ -1,0 +1,98 @@
+"""What a label run asks, in values (`Plan`), and what a kind of label is (`Variant`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from bkrl.core.config import LabelConfig
+from bkrl.data.dataset import Dataset
+from bkrl.labelers.asking import Sampling
+from bkrl.labelers.material import WorldCard, world_card
+from bkrl.labelers.shards import Shard
+from bkrl.llm.protocol import Request
+from bkrl.llm.session import AskSession
+
+NUM = {"pref": 5000, "goal": 500, "code": 5}
+LENGTH = {"pref": 5, "goal": 3, "code": 5}
+"""Actions in a segment; code: past actions that a program sees."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked about a dataset, whoever answers.
+
+    num: pairs, queries, or rounds of a conversation, those of other shards included; length: actions in a segment.
+    A shard asks its share of the questions and has its share of the rows, numbered as in the whole.
+    """
+
+    variant: Literal["code", "pref", "goal"]
+    dataset: Dataset
+    world: WorldCard
+    num: int
+    length: int
+    swap: Literal["none", "both"]
+    votes: int
+    sampling: Sampling
+    seed: int
+    shard: Shard
+
+    @classmethod
+    def of(cls, config: LabelConfig, dataset: Dataset) -> Plan:
+        """The plan of a label run's settings. Raises UsageError for a shard, InputError for prompts that do not fit."""
+        return cls(
+            config.variant,
+            dataset,
+            world_card(dataset.env_id, config.prompt),
+            num=config.num or NUM[config.variant],
+            length=config.length or LENGTH[config.variant],
+            swap=config.swap,
+            votes=config.votes,
+            sampling=Sampling(
+                config.temperature, config.max_tokens, None if config.effort == "default" else config.effort
+            ),
+            seed=config.seed,
+            shard=Shard.parse(config.shard),
+        )
+
+    @property
+    def most_questions(self) -> int:
+        """At most so many questions are asked, follow-ups left out."""
+        return self.num * self.votes * (2 if self.swap == "both" else 1)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A labelling: the rows of its table and of responses.parquet (None: nobody was asked), figures of quality, whether
+    anything can be learnt from it; `more`: further tables by file name.
+    """
+
+    table: list[dict[str, Any]]
+    responses: list[dict[str, Any]] | None
+    quality: dict[str, Any]
+    usable: bool
+    more: dict[str, pa.Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kind of label.
+
+    templates: those that it is worded by, besides the world's; reply_tokens: of a typical reply without reasoning.
+    """
+
+    templates: tuple[str, ...]
+    reply_tokens: int
+    requests: Callable[[Plan], list[Request] | None]
+    """What would be asked, follow-ups left out; None where each request builds on the reply before."""
+    label: Callable[[Plan, AskSession], Done]
+    """Ask everything and make the tables."""
+    try_prompts: Callable[[WorldCard], None]
+    """Fill in once every template that may be needed. InputError when one of somebody's own cannot be."""
+
+    def files(self, world: WorldCard) -> list[str]:
+        """The names of the templates that a labelling is worded by."""
+        return [*self.templates, f"world_{world.family}"]
