@@ -74,7 +74,7 @@ def _reproduce(settings: Any, as_json: bool) -> None:
 
 
 def _label(settings: Any, as_json: bool) -> None:
-    show_result(labels.label(settings, console.reporter()), as_json)
+    show_result(labels.label(settings, progress.reporter()), as_json)
 
 
 _OTHERS = {"reproduce": _reproduce, "label": _label}
