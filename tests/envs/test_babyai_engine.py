@@ -22,8 +22,8 @@ from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
 from bkrl.envs.babyai.reference import TextLevel
 from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.babyai.view import observe
+from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.threads import Shares
-from bkrl.envs.vector import ReferenceVectorEnv
 from tests.envs import equality_babyai as equality
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"

@@ -287,7 +287,7 @@ def test_worlds_at_rest_stand_still_after_their_episode_and_change_nothing_for_o
     plain, rested = (bkrl.envs.make_vec("CrafterReward-v1", 3, observation="both", length=20) for _ in range(2))
     for env in (plain, rested):
         env.reset(seed=4)
-    rested.rest(resting)
+    rested.idle_after_episode(resting)
     ended = np.zeros(3, int)
     for step in actions:
         expected, got = plain.step(step), rested.step(step)
@@ -342,7 +342,7 @@ def test_bad_input_is_refused_and_changes_nothing():
     env = bkrl.envs.make_vec("CrafterReward-v1", 2)
     with pytest.raises(RuntimeError, match="reset"):
         env.step(np.zeros(2, int))
-    with pytest.raises(ValueError, match="all worlds"):
+    with pytest.raises(ValueError, match="all envs"):
         env.reset(options={"reset_mask": np.array([True, False])})
     env.reset(seed=0)
     before = env.snapshot()

@@ -126,7 +126,7 @@ def play(
             if keep:
                 tapes[i] = _Tape()
         if seed + episodes - 1 in seeds.values():  # the last to begin
-            envs.rest(np.ones(N, bool))
+            envs.idle_after_episode(np.ones(N, bool))
 
     raw = envs.reset(seed=seed)[0] if start is None else start(seed)
     begin({i: seed + i for i in range(min(N, episodes))})

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs.family import ClauseReader, Episodes, Family, World
-from bkrl.envs.vector import ReferenceVectorEnv, WorldVectorEnv
+from bkrl.envs.reference import ReferenceVectorEnv
+from bkrl.envs.vector import WorldVectorEnv
 
 __all__ = ["Family", "World", "WorldVectorEnv", "captioner", "env_ids", "family", "make", "make_vec", "world"]
 

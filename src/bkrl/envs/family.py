@@ -216,7 +216,7 @@ class Family:
 
     def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
         """`num_envs` of them as one vector environment."""
-        from bkrl.envs.vector import ReferenceVectorEnv
+        from bkrl.envs.reference import ReferenceVectorEnv
 
         return ReferenceVectorEnv(world, partial(self.make_reference, world, **options), num_envs, **episodes)
 

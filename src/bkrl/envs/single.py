@@ -80,6 +80,8 @@ class SingleEnv(WorldEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; a seed restarts the stream of random numbers. No options are known."""
+        if seed is None and not self._begun:
+            seed = self.envs.np_random_seed[0]
         self._check_reset(seed, options)
         super().reset(seed=seed)
         observations, _ = self.envs.reset(seed=seed)

@@ -238,8 +238,8 @@ class ToyVectorEnv(WorldVectorEnv):
             }
             self._rngs.append(np.random.Generator(bits))
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
-        which = np.flatnonzero(worlds)
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        which = np.flatnonzero(chosen)
         for i in which.tolist():
             if seeds is not None and seeds[i] is not None:
                 self._rngs[i] = seeding.np_random(seeds[i])[0]
@@ -247,22 +247,22 @@ class ToyVectorEnv(WorldVectorEnv):
         self._age[which] = 0
         self._return[which] = 0.0
 
-    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
+    def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
         here = self._place
-        rewards = np.where(still, np.float32(0), self.table.reward[here, actions])
-        terminated = self.table.terminated[here, actions] & ~still
-        success = self.table.success[here, actions] & ~still
-        self._place = np.where(still, here, self.table.next_state[here, actions])
-        self._age += ~still
+        rewards = np.where(idle, np.float32(0), self.table.reward[here, actions])
+        terminated = self.table.terminated[here, actions] & ~idle
+        success = self.table.success[here, actions] & ~idle
+        self._place = np.where(idle, here, self.table.next_state[here, actions])
+        self._age += ~idle
         self._return += rewards
-        truncated = (self._age >= self.world.max_steps) & ~terminated & ~still
+        truncated = (self._age >= self.world.max_steps) & ~terminated & ~idle
         return self._views(), rewards, terminated, truncated, success
 
-    def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
-        return self._place[worlds].astype(np.uint8)[:, None]
+    def _views(self, which: Any = ...) -> NDArray[np.uint8]:
+        return self._place[which].astype(np.uint8)[:, None]
 
-    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self._return[worlds], self._age[worlds]
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self._return[which], self._age[which]
 
 
 def _spaces(table: Table) -> tuple[spaces.Box, spaces.Discrete]:

@@ -1,8 +1,8 @@
-"""The vector environment every world speaks: arrays in, arrays out, Gymnasium's three autoreset modes."""
+"""The vector environment of every world: arrays in, arrays out, Gymnasium's three autoreset modes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -23,29 +23,29 @@ Moved = tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], ND
 class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     """A `gymnasium.vector.VectorEnv` over N copies of one world.
 
-    What follows the end of world i's episode depends on `autoreset_mode`:
+    What follows the end of env i's episode depends on `autoreset_mode`:
 
     * SAME_STEP: the step that ends it returns the first observation of the next episode; the true last one stands in
       `infos["final_obs"][i]`, with the mask `infos["_final_obs"]`. Both keys are there only when some episode ended.
-    * NEXT_STEP: that step returns the last observation; the next one ignores the world's action, pays 0 and returns the
+    * NEXT_STEP: that step returns the last observation; the next one ignores the env's action, pays 0 and returns the
       first observation of the next episode.
-    * DISABLED: the world must be reset, with `reset(options={"reset_mask": …})`, before anything is stepped again.
+    * DISABLED: the env must be reset, with `reset(options={"reset_mask": …})`, before anything is stepped again.
 
     `infos["success"]` (N,) is always there. With `episode_statistics`, steps that end an episode have
     `infos["episode"]` (`r` the return, `l` the length) with the mask `infos["_episode"]`.
 
-    Seeds: `reset(seed=s)` seeds world i with s + i; a list gives each its own. Without a seed a world goes on drawing
+    Seeds: `reset(seed=s)` seeds env i with s + i; a list gives each its own. Without a seed an env goes on drawing
     from its own stream, also when it resets itself. `np_random_seed` is the tuple of the N seeds.
 
-    A subclass implements `_begin`, `_act`, `_views`, `_scores`, `frame` and what else it can of the public methods.
+    A subclass implements `_begin`, `_act`, `_views`, `_scores`, `frame`, and those of the other methods that it can.
 
     Args:
         world: the facts of the id.
         num_envs: N.
-        observation_space: of one world.
+        observation_space: of one env.
         autoreset_mode: an `AutoresetMode` or its value, as in Gymnasium's own vector environments.
         max_episode_steps: actions after which an episode is truncated, whatever the world's own limit, like Gymnasium's
-            `TimeLimit`; the world and its reward know nothing of it.
+            `TimeLimit`; the reward does not depend on it.
         episode_statistics: report returns and lengths; off by default through `gymnasium.make_vec`, where
             `RecordEpisodeStatistics` wants the key for itself.
     """
@@ -80,48 +80,48 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         self.episode_statistics = episode_statistics
         self._begun = False
         self._seeds: tuple[int, ...] | None = None
-        self._over = np.zeros(num_envs, bool)  # the episode has ended and the next one has not begun: it stands still
-        self._last = np.zeros(num_envs, bool)  # see `rest`
-        self._some_last = False
+        self._over = np.zeros(num_envs, bool)  # the episode has ended and the next one has not begun
+        self._last = np.zeros(num_envs, bool)  # the running episode is the last one, see `idle_after_episode`
+        self._any_last = False
         self._missions = np.full(num_envs, "", object)
-        self._unread = np.ones(num_envs, bool)  # an episode has begun since its mission was asked for
+        self._unread = np.ones(num_envs, bool)  # an episode has begun since `missions` was called
 
     # ------------------------------------------------------------------------------------------- what Gymnasium calls
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Start new episodes in all worlds, or in those of `options["reset_mask"]` (N,) bool."""
+        """Start new episodes in all envs, or in those of `options["reset_mask"]` (N,) bool."""
         self._check_open("reset")
-        mask = reset_mask_of(options, self.num_envs)
+        chosen = reset_mask_of(options, self.num_envs)
         seeds = seeds_of(seed, self.num_envs)
         if any(one is not None and one < 0 for one in seeds):
             raise ValueError("seeds must not be negative")
         if not self._begun:
-            if not mask.all():
-                raise ValueError("the first reset must be of all worlds")
-            seeds = [known if one is None else one for one, known in zip(seeds, self.np_random_seed, strict=True)]
+            if not chosen.all():
+                raise ValueError("the first reset must be of all envs")
+            seeds = [old if new is None else new for new, old in zip(seeds, self.np_random_seed, strict=True)]
         if seed is not None or not self._begun:
-            told = zip(seeds, self.np_random_seed, mask.tolist(), strict=True)
-            self._seeds = tuple(one if chosen and one is not None else known for one, known, chosen in told)
-        self._begin(mask, None if self._begun and seed is None else seeds)
-        self._unread |= mask
-        self._over[mask] = self._last[mask] = False
-        self._some_last = bool(self._last.any())
+            each = zip(seeds, self.np_random_seed, chosen.tolist(), strict=True)
+            self._seeds = tuple(new if is_chosen and new is not None else old for new, old, is_chosen in each)
+        self._begin(chosen, None if self._begun and seed is None else seeds)
+        self._unread |= chosen
+        self._over[chosen] = self._last[chosen] = False
+        self._any_last = bool(self._last.any())
         self._begun = True
         return self._views(), {"success": np.zeros(self.num_envs, bool)}
 
     def step(
         self, actions: Any
     ) -> tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One action in every world."""
+        """One action in every env."""
         self._check_begun("step")
         actions = checked_actions(actions, self.num_envs, len(self.world.action_names))
         mode = self.autoreset_mode
         if mode is AutoresetMode.DISABLED and self._over.any():
             over = np.flatnonzero(self._over).tolist()
             raise RuntimeError(
-                f"the episodes of worlds {over} have ended and autoreset is disabled: "
+                f"the episodes of envs {over} have ended and autoreset is disabled: "
                 'reset them first, with reset(options={"reset_mask": …})'
             )
         observations, rewards, terminated, truncated, success = self._act(actions, self._over)
@@ -143,19 +143,19 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             self._over = done.copy()
         elif any_ended:
             infos["final_obs"], infos["_final_obs"] = _only(observations, ended), done.copy()
-            if self._some_last:
+            if self._any_last:
                 self._over |= done & self._last
                 done &= ~self._last
             self._renew(observations, done)
         return observations, rewards, terminated, truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """A picture of every world, (H, W, 3) uint8 each."""
+        """A picture of every env, (H, W, 3) uint8 each."""
         return tuple(self.frame(i) for i in range(self.num_envs))
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seed each world was given last; what it will begin with where none was given yet."""
+        """The seed that each env was given last; the one it will begin with where none was given yet."""
         if self._seeds is None:
             self._seeds = tuple(int(np.random.SeedSequence().generate_state(1)[0]) for _ in range(self.num_envs))
         return self._seeds
@@ -163,7 +163,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     # ----------------------------------------------------------------------------------------------- what bkrl calls
 
     def missions(self) -> NDArray[np.object_]:
-        """(N,) the mission of each running episode, "" where the world has none; the same array until one begins."""
+        """(N,) the mission of each running episode, "" where there is none; the same array until an episode begins."""
         new = self._unread.nonzero()[0]
         if len(new):
             missions = self._missions.copy()
@@ -173,29 +173,29 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             self._unread[:] = False
         return self._missions
 
-    def rest(self, worlds: NDArray[np.bool_]) -> None:
-        """The running episodes of these worlds (N,) are their last: what comes after them nobody looks at.
+    def idle_after_episode(self, chosen: NDArray[np.bool_]) -> None:
+        """The running episodes of these envs (N,) are the last that the caller needs.
 
-        Under SAME_STEP such a world stands still from the end of its episode to its next reset, which saves time: it
-        pays 0, ends nothing, and what it shows means nothing.
+        Under SAME_STEP such an env idles from the end of its episode to its next reset, which saves time: it pays 0,
+        ends nothing, and its observations mean nothing.
         """
-        self._last |= worlds
-        self._some_last = True
+        self._last |= chosen
+        self._any_last = True
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """An (H, W, 3) picture of world `index`."""
+        """An (H, W, 3) picture of env `index`."""
         raise NotImplementedError
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The full state of all worlds, random streams included, as plain arrays."""
+        """The full state of all envs, random streams included, as plain arrays."""
         self._check_begun("snapshot")
         state = self._state()
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:  # there no episode is over between two steps
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:  # in which no episode is over between two steps
             state["over"] = self._over.astype(np.uint8)
         return state
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go back to a snapshot of the same id and number of worlds: what follows is what followed it.
+        """Go back to a snapshot of the same id and number of envs: the same actions have the same results as then.
 
         InputError, and no change, for any other.
         """
@@ -204,47 +204,47 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             raise InputError("The snapshot was taken in another autoreset mode; restore it in that one.")
         self._set_state(state)
         self._over, self._last = over.astype(bool), np.zeros(self.num_envs, bool)
-        self._begun, self._some_last = True, False
+        self._begun, self._any_last = True, False
         self._unread[:] = True
 
     # ------------------------------------------------------------------------------------ what a subclass implements
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
-        """A new episode in these worlds (N,); one with a seed restarts its stream. The first time all have seeds.
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        """A new episode in these envs (N,); one with a seed restarts its stream. The first time all have seeds.
 
         `seeds` is None where every stream goes on.
         """
         raise NotImplementedError
 
-    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
-        """One action in each world that does not stand still: observations, rewards, terminated, truncated, success.
+    def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
+        """One action in each env that does not idle: observations, rewards, terminated, truncated, success.
 
-        All are arrays of the caller's own; a world that stands still pays 0 and ends nothing.
+        All are arrays of the caller's own; an env that idles pays 0 and ends nothing.
         """
         raise NotImplementedError
 
-    def _views(self, worlds: Any = ...) -> Obs:
-        """The observations of the worlds at these indices as they stand, as arrays of the caller's own."""
+    def _views(self, which: Any = ...) -> Obs:
+        """The present observations of the envs with these numbers, as arrays of the caller's own."""
         raise NotImplementedError
 
-    def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
-        """The missions of the running episodes of the worlds with these numbers."""
-        return [""] * len(worlds)
+    def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
+        """The missions of the running episodes of the envs with these numbers."""
+        return [""] * len(which)
 
-    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return and length of the episodes in the worlds at these indices, running or just ended."""
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return and length of the episodes in the envs with these numbers, running or just ended."""
         raise NotImplementedError
 
     def _exact(self, index: int, reward: float) -> float:
-        """The reward of a world's last step in full precision; `reward` is what `_act` said."""
+        """The reward of an env's last step in full precision; `reward` is what `_act` returned."""
         return reward
 
     def _details(self, index: int) -> dict[str, Any]:
-        """What else the infos of a single environment say of world `index`."""
+        """What else the infos of a single environment hold, for env `index`."""
         return {}
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
-        """What else `infos` say on a step that ended the episodes of these worlds (N,)."""
+        """What else `infos` hold on a step that ended the episodes of these envs (N,)."""
         return {}
 
     def _state(self) -> dict[str, NDArray[Any]]:
@@ -257,19 +257,19 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _check_open(self, what: str) -> None:
         if self.closed:
-            raise ClosedEnvironmentError(f"{what} after close(): make the worlds anew")
+            raise ClosedEnvironmentError(f"{what} after close(): make the environment anew")
 
     def _check_begun(self, what: str) -> None:
         self._check_open(what)
         if not self._begun:
             raise RuntimeError(f"{what} before reset: call reset() first")
 
-    def _renew(self, observations: Obs, worlds: NDArray[np.bool_]) -> None:
-        """Begin the next episodes of these worlds (N,) and write their first observations into `observations`."""
-        which = worlds.nonzero()[0]
+    def _renew(self, observations: Obs, chosen: NDArray[np.bool_]) -> None:
+        """Begin the next episodes of these envs (N,) and write their first observations into `observations`."""
+        which = chosen.nonzero()[0]
         if len(which):
-            self._begin(worlds, None)
-            self._unread |= worlds
+            self._begin(chosen, None)
+            self._unread |= chosen
             fresh = self._views(which)
             if isinstance(observations, dict):
                 for key, whole in observations.items():
@@ -278,12 +278,12 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
                 observations[which] = fresh
 
 
-def _only(observations: Obs, worlds: NDArray[np.int64]) -> Obs:
-    """A copy with zeros for all but these worlds."""
+def _only(observations: Obs, which: NDArray[np.int64]) -> Obs:
+    """A copy with zeros for all other envs."""
     if isinstance(observations, dict):
-        return {key: _only(one, worlds) for key, one in observations.items()}
+        return {key: _only(one, which) for key, one in observations.items()}
     copy = np.zeros(observations.shape, observations.dtype)
-    copy[worlds] = observations[worlds]
+    copy[which] = observations[which]
     return copy
 
 
@@ -297,18 +297,18 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
-    """One seed (or None) for each world, by Gymnasium's convention."""
+    """One seed (or None) for each env, by Gymnasium's convention."""
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, (int, np.integer)):
         return [int(seed) + i for i in range(num_envs)]
     if len(seed) != num_envs:
-        raise ValueError(f"{len(seed)} seeds were given for {num_envs} worlds")
+        raise ValueError(f"{len(seed)} seeds were given for {num_envs} envs")
     return [None if s is None else int(s) for s in seed]
 
 
 def reset_mask_of(options: dict[str, Any] | None, num_envs: int) -> NDArray[np.bool_]:
-    """Which worlds `reset(options={"reset_mask": …})` is about: all of them unless it says otherwise."""
+    """(N,) bool, which envs `reset(options={"reset_mask": …})` begins anew: all of them without a mask."""
     unknown = set(options or {}) - {"reset_mask"}
     if unknown:
         raise ValueError(f"unknown reset option {sorted(unknown)[0]!r}; only 'reset_mask' is known")
@@ -319,7 +319,7 @@ def reset_mask_of(options: dict[str, Any] | None, num_envs: int) -> NDArray[np.b
     if mask.shape != (num_envs,) or mask.dtype != bool:
         raise ValueError(f"reset_mask must be ({num_envs},) bool, not {mask.shape} {mask.dtype}")
     if not mask.any():
-        raise ValueError("reset_mask chooses no world")
+        raise ValueError("reset_mask chooses no env")
     return mask
 
 
@@ -344,68 +344,3 @@ def checked_steps(what: str, steps: Any) -> int:
     if not whole or not 1 <= steps < 2**31:
         raise UsageError(f"{what} must be a whole number of at least 1, not {steps!r}.")
     return int(steps)
-
-
-class ReferenceVectorEnv(WorldVectorEnv):
-    """N ordinary environments stepped one after the other: slow, obvious, and the ground truth of the engines.
-
-    Each environment reports `info["success"]` and has a `mission` attribute on its unwrapped self.
-
-    Args:
-        world: the facts of the id.
-        make: makes one environment.
-        num_envs: N.
-        kwargs: see `WorldVectorEnv`.
-    """
-
-    def __init__(
-        self,
-        world: World,
-        make: Callable[[], gymnasium.Env[Any, Any]],
-        num_envs: int,
-        **kwargs: Any,
-    ) -> None:
-        self.envs = [make() for _ in range(max(num_envs, 1))]
-        super().__init__(world, num_envs, self.envs[0].observation_space, **kwargs)
-        self._shown: list[Any] = [None] * num_envs
-        self._returns = np.zeros(num_envs, np.float64)
-        self._lengths = np.zeros(num_envs, np.int64)
-
-    def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
-        return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in worlds.tolist()]
-
-    def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of world `index`; the environments must have been made with render_mode="rgb_array"."""
-        self._check_begun("frame")
-        return np.asarray(self.envs[index].render(), np.uint8)
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments."""
-        del kwargs
-        for env in self.envs:
-            env.close()
-
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
-        for i in np.flatnonzero(worlds).tolist():
-            self._shown[i], _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
-            self._returns[i] = self._lengths[i] = 0
-
-    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
-        rewards = np.zeros(self.num_envs, np.float32)
-        terminated, truncated, success = (np.zeros(self.num_envs, bool) for _ in range(3))
-        for i in map(int, np.flatnonzero(~still)):
-            self._shown[i], reward, terminated[i], truncated[i], info = self.envs[i].step(int(actions[i]))
-            rewards[i] = reward
-            self._returns[i] += float(reward)
-            self._lengths[i] += 1
-            success[i] = info.get("success", False)
-        return self._views(), rewards, terminated, truncated, success
-
-    def _views(self, worlds: Any = ...) -> Obs:
-        shown = self._shown if worlds is ... else [self._shown[i] for i in worlds]
-        if isinstance(shown[0], dict):
-            return {key: np.stack([obs[key] for obs in shown]) for key in shown[0]}
-        return np.stack(shown)
-
-    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self._returns[worlds], self._lengths[worlds]

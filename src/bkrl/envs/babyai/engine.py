@@ -71,9 +71,9 @@ class Engine:
         self.begun = self.begun or bool(chosen.all())
 
     def step(
-        self, actions: NDArray[np.int64], still: NDArray[np.bool_] | None = None
+        self, actions: NDArray[np.int64], idle: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """One action in each world that does not stand still.
+        """One action in each world that does not idle.
 
         A copy of the views (N, 147), rewards, terminated, truncated and success (N,).
         """
@@ -85,7 +85,7 @@ class Engine:
             self._grids,
             self.worlds,
             actions,
-            self._moving if still is None else still,
+            self._moving if idle is None else idle,
             self._stride,
             self.observations,
             shown,

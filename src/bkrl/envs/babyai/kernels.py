@@ -17,7 +17,7 @@ def step_worlds(
     grids: Any,
     worlds: Any,
     actions: Any,
-    still: Any,
+    idle: Any,
     stride: int,
     observations: Any,
     shown: Any,
@@ -28,12 +28,12 @@ def step_worlds(
     start: int,
     stop: int,
 ) -> None:
-    """One action in each world that does not stand still (`MiniGridEnv.step`, `RoomGridLevel.step`).
+    """One action in each world that does not idle (`MiniGridEnv.step`, `RoomGridLevel.step`).
 
     `shown`: a copy of the observations.
     """
     for n in range(start, stop):
-        if still[n]:
+        if idle[n]:
             rewards[n] = 0.0
             terminated[n] = truncated[n] = success[n] = False
             continue

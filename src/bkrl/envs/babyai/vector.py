@@ -42,8 +42,8 @@ class BabyAIVectorEnv(WorldVectorEnv):
         self.engine = Engine(world.env_id, num_envs, threads, max_steps)
         self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
 
-    def _missions_of(self, worlds: NDArray[np.int64]) -> list[str]:
-        return self.engine.missions(worlds)
+    def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
+        return self.engine.missions(which)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of world `index`, (H, W, 3) uint8."""
@@ -55,21 +55,21 @@ class BabyAIVectorEnv(WorldVectorEnv):
         del kwargs
         self.engine.close()
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         if seeds is not None:
-            self.engine.seed(seeds, worlds)
-        self.engine.begin(worlds)
+            self.engine.seed(seeds, chosen)
+        self.engine.begin(chosen)
 
-    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
-        shown, rewards, terminated, truncated, success = self.engine.step(actions, still)
+    def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
+        shown, rewards, terminated, truncated, success = self.engine.step(actions, idle)
         return shown.reshape(self._looks.shape), rewards, terminated, truncated, success
 
-    def _views(self, worlds: Any = ...) -> NDArray[np.uint8]:
-        chosen = self._looks[worlds]
-        return chosen.copy() if worlds is ... else chosen
+    def _views(self, which: Any = ...) -> NDArray[np.uint8]:
+        views = self._looks[which]
+        return views.copy() if which is ... else views
 
-    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"][worlds], self.engine.worlds["steps"][worlds]
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.worlds["episode_return"][which], self.engine.worlds["steps"][which]
 
     def _exact(self, index: int, reward: float) -> float:
         return float(self.engine.worlds["episode_return"][index])  # only an episode's last step pays

@@ -130,13 +130,13 @@ class Engine:
         for index in np.flatnonzero(chosen):
             self._lay_ready(int(index))
 
-    def step(self, actions: NDArray[np.int64], still: NDArray[np.bool_] | None = None) -> None:
-        """One action, checked by the caller, in each world that does not stand still."""
+    def step(self, actions: NDArray[np.int64], idle: NDArray[np.bool_] | None = None) -> None:
+        """One action, checked by the caller, in each world that does not idle."""
         missing = rows_needed(self.out.table_ends) - self.objects.shape[1]
         if missing > 0:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
             self.objects = np.concatenate([self.objects, more], axis=1)
-        still = self._moving if still is None else still
+        idle = self._moving if idle is None else idle
         self._shares.run(
             lambda start, stop: kernels.step_worlds(
                 self.worlds,
@@ -146,14 +146,14 @@ class Engine:
                 self._tasks,
                 self.switches,
                 self._daylight,
-                still,
+                idle,
                 np.empty(COUNTS_SHAPE, np.int64),
                 self.out,
                 start,
                 stop,
             )
         )
-        self._draw(~still)
+        self._draw(~idle)
 
     def picture(self, index: int) -> NDArray[np.uint8]:
         """(64, 64, 3): the picture of a world as it stands. Nothing moves, the random stream included."""

@@ -67,13 +67,13 @@ def step_worlds(
     tasks: Any,
     rules: Any,
     daylight: Any,
-    still: Any,
+    idle: Any,
     counts: Any,
     out: Any,
     start: Int,
     stop: Int,
 ) -> None:
-    """One action in each world that does not stand still.
+    """One action in each world that does not idle.
 
     Args:
         worlds: (N,) `WORLD` records.
@@ -83,13 +83,13 @@ def step_worlds(
         tasks: (tasks,) indices of the rewarded achievements.
         rules: a `Switches`.
         daylight: (length + 1,) by step.
-        still: (N,) bool, worlds that do not move.
+        idle: (N,) bool, worlds that do nothing.
         counts: room to count creatures in, see `balance`.
         out: an `Outputs`.
         start, stop: the worlds to step.
     """
     for n in range(start, stop):
-        if still[n]:
+        if idle[n]:
             out.rewards[n] = 0.0
             out.terminated[n] = out.truncated[n] = out.success[n] = False
             continue

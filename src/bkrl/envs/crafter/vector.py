@@ -61,28 +61,28 @@ class CrafterVectorEnv(WorldVectorEnv):
         del kwargs
         self.engine.close()
 
-    def _begin(self, worlds: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         for i, seed in enumerate(seeds or ()):
-            if worlds[i] and seed is not None:
+            if chosen[i] and seed is not None:
                 self.engine.seed(i, seed)
-        self.engine.begin(worlds)
+        self.engine.begin(chosen)
 
-    def _act(self, actions: NDArray[np.int64], still: NDArray[np.bool_]) -> Moved:
-        self.engine.step(actions, still)
+    def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
+        self.engine.step(actions, idle)
         out = self.engine.out
         flags = out.terminated.copy(), out.truncated.copy(), out.success.copy()
         return self._views(), out.rewards.astype(np.float32), *flags
 
-    def _views(self, worlds: Any = ...) -> Obs:
+    def _views(self, which: Any = ...) -> Obs:
         symbolic, images = self.engine.out.symbolic, self.engine.out.images
         if self._observation == "symbolic":
-            return symbolic[worlds].copy()
+            return symbolic[which].copy()
         if self._observation == "image":
-            return images[worlds].copy()
-        return {"symbolic": symbolic[worlds].copy(), "image": images[worlds].copy()}
+            return images[which].copy()
+        return {"symbolic": symbolic[which].copy(), "image": images[which].copy()}
 
-    def _scores(self, worlds: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"][worlds], self.engine.worlds["steps"][worlds]
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.worlds["episode_return"][which], self.engine.worlds["steps"][which]
 
     def _exact(self, index: int, reward: float) -> float:
         return float(self.engine.out.rewards[index])

@@ -1,0 +1,72 @@
+"""The reference backend: ordinary environments behind the interface of the native engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Env
+from numpy.typing import NDArray
+
+from bkrl.envs.family import World
+from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
+
+
+class ReferenceVectorEnv(WorldVectorEnv):
+    """N ordinary environments stepped one after the other: slow, obvious, and the ground truth of the engines.
+
+    Each environment reports `info["success"]` and has a `mission` attribute on its unwrapped self.
+
+    Args:
+        world: the facts of the id.
+        make: makes one environment.
+        num_envs: N.
+        kwargs: see `WorldVectorEnv`.
+    """
+
+    def __init__(self, world: World, make: Callable[[], Env[Any, Any]], num_envs: int, **kwargs: Any) -> None:
+        self.envs = [make() for _ in range(max(num_envs, 1))]
+        super().__init__(world, num_envs, self.envs[0].observation_space, **kwargs)
+        self._shown: list[Any] = [None] * num_envs
+        self._returns = np.zeros(num_envs, np.float64)
+        self._lengths = np.zeros(num_envs, np.int64)
+
+    def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
+        return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in which.tolist()]
+
+    def frame(self, index: int) -> NDArray[np.uint8]:
+        """A picture of env `index`; the environments must have been made with render_mode="rgb_array"."""
+        self._check_begun("frame")
+        return np.asarray(self.envs[index].render(), np.uint8)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        del kwargs
+        for env in self.envs:
+            env.close()
+
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        for i in np.flatnonzero(chosen).tolist():
+            self._shown[i], _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
+            self._returns[i] = self._lengths[i] = 0
+
+    def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
+        rewards = np.zeros(self.num_envs, np.float32)
+        terminated, truncated, success = (np.zeros(self.num_envs, bool) for _ in range(3))
+        for i in np.flatnonzero(~idle).tolist():
+            self._shown[i], reward, terminated[i], truncated[i], info = self.envs[i].step(int(actions[i]))
+            rewards[i] = reward
+            self._returns[i] += float(reward)
+            self._lengths[i] += 1
+            success[i] = info.get("success", False)
+        return self._views(), rewards, terminated, truncated, success
+
+    def _views(self, which: Any = ...) -> Obs:
+        shown = self._shown if which is ... else [self._shown[i] for i in which]
+        if isinstance(shown[0], dict):
+            return {key: np.stack([obs[key] for obs in shown]) for key in shown[0]}
+        return np.stack(shown)
+
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self._returns[which], self._lengths[which]
