@@ -11,7 +11,7 @@ import pytest
 from bkrl.envs.babyai.constants import FORWARD, LEFT, RIGHT
 from bkrl.envs.babyai.reference import make_minigrid
 from bkrl.envs.babyai.state import GO_TO, PICK_UP
-from bkrl.inspect.optimal import Explorer, alone, assign, distances, objects_of, optimal_values, walk
+from bkrl.inspect.optimal import Explorer, assign, distances, first_moments, objects_of, optimal_values, walk
 
 ENV = "BabyAI-GoToLocalS5N2-v0"
 GAMMA = 0.97
@@ -128,6 +128,6 @@ def test_walks_keep_their_histories(explorer):
     np.testing.assert_array_equal(windows.observations[:, -1], states.observations[met])
     assert windows.valid[0].tolist() == [False] * 4 + [True]
     assert (windows.valid.sum(1) == 5).any()
-    first = alone(states.observations[:3], 4)
+    first = first_moments(states.observations[:3], 4)
     assert first.valid.sum() == 3
     np.testing.assert_array_equal(first.observations[:, -1], states.observations[:3])

@@ -4,8 +4,8 @@
 depend on except the clock: where everything is, what is carried, what the mission has seen. `optimal_values` then works
 back from the time limit, so that the reward's decay with time, the limit and the discount are all as in the world.
 
-With `still=True` only states in which no object has moved are followed: the shortest way to success for the agent
-alone, which a room of 20×20 allows too.
+With `still=True` only states in which no object has moved are followed: the shortest way to success that moves the
+agent and nothing else, which a room of 20×20 allows too.
 """
 
 from __future__ import annotations
@@ -255,8 +255,8 @@ def walk(
     return rows, windows
 
 
-def alone(observations: NDArray[np.uint8], horizon: int) -> Windows:
-    """Windows (B,) of views that open an episode: nothing was before them."""
+def first_moments(observations: NDArray[np.uint8], horizon: int) -> Windows:
+    """Windows (B,) of views that open an episode, with nothing before them."""
     count = len(observations)
     views = np.zeros((count, horizon + 1, *observations.shape[1:]), np.uint8)
     views[:, -1] = observations

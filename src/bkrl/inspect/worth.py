@@ -34,7 +34,17 @@ from bkrl.envs import toy
 from bkrl.envs.babyai.constants import FORWARD, LEFT, PICKUP, RIGHT
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.state import GO_TO, PICK_UP
-from bkrl.inspect.optimal import Explorer, Moment, States, alone, assign, distances, objects_of, optimal_values, walk
+from bkrl.inspect.optimal import (
+    Explorer,
+    Moment,
+    States,
+    assign,
+    distances,
+    first_moments,
+    objects_of,
+    optimal_values,
+    walk,
+)
 from bkrl.potentials.protocol import Potential
 from bkrl.stats.ranks import rank_correlation, ranks
 
@@ -102,7 +112,7 @@ class _Pool:
 
     def add(self, potential: Potential, views: NDArray[np.uint8], truth: NDArray[np.float64]) -> None:
         kept = end_to_end(len(views), _KEPT)
-        self.phi.append(potential(alone(views[kept], potential.horizon)))
+        self.phi.append(potential(first_moments(views[kept], potential.horizon)))
         self.truth.append(truth[kept])
         self.views.append(views[kept])
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from bkrl.core.errors import InputError
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -115,8 +113,8 @@ def find(name: str) -> Kind | None:
 
 def of_labels(labels: Run) -> LabelledKind:
     """The kind that is made from these labels; InputError where this bkrl knows none."""
-    variant = labels.facts.get("variant", labels.config["config"].get("variant"))
-    for kind in map(find, _MODULES):
-        if isinstance(kind, LabelledKind) and kind.variant == variant:
-            return kind
-    raise InputError(f"{labels.path} holds labels of unknown variant '{variant}'; it was made by a newer bkrl.")
+    from bkrl.labelers.tables import variant_of
+
+    variant = variant_of(labels)
+    made_of_labels = (kind for kind in map(find, _MODULES) if isinstance(kind, LabelledKind))
+    return next(kind for kind in made_of_labels if kind.variant == variant)

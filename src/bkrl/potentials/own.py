@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.errors import UsageError
 from bkrl.data.distinct import NumberedWindows
 from bkrl.data.windows import Windows
 from bkrl.envs import world
 from bkrl.potentials import read_potential
 from bkrl.potentials.kinds import kinds
-from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale
+from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, finite_values
 from bkrl.runs.record import Run
 
 VARIANT = "own"
@@ -31,13 +31,7 @@ class OwnRaw(Raw):
         self.function, self.horizon, self._kind = function, artefact.horizon, artefact.kind
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
-        values = np.asarray(self.function(windows.windows()), np.float64)
-        if values.shape != (len(windows),) or not np.isfinite(values).all():
-            raise RunFailed(
-                f"The potential '{self._kind}' must give {len(windows)} finite numbers for {len(windows)} windows; it "
-                f"gave an array of shape {values.shape}" + (" with others in it." if values.size else ".")
-            )
-        return values
+        return finite_values(self.function(windows.windows()), len(windows), self._kind)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.documents import Mismatch, typed
-from bkrl.core.errors import InputError
+from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.data.distinct import NumberedWindows, number, number_rollout
@@ -36,6 +36,19 @@ class Potential(Protocol):
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         """(B,) float32 in [-1, 0] for windows of this horizon."""
         ...
+
+
+def finite_values(values: Any, count: int, name: str) -> NDArray[np.float64]:
+    """What a function from outside gave for `count` windows, as (B,) float64; RunFailed unless it is one finite number
+    for each.
+    """
+    found = np.asarray(values, np.float64)
+    if found.shape != (count,) or not np.isfinite(found).all():
+        raise RunFailed(
+            f"The potential '{name}' must give {count} finite numbers for {count} windows; it gave an array of shape "
+            f"{found.shape}" + (" with others in it." if found.shape == (count,) else ".")
+        )
+    return found
 
 
 class Raw(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.data.windows import Rollout, Windows
-from bkrl.potentials.protocol import Potential, Scaled
+from bkrl.potentials.protocol import Potential, Scaled, finite_values
 from bkrl.rewards.shaping import shaping_rewards
 
 
@@ -56,7 +56,9 @@ class PotentialOfRollout:
         if isinstance(self.potential, Scaled):
             return self.potential.of_rollout(rollout, first)
         parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
-        return np.concatenate([_of(self.potential, part) for part in parts if len(part)])
+        name = type(self.potential).__name__  # of one's own, so its values are looked at
+        values = [finite_values(self.potential(part), len(part), name) for part in parts if len(part)]
+        return np.concatenate(values).astype(np.float32)
 
     def _kept(self, rollout: Rollout) -> NDArray[np.float32] | None:
         if self._bootstrap is None:
@@ -76,17 +78,6 @@ def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
     """The rollout with some of its final observations, (K,) which."""
     observations = rollout.final_observations[wanted]
     return replace(rollout, final_index=rollout.final_index[wanted], final_observations=observations)
-
-
-def _of(potential: Potential, windows: Windows) -> NDArray[np.float32]:
-    """Φ of somebody's own potential, once it is seen to be one finite number for each window."""
-    values = np.asarray(potential(windows), np.float32)
-    name = type(potential).__name__
-    if values.shape != (len(windows),):
-        raise ValueError(f"{name} gave {values.shape} for {len(windows)} windows; return one number for each, (B,)")
-    if not np.isfinite(values).all():
-        raise ValueError(f"{name} gave values that are not finite; a potential is a finite number everywhere")
-    return values
 
 
 def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:

@@ -203,13 +203,13 @@ class FlatEncoder(nn.Module):
     def __init__(self, size: int, grid: tuple[int, int], hidden: int, faced: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.cells = grid[0] * grid[1]
-        self.rest = size - self.cells
-        self.size = hidden + self.rest
+        self.numbers = size - self.cells
+        self.size = hidden + self.numbers
         self.map = CellEncoder((*grid, 1), hidden) if self.cells else None
-        self.tables = nn.Parameter(torch.zeros(max(self.rest, 1) * _LEVELS, hidden))
-        nn.init.normal_(self.tables, std=1.0 / math.sqrt(max(self.rest, 1)))
+        self.tables = nn.Parameter(torch.zeros(max(self.numbers, 1) * _LEVELS, hidden))
+        nn.init.normal_(self.tables, std=1.0 / math.sqrt(max(self.numbers, 1)))
         self.join = nn.Linear(2 * hidden if self.cells else hidden, hidden)
-        self.register_buffer("offsets", torch.arange(self.rest) * _LEVELS, persistent=False)
+        self.register_buffer("offsets", torch.arange(self.numbers) * _LEVELS, persistent=False)
         self.offsets: Tensor
         self.faced = faced
         if faced:
