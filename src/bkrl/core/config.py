@@ -59,7 +59,8 @@ Track = Annotated[
     ),
 ]
 Network = Annotated[
-    Literal["compact", "paper"], Flag("compact: made for these worlds; paper: the published convolutional network")
+    Literal["compact", "paper", "recurrent"],
+    Flag("compact: made for these worlds; recurrent: that with a memory; paper: the published convolutional network"),
 ]
 View = Annotated[
     Literal["symbolic", "image"] | None,
@@ -104,7 +105,7 @@ class PPOConfig:
     max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 0.5
     target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never", least=0)] = 0.0
     anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
-    learning_rates: Annotated[
+    group_learning_rates: Annotated[
         str, Flag("step sizes of groups of weights, NAME=RATE, divided by commas: policy, or rnd for its predictor")
     ] = ""
     norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = True

@@ -122,7 +122,7 @@ class PPO:
         self.owners = [[p for group in agent.groups().values() for p in group], *own.values()]
         self.parameters = [p for owner in self.owners for p in owner]
         groups = agent.groups() | own
-        self.rates = dict.fromkeys(groups, config.learning_rate) | _rates(config.learning_rates, groups)
+        self.rates = dict.fromkeys(groups, config.learning_rate) | _rates(config.group_learning_rates, groups)
         self.optimizer = Adam(
             [{"params": group, "lr": self.rates[name]} for name, group in groups.items()], eps=1e-5, fused=True
         )
@@ -495,12 +495,12 @@ def _rates(text: str, groups: Mapping[str, object]) -> dict[str, float]:
         if name not in groups:
             known = ", ".join(groups)
             raise UsageError(
-                f"--learning-rates: there is no group '{name}'.{did_you_mean(name, groups)} Known: {known}."
+                f"--group-learning-rates: there is no group '{name}'.{did_you_mean(name, groups)} Known: {known}."
             )
         try:
             rates[name] = float(rate)
         except ValueError:
-            raise UsageError(f"--learning-rates: '{part}' is not NAME=RATE, such as {name}=1e-4.") from None
+            raise UsageError(f"--group-learning-rates: '{part}' is not NAME=RATE, such as {name}=1e-4.") from None
     return rates
 
 
