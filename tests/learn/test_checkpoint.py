@@ -236,6 +236,16 @@ def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path) -> None
     assert timeless(tmp_path / "whole").count("eval/return") == 5
 
 
+def test_a_recurrent_agent_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
+    whole, _ = go(tmp_path / "whole", network=recurrent)
+    for stop in (448, 1024):
+        go(tmp_path / "stopped", stop, network=recurrent)
+    ppo, said = go(tmp_path / "stopped", network=recurrent)
+    assert any("exactly where it was" in sentence for sentence in said)
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+
+
 def test_advice_kept_for_an_update_is_byte_for_byte_advice_asked_for_each_time(tmp_path: Path) -> None:
     """Also where the run is stopped in between; Ψ is evaluated once for an update, whatever its epochs."""
     each, _ = go(tmp_path / "each", network=partial(advised, form=AskedEachTime))
@@ -365,7 +375,7 @@ def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lo
     run.close()
 
 
-@pytest.mark.parametrize("network", [plain, advised])
+@pytest.mark.parametrize("network", [plain, advised, recurrent])
 def test_goes_on_where_it_was_on_every_device(tmp_path: Path, device: torch.device, network) -> None:
     """On a GPU the same figures are promised, not the same bytes."""
     whole, _ = go(tmp_path / "whole", network=network, device=device)
@@ -532,7 +542,10 @@ def test_checkpoints_without_hashes_of_metrics_and_files_go_on(tmp_path: Path) -
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     newest = checkpoints.newest()
     facts = {key: value for key, value in newest.facts.items() if key != "metrics_sha256"}
-    facts["progress"] = {key: value for key, value in facts["progress"].items() if key != "files"}
+    counters = {key: value for key, value in facts["counters"].items() if key != "ignorant_loss"}
+    known = {"ignorant_loss": 7.0}  # stood with the progress
+    facts["counters"] = counters
+    facts["progress"] = {key: value for key, value in facts["progress"].items() if key != "files"} | known
     checkpoints.save(newest.step, newest.tensors, facts)
     for state in checkpoints.folder.glob("*/state.json"):
         document = json.loads(state.read_text())
@@ -544,5 +557,6 @@ def test_checkpoints_without_hashes_of_metrics_and_files_go_on(tmp_path: Path) -
     ppo, said = go(tmp_path / "run")
     assert len(said) == 1
     assert "exactly where it was" in said[0]
+    assert ppo.ignorant_loss == 7.0
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))

@@ -1,0 +1,58 @@
+"""An agent with a memory learns what one without cannot: to do at the end what was shown at the beginning."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from bkrl.agents.build import new_agent
+from bkrl.agents.play import play
+from bkrl.core.config import PPOConfig
+from bkrl.envs import World
+from bkrl.envs.vector import ReferenceVectorEnv
+from bkrl.learn.ppo import PPO
+from bkrl.rewards.streams import EnvReward
+
+DELAY = 3
+RECALL = World("Recall", "toy", (1,), ("left", "right"), DELAY + 1, "", "the last action is the cue")
+
+
+class Recall(gym.Env):
+    """Shows 1 or 2, then nothing (0) for some steps; pays 1 where the last action is the one that was shown."""
+
+    observation_space = gym.spaces.Box(0, 2, (1,), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cue, self.age = int(self.np_random.integers(2)), 0
+        return np.array([self.cue + 1], np.uint8), {}
+
+    def step(self, action):
+        self.age += 1
+        over = self.age > DELAY
+        right = over and action == self.cue
+        return np.zeros(1, np.uint8), float(right), over, False, {"success": right}
+
+
+def trained(network: str) -> tuple[PPO, float]:
+    torch.set_num_threads(1)
+    config = PPOConfig(num_envs=16, num_steps=16, num_minibatches=4, learning_rate=3e-3)
+    envs = ReferenceVectorEnv(RECALL, Recall, 16)
+    ppo = PPO(envs, new_agent(network, envs, "symbolic", 1, 0), [EnvReward()], config, total_steps=16_000, seed=1)
+    while not ppo.done:
+        ppo.iterate()
+    episodes = list(play(ppo.agent, ReferenceVectorEnv(RECALL, Recall, 8), 100, seed=5, greedy=True))
+    return ppo, float(np.mean([episode.success for episode in episodes]))
+
+
+def test_a_recurrent_agent_does_what_it_was_shown() -> None:
+    ppo, success = trained("recurrent")
+    assert success == 1.0
+    assert ppo.iterate()["rollout/success_rate"] > 0.95
+
+
+def test_an_agent_without_memory_can_only_guess() -> None:
+    assert trained("compact")[1] == pytest.approx(0.5, abs=0.15)
