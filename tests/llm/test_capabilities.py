@@ -12,7 +12,8 @@ from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import CHOICE_SCHEMA, GOALS_SCHEMA
 from bkrl.llm import open_backend
 from bkrl.llm.capabilities import FILE, Capabilities, Memory, follows
-from bkrl.llm.protocol import Connection, Exchange, Message, Request
+from bkrl.llm.openai import OpenAIBackend, Refused
+from bkrl.llm.protocol import Connection, Exchange, Fault, Message, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
@@ -69,6 +70,22 @@ def test_a_schema_that_is_accepted_and_ignored_is_known_as_such(server: FaultSer
     ask(tmp_path, start=20)
     assert remembered(tmp_path).schema_followed is False, "one answer beside the schema is enough"
     assert "not followed" in open_backend("openai:m", Connection(tmp_path)).facts()["schema"]
+
+
+def test_a_field_is_refused_by_its_whole_name_only(server: FaultServer, tmp_path: Path) -> None:
+    backend = open_backend("openai:m", Connection(tmp_path, body={"min": 1}))
+    assert isinstance(backend, OpenAIBackend)
+    backend.capabilities.accepted = True
+    sent = {"logprobs": True, "seed": 0, "max_tokens": 9}
+    words = "unsupported parameter 'top_logprobs'; see the list of seeds that an administrator allows"
+    fault = Fault("item", "bad request")
+    assert backend.adapted(Refused(fault, words), sent) is fault, "neither logprobs, seed nor min is named"
+    assert backend.capabilities.logprobs is not False
+    assert isinstance(told := backend.adapted(Refused(fault, "unsupported: 'logprobs'."), sent), Fault)
+    assert told.kind == "again"
+    assert backend.capabilities.logprobs is False
+    with pytest.raises(Fault, match="does not accept 'min' of --body"):
+        backend.adapted(Refused(fault, "unknown field min"), sent)
 
 
 def test_votes_have_seeds_of_their_own(server: FaultServer, tmp_path: Path) -> None:

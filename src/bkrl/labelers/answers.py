@@ -1,9 +1,9 @@
 """Reading replies. A parser returns what the reply says, or `Unparsed` with the reason; it never falls back to a label.
 
-Accepted forms, in this order: the JSON that was asked for (also inside prose or a fence), tagged text
-(`<choice>A</choice>`), and a few unmistakable short forms (`**A**`, `Answer: B`, `A > B`). What a model wrote inside
-`<think>` is not its answer. Two different answers in one reply are none, and neither is one that is taken back after it
-("Answer: A. Actually, B."): which of them counts would be a guess, and whoever asked can ask again.
+Most replies are the JSON that was asked for, by itself, in a fence or after some prose. Beside it a tag
+(`<choice>A</choice>`) and an answer that ends the reply (`**A**`, `Answer: B`, `A > B`) are read. What a model wrote
+inside `<think>` is not its answer. Two different answers in one reply are none, and neither is one after which the
+reply goes on about its choice: whoever asked can ask again.
 """
 
 from __future__ import annotations
@@ -47,49 +47,17 @@ class Unparsed:
 # Every pattern here takes time in proportion to the text, whatever the text: replies may be written to hang a reader.
 _THOUGHT = re.compile(r"<(/?)(think|thinking|reasoning)>", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
-_VALUE = (
-    r"(?:\ba\s+(?=tie|draw))?"
-    r"(A\s*[>≻]\s*B|B\s*[<≺]\s*A|B\s*[>≻]\s*A|A\s*[<≺]\s*B|A\s*=\s*B|B\s*=\s*A|segment\s+[AB]|[AB]|tie|draw|equal)"
-)
+_VALUE = r"(?:\ba\s+(?=tie|draw))?(A\s*[<>=≺≻]\s*B|B\s*[<>=≺≻]\s*A|segment\s+[AB]|[AB]|tie|draw|equal)"
+_TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL | re.IGNORECASE)
 _SHORT = re.compile(rf"[^\w?]*{_VALUE}[^\w?]*", re.IGNORECASE)
 _MARKED = re.compile(
-    r"\b(?:final\s+)?(?:answer|choice|preference|verdict|rank)\b\W{0,4}?\s*(?:is\b|:|=|\]|\*\*)[\W_]{0,80}?"
-    rf"{_VALUE}(?!\w)",
+    rf"\b(?:answer|choice|preference|verdict|rank)\b\W{{0,4}}?\s*(?:is\b|:|=|\]|\*\*)[\W_]{{0,80}}?{_VALUE}(?!\w)",
     re.IGNORECASE,
 )
-_WORD = r"(?:\w+[^\S\n]+)?"
-_END_OF_ANSWER = re.compile(
-    rf"[*_`\"')\]}}]*(?:\Z|[^\S\n]*(?:\Z|[\n.;:!(]|[,–—-](?!\s*[AB]\b)|(?:because|since|as|due|over|between)\b"
-    rf"|(?:is|was|does|performs|looks)[^\S\n]+{_WORD}(?:better|preferred|preferable|ahead)\b))",
+_SECOND_THOUGHT = re.compile(
+    r"\b(?:actually|wait|hmm+|wrong|mistake|sorry|correction|scratch|edit|instead|rather|reconsider\w*|changed)\b",
     re.IGNORECASE,
 )
-"""What may follow an answer in its sentence. Other words may turn it round: "A is worse", "A and B are equal"."""
-_SENTENCE = re.compile(r"[\n.;:!?]+")
-_CLAUSE = re.compile(r"[\n.;:!?,()–—…]+|\s-+\s")
-_STATED = re.compile(
-    rf"{_VALUE}(?:[^\S\n]+(?:is|was|does|performs|looks)[^\S\n]+{_WORD}(?:better|preferred|preferable|ahead))?",
-    re.IGNORECASE,
-)
-"""A whole sentence that says nothing but an answer."""
-_TAKEN_BACK = re.compile(
-    r"(?:(?:but|oh|and|well|ok|okay|so|ah|um+|uh|hm+|then|yet|please)[^\S\n]+){0,3}"
-    r"(?:actually|wait|hang on|hold on|hm+|oops|whoops|sorry(?! to\b)|apologies|correction|correcting|corrected|nope"
-    r"|my (?:mistake|bad|error|apologies)|(?:scratch|strike|ignore|disregard) (?:that|this|it)"
-    r"|on (?:second|further|closer|reflection|reconsideration|rereading)|(?:re(?:considering|thinking|reading))"
-    r"|thinking again|looking again|come to think|let me (?:re\w+|correct|think|look|check|double)"
-    r"|i (?:meant|was wrong|misread|misspoke|made an?\b|take (?:that|it)|changed?\b|have changed)|i['’]ve changed"
-    r"|no(?:$|[^\S\n]+(?:wait|sorry|actually|that|it|i)\b)|not?[^\S\n]+{V}|edit$|update$|revised?$"
-    r"|(?:or|rather|or rather|instead|make (?:that|it)|i mean|in fact|(?:it|that)(?:['’]s| is| should be| must be)"
-    r"|(?:i['’]d|i|i would|i now|i would now|i['’]d now) (?:say|choose|pick|prefer|go with))[^\S\n]+{V}"
-    r")(?!\w)".replace("{V}", rf"(?:is it[^\S\n]+)?{_STATED.pattern}[^\S\n]*$"),
-    re.IGNORECASE,
-)
-"""How a clause begins that takes back what was said before."""
-_NEGATED = re.compile(r"\b(?:not|never|hardly|barely|no)\b", re.IGNORECASE)
-_TAGGED = re.compile(r"<(choice|answer|preference)>(.{0,200}?)</\1>", re.DOTALL | re.IGNORECASE)
-_QUOTATION = re.compile(r'"(?:[^"\\\n]|\\.)*+"?')
-_LONGEST_QUOTED_ANSWER = 11
-"""Longer quotations are words of the world that are repeated, which may say anything."""
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[^`\n]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 
@@ -99,40 +67,31 @@ def parse_choice(text: str) -> Choice | Unparsed:
     answer = _answer_part(text)
     if isinstance(answer, Unparsed):
         return answer
-    found: list[Choice] = []
-    keyed, place = False, 0
-    for value, end in _json_places(answer):
-        if isinstance(value, dict) and "choice" in value:
-            keyed = True
-            choice = _choice(value["choice"])
-            if choice is not None:
-                found.append(choice)
-                place = end
-    if not found and keyed:
+    keyed = [(value["choice"], end) for value, end in _json(answer) if isinstance(value, dict) and "choice" in value]
+    found = [(choice, end) for value, end in keyed if (choice := _choice(value)) is not None]
+    if keyed and not found:
         return Unparsed('"choice" must be "A", "B" or "tie"')
     if not found and re.match(r"(?:```\w*\s*)?\{", answer):
         return Unparsed("it is not valid JSON with a choice")
-    answer = unicodedata.normalize("NFKC", _QUOTATION.sub(_kept_quotation, answer[place:]))
-    place = 0
     if not found:
-        for tagged in _TAGGED.finditer(answer):
-            if (choice := _choice(tagged[2])) is not None:
-                found.append(choice)
-                place = tagged.end()
-    if not found:
+        answer = unicodedata.normalize("NFKC", answer)
+        tags = _TAGGED.finditer(answer)
+        found = [(choice, tag.end()) for tag in tags if (choice := _choice(tag[2])) is not None]
+    if found:
+        after = unicodedata.normalize("NFKC", answer[found[-1][1] :])
+        others = re.findall(r"\b(?:[AB]|tie|draw)\b", after)
+        if _SECOND_THOUGHT.search(after) or any(_choice(other) != found[-1][0] for other in others):
+            return Unparsed("the reply goes on after its choice")
+    else:
         whole = _SHORT.fullmatch(answer)
-        if whole and (choice := _choice(whole[1])) is not None:
-            return choice
-    if not found:
-        for marked in _marked(answer):
-            if (choice := _choice(marked[1])) is not None:
-                found.append(choice)
-                place = marked.end()
+        marks = [whole] if whole else list(_MARKED.finditer(answer))
+        if marks and re.fullmatch(r"[\W_]*", answer[marks[-1].end() :]):
+            found = [(choice, mark.end()) for mark in marks if (choice := _choice(mark[1])) is not None]
     if not found:
         return Unparsed("no choice was found")
-    if len(set(found)) > 1:
+    if len({choice for choice, _ in found}) > 1:
         return Unparsed("the reply names different choices")
-    return Unparsed("the reply takes its choice back") if _taken_back(answer[place:], found[0]) else found[0]
+    return found[0][0]
 
 
 def parse_goals(text: str) -> list[str] | Unparsed:
@@ -141,7 +100,7 @@ def parse_goals(text: str) -> list[str] | Unparsed:
     if isinstance(answer, Unparsed):
         return answer
     listed: list[Any] | None = None
-    for value in _json_values(answer):
+    for value, _ in _json(answer):
         if isinstance(value, dict) and isinstance(value.get("goals"), list):
             listed = value["goals"]
             break
@@ -180,7 +139,7 @@ def parse_program(text: str) -> str | Unparsed:
     blocks = inner or blocks  # a whole reply may stand in a fence of its own
     programs = [block for block in blocks if _DEFINES.search(block)]
     if not programs:
-        for value in _json_values(answer):
+        for value, _ in _json(answer):
             if isinstance(value, dict):
                 programs += [v for v in value.values() if isinstance(v, str) and _DEFINES.search(v)]
     if not programs and not blocks:
@@ -244,36 +203,6 @@ def _without_thoughts(text: str) -> str:
     return " ".join(kept)
 
 
-def _kept_quotation(found: re.Match[str]) -> str:
-    """A quotation as it stays: one that is not closed on its line, or short enough for an answer."""
-    closed = len(found[0]) > 1 and found[0].endswith('"')
-    return " " if closed and len(found[0]) - 2 > _LONGEST_QUOTED_ANSWER else found[0]
-
-
-def _marked(text: str) -> Iterator[re.Match[str]]:
-    """Where the text calls something (its group 1) its answer, as far as nothing that follows can turn it round."""
-    for found in _MARKED.finditer(text):
-        after = _END_OF_ANSWER.match(text, found.end())
-        if after is not None and not _NEGATED.search(after[0]):
-            yield found
-
-
-def _taken_back(text: str, choice: Choice) -> bool:
-    """Whether what follows an answer gives another one, or takes it back."""
-    others = [_choice(found[1]) for found in _marked(text)]
-    for sentence in _SENTENCE.split(text):
-        stated = _STATED.fullmatch(_bare(sentence))
-        others += [_choice(stated[1])] if stated else []
-    if any(other not in (None, choice) for other in others):
-        return True
-    return any(_TAKEN_BACK.match(_bare(clause)) for clause in _CLAUSE.split(text))
-
-
-def _bare(text: str) -> str:
-    """A piece of a text without what surrounds its words."""
-    return text.strip(" \t*_`\"'#>()[]{}-–—…\u2022")
-
-
 def _inside_goals(text: str) -> str:
     """What stands between the first `<goals>` and the `</goals>` after it; the whole text without them."""
     start = re.compile("<goals>", re.IGNORECASE).search(text)
@@ -289,13 +218,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _json_values(text: str) -> Iterator[Any]:
-    """Every outermost JSON object or list in the text, left to right; a trailing comma is forgiven."""
-    return (value for value, _ in _json_places(text))
-
-
-def _json_places(text: str) -> Iterator[tuple[Any, int]]:
-    """The same, each with the place where it ends."""
+def _json(text: str) -> Iterator[tuple[Any, int]]:
+    """Every outermost JSON object or list, left to right, and where it ends; a trailing comma is forgiven."""
     decoder = json.JSONDecoder(object_pairs_hook=_object)
     place, failures = 0, 0
     while failures < 200 and (start := re.compile(r"[{\[]").search(text, place)) is not None:

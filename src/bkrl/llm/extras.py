@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+from bkrl.core.documents import Mismatch, parse_json
 from bkrl.core.errors import InputError, UsageError
-from bkrl.llm.protocol import canonical
 
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)=([A-Za-z_][A-Za-z0-9_]*)")
 _OURS = {
@@ -53,9 +52,8 @@ def body(text: str) -> dict[str, Any]:
         return {}
     given = text if text.lstrip().startswith("{") else _read(Path(text))
     try:
-        fields = json.loads(given)
-        canonical(fields).encode("ascii")
-    except (ValueError, RecursionError) as error:
+        fields = parse_json(given)
+    except Mismatch as error:
         raise InputError(f"--body cannot be read as JSON ({error}); give an object or a file that holds one.") from None
     if not isinstance(fields, dict):
         raise InputError('--body must be a JSON object, such as {"top_p": 0.9}, or a file that holds one.')

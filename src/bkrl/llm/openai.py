@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import math
 import os
+import re
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
@@ -153,19 +154,19 @@ class OpenAIBackend:
 
     def _adapt(self, words: str, sent: Mapping[str, Any]) -> bool:
         for name in self._body:
-            if name.lower() in words:
+            if _names(words, name.lower()):
                 raise Fault("stop", "no such field", f"The endpoint does not accept '{name}' of --body; leave it out")
-        if "service_tier" in sent and "service_tier" in words:
+        if "service_tier" in sent and _names(words, "service_tier"):
             raise Fault("stop", "no such tier", "This endpoint or model has no flex tier; leave out --tier flex")
         for field, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
-            if field in sent and field in words:
+            if field in sent and _names(words, field):
                 self._limits_refused.add(field)
                 if other in self._limits_refused:
                     raise Fault("stop", "no limit", "The server refuses every limit on the length of a reply")
                 self.capabilities.limit_field = other
                 return True
         for name in reversed(OPTIONAL):
-            if name in sent and name in words:
+            if name in sent and _names(words, name):
                 setattr(self.capabilities, name, False)
                 return True
         form = sent.get("response_format", {}).get("type")
@@ -174,7 +175,7 @@ class OpenAIBackend:
         ):
             return self.capabilities.weaken_form(form)
         # An unnamed complaint is taken for one about what is optional only while nothing has ever been accepted.
-        if self.capabilities.accepted or "message" in words or "model" in words:
+        if self.capabilities.accepted or any(_names(words, name) for name in ("message", "messages", "model")):
             return False
         extras = [name for name in ("logprobs", "seed") if name in sent]
         for name in extras:
@@ -257,6 +258,11 @@ class Refused(Exception):
         super().__init__(str(fault))
         self.fault = fault
         self.words = words
+
+
+def _names(words: str, name: str) -> bool:
+    """Whether an error's words name a field: `top_p` is not named by `top_p_max`, nor `n` by every word with an n."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", words) is not None
 
 
 def _connection() -> tuple[str, str, bool]:
