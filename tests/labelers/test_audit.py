@@ -68,7 +68,7 @@ def agreeing(run: Path, dataset: Dataset) -> Callable[[str], str]:
 
 def test_a_person_who_agrees_agrees_whatever_the_order(run: Path, dataset: Dataset) -> None:
     person = Person(agreeing(run, dataset))
-    found = audit.hold(run, person, n=20)
+    found = audit.conduct(run, person, n=20)
     assert found["agreement"] == share(20, 20)
     assert found["cohen_kappa"] == 1.0
     assert found["agreement_decided"]["n"] == sum(given in "12" for given in map(person.answers, person.shown))
@@ -79,7 +79,7 @@ def test_a_person_who_agrees_agrees_whatever_the_order(run: Path, dataset: Datas
 
 
 def test_chance_agrees_by_chance(run: Path) -> None:
-    found = audit.hold(run, lines(*"12" * 15), n=30)
+    found = audit.conduct(run, lines(*"12" * 15), n=30)
     assert found["answered"] == sum(row["status"] == "labelled" for row in labels_of(Run.open(run))) >= PAIRS - 3
     assert abs(found["cohen_kappa"]) < 0.5
     assert found["agreement"]["low"] < 0.5 < found["agreement"]["high"] + 0.2
@@ -87,89 +87,89 @@ def test_chance_agrees_by_chance(run: Path) -> None:
 
 def test_an_audit_goes_on_where_it_stopped(run: Path) -> None:
     first, second, third = Person(lines("1", "2", "q")), Person(lines("t", "s")), Person(lines(*["1"] * 99))
-    assert audit.hold(run, first, n=6)["pairs_left"] == 4
-    assert audit.hold(run, second, n=6)["pairs_left"] == 2, "the end of the input is a stop"
-    found = audit.hold(run, third, n=8)
+    assert audit.conduct(run, first, n=6)["pairs_left"] == 4
+    assert audit.conduct(run, second, n=6)["pairs_left"] == 2, "the end of the input is a stop"
+    found = audit.conduct(run, third, n=8)
     assert found["pairs_left"] == 0
     assert (found["answered"], found["skipped"]) == (7, 1)
     asked = [text.split("sees", 1)[1] for person in (first, second, third) for text in person.shown]
     assert len(set(asked)) == 8, "no pair twice, but for those at which somebody left"
     assert asked[2] == asked[3]
     one, other = Person(lines()), Person(lines())
-    audit.hold(run, one, auditor="one")
-    audit.hold(run, other, auditor="other")
+    audit.conduct(run, one, auditor="one")
+    audit.conduct(run, other, auditor="other")
     assert one.shown == other.shown, "all auditors see the same pairs"
 
 
 def test_what_is_no_answer_is_asked_for_again(run: Path) -> None:
     person = Person(lines("", "A\x1b[31m", " 1 ", "SECOND", "tie", "q"))
-    found = audit.hold(run, person, n=5)
+    found = audit.conduct(run, person, n=5)
     assert found["answered"] == 3
     assert "is no answer" in person.shown[1]
     assert "\x1b" not in person.shown[2]
 
 
 def test_a_torn_last_line_costs_that_answer_only(run: Path) -> None:
-    path = Path(audit.hold(run, lines("1", "2"), n=5)["answers"])
+    path = Path(audit.conduct(run, lines("1", "2"), n=5)["answers"])
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"pair_id": 3, "cho')
-    assert audit.hold(run, lines(), n=5)["answered"] == 2
-    found = audit.hold(run, lines("t"), n=5)
+    assert audit.conduct(run, lines(), n=5)["answered"] == 2
+    found = audit.conduct(run, lines("t"), n=5)
     assert found["answered"] == 3
     assert len(path.read_bytes().splitlines()) == 3
     path.write_bytes(b"{nonsense}\n" + whole)
     with pytest.raises(InputError, match="line 1"):
-        audit.hold(run, lines(), n=5)
+        audit.conduct(run, lines(), n=5)
 
 
 def test_a_last_answer_that_only_lacks_its_newline_is_kept(run: Path) -> None:
-    path = Path(audit.hold(run, lines("1", "2"), n=5)["answers"])
+    path = Path(audit.conduct(run, lines("1", "2"), n=5)["answers"])
     path.write_bytes(path.read_bytes().rstrip(b"\n"))  # as some editors leave it, or a crash just there
-    assert audit.hold(run, lines("t"), n=5)["answered"] == 3
-    assert audit.hold(run, lines(), n=5)["answered"] == 3
+    assert audit.conduct(run, lines("t"), n=5)["answered"] == 3
+    assert audit.conduct(run, lines(), n=5)["answered"] == 3
     assert len(path.read_bytes().splitlines()) == 3
 
 
 def test_half_a_line_on_a_full_disk_is_no_answer(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(audit.hold(run, lines("1"), n=5)["answers"])
+    path = Path(audit.conduct(run, lines("1"), n=5)["answers"])
     before, write = path.read_bytes(), os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, data: write(file, data[:9]))
         with pytest.raises(RunFailed, match="are kept"):
-            audit.hold(run, lines("2"), n=5)
+            audit.conduct(run, lines("2"), n=5)
     assert path.read_bytes() == before
 
 
 def test_a_number_too_large_is_a_damaged_line(run: Path) -> None:
-    path = Path(audit.hold(run, lines("1"), n=5)["answers"])
+    path = Path(audit.conduct(run, lines("1"), n=5)["answers"])
     path.write_text('{"pair_id": Infinity}\n' + path.read_text())
     with pytest.raises(InputError, match="line 1"):
-        audit.hold(run, lines(), n=5)
+        audit.conduct(run, lines(), n=5)
 
 
 def test_answers_given_for_other_labels_do_not_count(run: Path, dataset: Dataset, tmp_path: Path) -> None:
-    audit.hold(run, lines("1"), n=5)
+    audit.conduct(run, lines("1"), n=5)
     other = runs.pref_run(tmp_path / "other", dataset, lambda request: '{"choice": "A"}', 5)
     (other / audit.FOLDER).mkdir()
     os.replace(run / audit.FOLDER / "me.jsonl", other / audit.FOLDER / "me.jsonl")
     with pytest.raises(InputError, match="other labels"):
-        audit.hold(other, lines("1"), n=5)
+        audit.conduct(other, lines("1"), n=5)
 
 
 @pytest.mark.parametrize("name", ["../me", "", ".hidden", "a/b", "x" * 65, "nul\0", "né", "-rf", "con fig"])
 def test_an_auditors_name_is_a_file_name(run: Path, name: str) -> None:
     with pytest.raises(UsageError, match="--auditor"):
-        audit.hold(run, lines("1"), auditor=name)
+        audit.conduct(run, lines("1"), auditor=name)
     assert not (run / audit.FOLDER).exists()
 
 
 def test_only_pairs_that_were_answered_can_be_audited(dataset: Dataset, tmp_path: Path) -> None:
     mute = runs.pref_run(tmp_path / "mute", dataset, lambda request: "well", 3)
     with pytest.raises(UsageError, match="nothing to audit"):
-        audit.hold(mute, lines("1"))
+        audit.conduct(mute, lines("1"))
     goals = runs.goal_run(tmp_path / "goals", dataset, lambda request: '{"goals": ["sleep"]}', 3)
     with pytest.raises(UsageError, match="no preferences"):
-        audit.hold(goals, lines("1"))
+        audit.conduct(goals, lines("1"))
 
 
 def test_the_command_reads_a_pipe(run: Path) -> None:
@@ -211,7 +211,7 @@ def test_nobody_is_asked_where_answers_cannot_be_kept(run: Path) -> None:
         raise AssertionError("asked")
 
     with pytest.raises(RunFailed, match="audit a copy of the run"):
-        audit.hold(run, asked, n=2)
+        audit.conduct(run, asked, n=2)
     (run / "audit").unlink()
-    audit.hold(run, lines(), n=2)
+    audit.conduct(run, lines(), n=2)
     assert not list((run / "audit").iterdir())

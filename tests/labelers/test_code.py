@@ -221,7 +221,7 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
     backend = Paid(lambda request: "")
     with Store(tmp_path / "cache") as store:
         candidates = code.write_programs(
-            AskSession(backend, store, AskPolicy(deadline=3.0, first_alone=False)),
+            AskSession(backend, store, AskPolicy(deadline=3.0, first_by_itself=False)),
             dataset,
             WORLD,
             "LAYOUT",

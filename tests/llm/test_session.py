@@ -56,7 +56,7 @@ def test_a_session_works_from_a_running_event_loop(server: FaultServer, tmp_path
 
 def test_a_learner_does_not_wait_for_what_it_submits(server: FaultServer, tmp_path: Path) -> None:
     server.latency = 0.3
-    with Store(tmp_path) as store, opened(store, replace(QUICK, first_alone=False)) as session:
+    with Store(tmp_path) as store, opened(store, replace(QUICK, first_by_itself=False)) as session:
         started = time.monotonic()
         session.submit(requests(0, 1, 2))
         session.submit(requests(2, 1, 3))
@@ -152,7 +152,7 @@ def test_an_interrupted_session_can_be_asked_again(server: FaultServer, tmp_path
 
 def test_closing_lets_replies_in_flight_arrive_and_sends_nothing_further(server: FaultServer, tmp_path: Path) -> None:
     server.latency = 0.3
-    policy = replace(QUICK, concurrency=2, max_concurrency=2, first_alone=False)
+    policy = replace(QUICK, concurrency=2, max_concurrency=2, first_by_itself=False)
     with Store(tmp_path) as store:
         with opened(store, policy) as session:
             session.submit(requests(*range(10)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,10 @@ class Sampling:
     temperature: float = 0.5
     max_tokens: int = 2048
     effort: str | None = None
+
+    def request(self, messages: tuple[Message, ...], schema: Mapping[str, Any] | None, sample: int) -> Request:
+        """A request for one answer drawn so."""
+        return Request(messages, schema, self.temperature, self.max_tokens, self.effort, sample)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def prompt_json(request: Request) -> str:
 
 def _row(number: int, exchange: Exchange) -> dict[str, Any]:
     reply = exchange.reply
+    bad = "" if exchange.status == "ok" else exchange.status
+    names = ("finish_reason", "model", "prompt_tokens", "completion_tokens", "reasoning_tokens")
     return {
         "request_id": number,
         "key": exchange.key,
@@ -97,12 +103,8 @@ def _row(number: int, exchange: Exchange) -> dict[str, Any]:
         "sample": exchange.request.sample,
         "reply": None if reply is None else reply.text,
         "status": exchange.status,
-        "reason": exchange.reason if reply is None else reply.status if reply.status != "ok" else "",
-        "finish_reason": None if reply is None else reply.finish_reason,
-        "model": None if reply is None else reply.model,
-        "prompt_tokens": None if reply is None else reply.prompt_tokens,
-        "completion_tokens": None if reply is None else reply.completion_tokens,
-        "reasoning_tokens": None if reply is None else reply.reasoning_tokens,
+        "reason": exchange.reason if reply is None else bad,
+        **{name: None if reply is None else getattr(reply, name) for name in names},
         "cost_usd": exchange.cost_usd,
         "answered_as": None if reply is None else reply.format,
     }

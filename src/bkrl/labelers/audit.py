@@ -105,7 +105,7 @@ def sample(table: Sequence[Row], seed: int) -> list[tuple[int, bool]]:
     return [(labelled[i], bool(swaps[i])) for i in order]
 
 
-def hold(
+def conduct(
     labels: Path, ask: Ask, *, n: int = 20, seed: int = 1, auditor: str = "me", dataset: Path | None = None
 ) -> dict[str, Any]:
     """Ask a person about n pairs, going on where they stopped; the agreement with the labels so far.
@@ -177,7 +177,7 @@ def compare(table: Sequence[Row], given: Mapping[int, Answer]) -> dict[str, Any]
 
 
 def as_table(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What `hold` found, as `header` and `rows` to print."""
+    """What `conduct` found, as `header` and `rows` to print."""
     kappa = found["cohen_kappa"]
     return {
         "header": ["", "value", "95 % interval", "n"],

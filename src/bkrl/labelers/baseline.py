@@ -14,7 +14,7 @@ from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.material import return_to_go, segment_text
 from bkrl.labelers.plan import Done, Plan, Variant
-from bkrl.labelers.preferences import PREF, Pair, draw_pairs
+from bkrl.labelers.preferences import PREF, Pair, draw_pairs, row_of
 from bkrl.labelers.quality import of_pairs
 from bkrl.llm.session import AskSession
 
@@ -47,21 +47,6 @@ def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict
         else:
             gain = return_to_go(dataset, pair.a) - return_to_go(dataset, pair.b)
             label, status = 0.5 if gain == 0 else float(gain > 0), "labelled"
-        table.append(
-            {
-                "pair_id": number,
-                "a_episode_id": pair.a.episode_id,
-                "a_start": pair.a.start,
-                "b_episode_id": pair.b.episode_id,
-                "b_start": pair.b.start,
-                "length": pair.a.length,
-                "label": label,
-                "status": status,
-                "votes_a": int(label == 1.0),
-                "votes_b": int(label == 0.0),
-                "votes_tie": int(label == 0.5 and status == "labelled"),
-                "votes_invalid": 0,
-                "request_ids": [],
-            }
-        )
+        votes = (int(label == 1.0), int(label == 0.0), int(label == 0.5 and status == "labelled"), 0)
+        table.append(row_of(number, pair, label, status, votes))
     return table

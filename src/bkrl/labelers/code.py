@@ -27,7 +27,7 @@ from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, layout_text, rows_text
 from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
 from bkrl.labelers.quality import of_programs
-from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
+from bkrl.llm.protocol import NOT_ASKED, Exchange, Message
 from bkrl.llm.session import AskSession
 from bkrl.sandbox.pool import Sandbox, probation
 
@@ -155,8 +155,7 @@ def write_programs(
         candidates: list[Candidate] = []
         working: set[str] = set()
         for round_number in range(rounds):
-            request = Request(messages, None, sampling.temperature, sampling.max_tokens, sampling.effort, sample=number)
-            exchange = await session.answer(request)
+            exchange = await session.answer(sampling.request(messages, None, number))
             if exchange.reason == NOT_ASKED and candidates:
                 break
             program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)

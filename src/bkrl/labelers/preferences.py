@@ -6,7 +6,7 @@ Pairs are drawn evenly over checkpoints and episodes. Segments that read the sam
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -84,14 +84,7 @@ def request(dataset: Dataset, world: WorldCard, pair: Pair, question: Question, 
     first, second = segment_text(dataset, pair.a), segment_text(dataset, pair.b)
     if question.swapped:
         first, second = second, first
-    return Request(
-        turns(pair_prompt(world, first, second)),
-        schema=CHOICE_SCHEMA,
-        temperature=sampling.temperature,
-        max_tokens=sampling.max_tokens,
-        reasoning_effort=sampling.effort,
-        sample=question.sample,
-    )
+    return sampling.request(turns(pair_prompt(world, first, second)), CHOICE_SCHEMA, question.sample)
 
 
 def pair_prompt(world: WorldCard, a: SegmentText, b: SegmentText) -> list[tuple[str, str]]:
@@ -140,6 +133,14 @@ def _row(number: int, pair: Pair, asked: list[tuple[Asked[Choice], list[int]]]) 
         label, status = (a + 0.5 * ties) / valid, "labelled"
     else:
         label, status = None, asked[-1][0].status
+    ids = [request_id for _, request_ids in asked for request_id in request_ids]
+    return row_of(number, pair, label, status, (a, b, ties, len(asked) - valid), ids)
+
+
+def row_of(
+    number: int, pair: Pair, label: float | None, status: str, votes: tuple[int, int, int, int], ids: Sequence[int] = ()
+) -> dict[str, Any]:
+    """A row of preferences.parquet. `votes`: for A, for B, ties, answers that could not be used."""
     return {
         "pair_id": number,
         "a_episode_id": pair.a.episode_id,
@@ -149,11 +150,8 @@ def _row(number: int, pair: Pair, asked: list[tuple[Asked[Choice], list[int]]]) 
         "length": pair.a.length,
         "label": label,
         "status": status,
-        "votes_a": a,
-        "votes_b": b,
-        "votes_tie": ties,
-        "votes_invalid": len(asked) - valid,
-        "request_ids": [request_id for _, ids in asked for request_id in ids],
+        **dict(zip(("votes_a", "votes_b", "votes_tie", "votes_invalid"), votes, strict=True)),
+        "request_ids": list(ids),
     }
 
 

@@ -1,4 +1,4 @@
-"""Which processes are alive, told by locks on files: the system lets go of a lock however its process ends."""
+"""Which processes are alive, by locks on files: the system lets go of a lock however its process ends."""
 
 from __future__ import annotations
 

@@ -12,21 +12,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, TypedDict, get_args
 
+from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write
+from bkrl.core.flags import Flag
 from bkrl.core.lines import read_lines
 from bkrl.llm.prices import find_price
-from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyFormat, ReplyStatus, Tier, canonical, cleaned
+from bkrl.llm.protocol import MAX_REPLY_CHARS, Reply, ReplyStatus, canonical, cleaned
 from bkrl.llm.store import FILE, Store
 
 STATUSES: tuple[str, ...] = get_args(ReplyStatus)
 _REPLY = tuple(field.name for field in fields(Reply))
-_TEXTS = {"status": STATUSES, "format": get_args(ReplyFormat), "tier": get_args(Tier)}
 _DAY = 86_400
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999."""
+_LARGEST = 2**53 - 1
 
 
 @dataclass(frozen=True)
@@ -234,53 +236,39 @@ def as_responses(file: Path) -> list[dict[str, Any]]:
 _SAME_KEY = "select 1 from question q where q.key = r.key"
 
 
-def _record(line: bytes) -> Record:
+@dataclass(frozen=True)
+class _Line:
+    key: str
+    question: dict[str, Any]
+    reply: Reply
+    created: Annotated[int, Flag("", least=0, most=_LAST_SECOND)]
+
+
+class _Question(TypedDict):
+    endpoint: dict[str, str]
+    messages: list[tuple[str, str]]
+    sample: Annotated[int, Flag("", least=0, most=_LARGEST)]
+
+
+def _record(text: bytes) -> Record:
+    """A line of a file; ValueError (and so Mismatch) when it is none, or the store could not hold it."""
     try:
-        content = json.loads(line)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("this is not JSON") from None
-    if not isinstance(content, dict) or set(content) != {"key", "question", "reply", "created"}:
-        raise ValueError("this is not a reply as `bkrl cache export` writes it")
-    _check_question(content["question"])
-    question = canonical(content["question"])
-    if hashlib.sha256(question.encode("ascii")).hexdigest() != content["key"]:
+    line: _Line = typed(_Line, content)
+    named: _Question = typed(_Question, line.question, "question")
+    if not all(name.isprintable() for name in named["endpoint"].values()):
+        raise ValueError("question.endpoint holds what cannot be printed")
+    question, reply = canonical(line.question), line.reply
+    if hashlib.sha256(question.encode("ascii")).hexdigest() != line.key:
         raise ValueError("the key does not belong to the question")
-    if not _is_count(content["created"]) or content["created"] > _LAST_SECOND:
-        raise ValueError("the date is none")
-    return Record(content["key"], question, _reply(content["reply"]), content["created"])
-
-
-def _reply(values: Any) -> Reply:
-    if not isinstance(values, dict) or not set(values) <= set(_REPLY) or not {"text", "status"} <= set(values):
-        raise ValueError("the reply has other fields than this bkrl knows")
-    for name, value in values.items():
-        tokens = name.endswith("_tokens")
-        if not (_is_count(value) or value is None if tokens else isinstance(value, str)):
-            raise ValueError(f"the reply's {name} is of another type")
-        if name in _TEXTS and value not in _TEXTS[name]:
-            raise ValueError(f"the reply's {name} is unknown")
-    reply = Reply(**values)
+    for name, count in vars(reply).items():
+        if isinstance(count, int) and not 0 <= count <= _LARGEST:
+            raise ValueError(f"reply.{name} must be from 0 to {_LARGEST}, not {count}")
     if len(reply.text) > MAX_REPLY_CHARS or cleaned(reply) != reply:
         raise ValueError("the reply's text cannot be kept")
-    return reply
-
-
-def _check_question(question: Any) -> None:
-    if not isinstance(question, dict) or not isinstance(question.get("endpoint"), dict):
-        raise ValueError("the question names no endpoint")
-    if not all(isinstance(name, str) and name.isprintable() for name in question["endpoint"].values()):
-        raise ValueError("the question's endpoint is none")
-    turns = question.get("messages")
-    if not isinstance(turns, list) or not all(
-        isinstance(turn, list) and [type(part) for part in turn] == [str, str] for turn in turns
-    ):
-        raise ValueError("the question holds no messages")
-    if not _is_count(question.get("sample")):
-        raise ValueError("the question's sample is none")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    return Record(line.key, question, reply, line.created)
 
 
 def _records(store: Store, model: str | None) -> Iterator[Record]:

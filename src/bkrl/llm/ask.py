@@ -54,7 +54,7 @@ class AskPolicy:
     """How hard to try. Times in seconds; `deadline` bounds one attempt as a whole (None: no bound), `patience` one
     request. `stall`: so long without any reply, and the session stops; where the server itself names the pauses, only
     after `refusals` of them. `grace`: so long are replies in flight waited for when the session is stopped or closed.
-    `first_alone`: nothing else is sent before the first reply has come, so that a wrong key or address costs one
+    `first_by_itself`: nothing else is sent before the first reply has come, so that a wrong key or address costs one
     request.
     """
 
@@ -70,7 +70,7 @@ class AskPolicy:
     grace: float = 5.0
     rpm: float | None = None
     tpm: float | None = None
-    first_alone: bool = True
+    first_by_itself: bool = True
 
 
 class Stop(Exception):
@@ -247,7 +247,7 @@ class Asker:
     @contextlib.asynccontextmanager
     async def _one_until_answered(self) -> AsyncIterator[None]:
         """Until the first answer there is one request at a time."""
-        if self._answered or not self.policy.first_alone:
+        if self._answered or not self.policy.first_by_itself:
             yield
             return
         async with self._first:

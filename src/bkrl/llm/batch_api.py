@@ -121,17 +121,17 @@ class BatchApi:
         response = await self._backend.carried(opened.__aenter__)
         try:
             chunks = response.iter_bytes(2**16).__aiter__()
-            rest, skipping, more = b"", False, True
+            tail, skipping, more = b"", False, True
             while more:
                 chunk = await self._backend.carried(lambda: anext(chunks, b""))
                 more = bool(chunk)
-                *lines, rest = (rest + chunk).split(b"\n") if more else (rest, b"")
+                *lines, tail = (tail + chunk).split(b"\n") if more else (tail, b"")
                 for line in lines:
                     if line and not skipping and len(line) <= MAX_BODY:
                         yield self._object(line)
                     skipping = False
-                if len(rest) > MAX_BODY:
-                    rest, skipping = b"", True
+                if len(tail) > MAX_BODY:
+                    tail, skipping = b"", True
         finally:
             await opened.__aexit__(None, None, None)
 

@@ -220,9 +220,9 @@ class Batches:
             if batch.status == "failed":
                 errors = said.get("errors")
                 listed = errors.get("data") if isinstance(errors, dict) else None
-                told = "; ".join(str(error.get("message")) for error in (listed or [])[:3] if isinstance(error, dict))
-                told = redacted(told) or "no reason given"
-                self._reporter.warn(f"{batch.batch_id} failed as a whole ({told}).")
+                words = "; ".join(str(error.get("message")) for error in (listed or [])[:3] if isinstance(error, dict))
+                words = redacted(words) or "no reason given"
+                self._reporter.warn(f"{batch.batch_id} failed as a whole ({words}).")
             batch.collected = True
             self._save()
         return outcome

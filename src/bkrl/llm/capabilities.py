@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import BkrlError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.llm.protocol import ReplyFormat
@@ -22,7 +23,9 @@ FILE = "endpoints.json"
 OPTIONAL = ("temperature", "reasoning_effort", "seed", "logprobs")
 """Parameters that can be left out when an endpoint refuses them."""
 _FORMS: tuple[ReplyFormat, ...] = ("json_schema", "json_object", "text")
-_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+LimitField = Literal["max_tokens", "max_completion_tokens"]
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Capabilities:
     accepted: bool = False
     form: ReplyFormat = "json_schema"
     schema_followed: bool | None = None
-    limit_field: str = "max_tokens"
+    limit_field: LimitField = "max_tokens"
     temperature: bool | None = None
     reasoning_effort: bool | None = None
     seed: bool | None = None
@@ -63,14 +66,11 @@ class Memory:
     def recall(self, name: str, default: Capabilities) -> Capabilities:
         """What is known of the endpoint `name`; `default` when nothing is, or the file cannot be read."""
         entry = self._entries().get(name)
-        if not isinstance(entry, dict):
+        try:
+            known: Capabilities = typed(Capabilities, {**dataclasses.asdict(default), **(entry or {})})
+        except (Mismatch, TypeError):
             return default
-        known = {field.name: entry[field.name] for field in dataclasses.fields(Capabilities) if field.name in entry}
-        recalled = dataclasses.replace(default, **known)
-        facts = dataclasses.asdict(recalled)
-        flags = ("accepted", "schema_followed", "batch", *OPTIONAL)
-        sound = recalled.form in _FORMS and recalled.limit_field in _LIMITS
-        return recalled if sound and all(facts[flag] in (None, True, False) for flag in flags) else default
+        return known
 
     def keep(self, name: str, capabilities: Capabilities) -> None:
         """Remember, if the folder lets us: the reply that taught it is not in the store yet and must not be lost. Two

@@ -21,8 +21,8 @@ def read_json_body(content: bytes, address: str, secrets: Secrets) -> Any:
         return secrets.hide_in(json.loads(content))
     except (ValueError, RecursionError):
         if content.lstrip()[:1] == b"<":
-            told = f"{redacted(address)} answers with a web page; is it an OpenAI-compatible address?"
-            raise Fault("retry", "not an API", told) from None
+            text = f"{redacted(address)} answers with a web page; is it an OpenAI-compatible address?"
+            raise Fault("retry", "not an API", text) from None
         raise Fault("retry", "unreadable", "the answer is not JSON", billed=True) from None
 
 

@@ -43,8 +43,13 @@ class Forecast:
     def values(self) -> dict[str, object]:
         """The same as plain values; dollars are None where the price is not known."""
         about, most = self._dollars() or (None, None)
-        told = {name: value for name, value in vars(self).items() if name != "price"}
-        return {**told, "usd": about, "most_usd": most, "price": self.price.source if self.price is not None else None}
+        values = {name: value for name, value in vars(self).items() if name != "price"}
+        return {
+            **values,
+            "usd": about,
+            "most_usd": most,
+            "price": self.price.source if self.price is not None else None,
+        }
 
     def _dollars(self) -> tuple[float, float] | None:
         """About, and with the longest replies; None where the price is not known."""

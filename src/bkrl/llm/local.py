@@ -84,8 +84,8 @@ class LocalBackend:
             except Fault as fault:
                 outcomes = [fault] * len(alike)
             except Exception as error:  # noqa: BLE001 - out of memory and the like have to reach whoever asked
-                told = f"The model failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-                outcomes = [Fault("stop", "model", told)] * len(alike)
+                text = f"The model failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+                outcomes = [Fault("stop", "model", text)] * len(alike)
             for (_, future), outcome in zip(alike, outcomes, strict=True):
                 if future.done():
                     continue

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bkrl.core.errors import InputError, UsageError
-from bkrl.llm.capabilities import OPTIONAL, Capabilities, Memory, follows
+from bkrl.llm.capabilities import OPTIONAL, Capabilities, LimitField, Memory, follows
 from bkrl.llm.completions import read_completion, read_json_body
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted
 from bkrl.llm.prices import is_loopback
@@ -81,7 +81,7 @@ class OpenAIBackend:
         self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model, **extra}
         self._memory = Memory(connection.memory)
         self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}"
-        limit = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
+        limit: LimitField = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
         self.capabilities = self._memory.recall(self._name, Capabilities(limit_field=limit))
         self._limits_refused: set[str] = set()
         self._client: openai.AsyncOpenAI | None = None
@@ -158,7 +158,8 @@ class OpenAIBackend:
                 raise Fault("stop", "no such field", f"The endpoint does not accept '{name}' of --body; leave it out")
         if "service_tier" in sent and _names(words, "service_tier"):
             raise Fault("stop", "no such tier", "This endpoint or model has no flex tier; leave out --tier flex")
-        for field, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
+        limits: tuple[LimitField, LimitField] = ("max_tokens", "max_completion_tokens")
+        for field, other in zip(limits, limits[::-1], strict=True):
             if field in sent and _names(words, field):
                 self._limits_refused.add(field)
                 if other in self._limits_refused:
@@ -226,8 +227,8 @@ class OpenAIBackend:
         except Fault:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the SDK lets through must not end a run of thousands
-            told = f"{type(error).__name__}: {redacted(self.secrets.hide(str(error)))}"
-            raise Fault("retry", "client", told, billed=True) from None
+            text = f"{type(error).__name__}: {redacted(self.secrets.hide(str(error)))}"
+            raise Fault("retry", "client", text, billed=True) from None
 
     def _status_fault(self, error: openai.APIStatusError) -> Exception:
         headers = {name.lower(): value for name, value in error.response.headers.items()}
@@ -305,8 +306,8 @@ def _client(url: str, key: str, azure: bool, headers: Mapping[str, str]) -> open
             async for piece in _unpacked(self._inner) if self._packed else self._inner:
                 size += len(piece)
                 if size > self._most:
-                    told = f"an answer of more than {MAX_BODY // 2**20} MB was refused"
-                    raise Fault("item", "reply too long", told, billed=True)
+                    text = f"an answer of more than {MAX_BODY // 2**20} MB was refused"
+                    raise Fault("item", "reply too long", text, billed=True)
                 yield piece
 
         async def aclose(self) -> None:
@@ -316,8 +317,8 @@ def _client(url: str, key: str, azure: bool, headers: Mapping[str, str]) -> open
         # Plain bytes are asked for; who packs them all the same is unpacked here, where the size is watched on the way.
         encoding = response.headers.pop("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "", *_ZLIB):
-            told = f"an answer came packed as {encoding[:40]} although it was asked for as it is"
-            raise Fault("item", "unreadable", told, billed=True)
+            text = f"an answer came packed as {encoding[:40]} although it was asked for as it is"
+            raise Fault("item", "unreadable", text, billed=True)
         # Files of batches are read line by line, each line bounded.
         most = math.inf if response.request.url.path.endswith("/content") else MAX_BODY
         response.stream = Unpacked(response.stream, encoding in _ZLIB, most)
@@ -357,7 +358,7 @@ async def _unpacked(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     Raises:
         Fault: it is damaged or ends too early.
     """
-    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: told from its first bytes which of the two it is
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: its first bytes say which of the two it is
     empty = True
     try:
         async for chunk in chunks:

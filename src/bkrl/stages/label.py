@@ -246,7 +246,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         concurrency=min(20, config.concurrency),
         max_concurrency=config.concurrency,
         deadline=None if local else 120.0,
-        first_alone=not local,
+        first_by_itself=not local,
         rpm=config.rpm or None,
         tpm=config.tpm or None,
     )

@@ -135,9 +135,9 @@ class HuggingFaceEncoder(_Remembering):
             self._tokenizer = AutoTokenizer.from_pretrained(folder, **here)
             self._model = AutoModel.from_pretrained(folder, **here).eval().requires_grad_(False)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-            told = f"The text encoder {where} cannot be loaded ({reason(error)}); "
+            text = f"The text encoder {where} cannot be loaded ({reason(error)}); "
             remedy = "name the folder of a whole one." if is_place(where) else f"run `hf download {where}`."
-            raise InputError(told + remedy) from None
+            raise InputError(text + remedy) from None
         self._torch = torch
         self._max_length = max_length
         self.name = name

@@ -65,9 +65,9 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Label some pairs yourself, without seeing their labels, and learn how far both agree. Stop and go on at will."""
-    from bkrl.labelers.audit import as_table, hold
+    from bkrl.labelers.audit import as_table, conduct
 
-    found = hold(labels, _ask, n=n, seed=seed, auditor=auditor, dataset=dataset)
+    found = conduct(labels, _ask, n=n, seed=seed, auditor=auditor, dataset=dataset)
     if as_json:
         console.print_json(found)
         return
