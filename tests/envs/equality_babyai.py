@@ -24,7 +24,7 @@ from minigrid.utils.baby_ai_bot import BabyAIBot
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import make, make_vec
-from bkrl.envs.babyai import minigrid_ids, runs_natively
+from bkrl.envs.babyai import FAMILY, runs_natively
 from bkrl.envs.babyai.captions import caption
 from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
 from bkrl.envs.babyai.levels import LEVELS
@@ -47,7 +47,7 @@ class Mismatch(AssertionError):
 def native_ids() -> list[str]:
     """Every id the engine runs: the published levels, then minigrid's."""
     ids = list(LEVELS)
-    for env_id in minigrid_ids():
+    for env_id in FAMILY.other_ids():
         try:
             if runs_natively(env_id):
                 ids.append(env_id)

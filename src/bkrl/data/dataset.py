@@ -30,33 +30,7 @@ PART_BYTES = 64 * 2**20
 _KEPT = ("terminated", "truncated", "success", "seed", "checkpoint_step")
 _NO_TEXTS: Mapping[str, Sequence[str]] = {}
 # A dataset card: with it, `datasets.load_dataset` finds the tables in the folder, and the Hugging Face hub shows them.
-_CARD = """\
----
-pretty_name: "{env_id}"
-language: {language}
-tags:
-- reinforcement-learning
-configs:
-- config_name: steps
-  data_files: steps/*.parquet
-  default: true
-- config_name: episodes
-  data_files: episodes.parquet
----
-# {env_id}
-
-{episodes:,} episodes, recorded with bkrl; `info.json` describes the world. `steps` has one row a moment: an episode of
-T actions has T + 1, and the last of them has no action and no reward. `observation` is a uint8 array of shape
-{obs_shape}, row-major; `action` counts from 0: {actions}.
-
-```python
-from datasets import load_dataset
-
-steps = load_dataset(FOLDER, split="train").with_format("numpy")  # FOLDER: where this file lies
-observations = steps["observation"][:].astype("uint8").reshape(-1, {shape})
-episodes = load_dataset(FOLDER, "episodes", split="train")
-```
-"""
+_CARD = Path(__file__).with_name("card.md")
 
 
 class Segment(NamedTuple):
@@ -182,7 +156,7 @@ class DatasetWriter:
         self.outputs += ["episodes.parquet", "info.json", "README.md"]
 
     def _card(self) -> str:
-        return _CARD.format(
+        return _CARD.read_text("utf-8").format(
             **self._info | {"language": self._info.get("language", "en")},
             episodes=self.num_episodes,
             actions=", ".join(self._info["action_names"]),

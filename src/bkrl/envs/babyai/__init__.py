@@ -58,7 +58,14 @@ class BabyAI(Family):
 
     def other_ids(self) -> list[str]:
         """Every BabyAI and MiniGrid id that PyPI minigrid registers with Gymnasium, sorted."""
-        return minigrid_ids()
+        import minigrid  # noqa: F401 - registers them
+        from gymnasium import registry
+
+        return sorted(
+            env_id
+            for env_id, spec in registry.items()
+            if env_id.startswith(_PREFIXES) and str(spec.entry_point).startswith("minigrid.")
+        )
 
     def make_reference(
         self, world: World, render_mode: str | None = None, max_steps: int | None = None, **unknown: Any
@@ -155,18 +162,6 @@ FAMILY = BabyAI("babyai")
 def _world_of(level: Level) -> World:
     rules = f"{MINIGRID_RULES} {level.deviation}".strip()
     return World(level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, rules, _SOLVED[level.task])
-
-
-def minigrid_ids() -> list[str]:
-    """Every BabyAI and MiniGrid id that PyPI minigrid registers with Gymnasium, sorted."""
-    import minigrid  # noqa: F401 - registers them
-    from gymnasium import registry
-
-    return sorted(
-        env_id
-        for env_id, spec in registry.items()
-        if env_id.startswith(_PREFIXES) and str(spec.entry_point).startswith("minigrid.")
-    )
 
 
 def runs_natively(env_id: str) -> bool:

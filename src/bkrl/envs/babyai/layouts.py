@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from bkrl.envs.threads import Shares
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
 
 
-class Layouts(Protocol):
+class Layouts:
     """Begins episodes. `width` and `height` are those of the map, without margins."""
 
     width: int
@@ -33,18 +33,21 @@ class Layouts(Protocol):
         observations: NDArray[np.uint8],
     ) -> None:
         """A new episode in each chosen world, from its own stream; its first view goes to `observations` (N, 147)."""
+        raise NotImplementedError
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """What the running episodes of the worlds with these numbers ask for."""
+        raise NotImplementedError
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """What is not in the worlds' records."""
+        return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Take back what `snapshot` gave."""
 
 
-class PublishedLayouts:
+class PublishedLayouts(Layouts):
     """The single-room levels, drawn natively."""
 
     def __init__(self, level: Level) -> None:
@@ -76,15 +79,8 @@ class PublishedLayouts:
             parts.append(f"{verb} {article} {COLOR_NAMES[colors[task]]} {TYPE_NAMES[kinds[task]]}")
         return ", then ".join(parts)
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Nothing: all is in the records."""
-        return {}
 
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Nothing to take back."""
-
-
-class LoadedLayouts:
+class LoadedLayouts(Layouts):
     """Any other level: one minigrid environment draws the layouts of all worlds, each from that world's stream."""
 
     def __init__(self, env_id: str, num_envs: int) -> None:

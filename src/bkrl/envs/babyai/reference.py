@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.babyai import minigrid_ids
+from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
@@ -68,7 +68,7 @@ def make_minigrid(env_id: str, render_mode: str | None = None) -> MiniGridEnv:
     """The bare minigrid environment behind an id, without wrappers. Raises UsageError for an unknown or unusable id."""
     if env_id in LEVELS:
         return TextLevel(LEVELS[env_id], render_mode=render_mode)
-    names = minigrid_ids()
+    names = FAMILY.other_ids()
     if env_id not in names:
         raise UsageError(f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *names])}")
     try:
