@@ -19,6 +19,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import number
 from bkrl.envs import world
 from bkrl.potentials import advice, read_potential
+from bkrl.potentials.kinds import Fitted
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
 
 SCALE_WINDOWS = 40_000
@@ -29,12 +30,12 @@ _BATCH = 8192
 
 
 def learn_advice(
-    raw: Raw, dataset: Dataset, seed: int, reporter: Reporter, *, same_everywhere: bool = False
+    fitted: Fitted, dataset: Dataset, seed: int, reporter: Reporter, *, same_everywhere: bool = False
 ) -> tuple[Advice, dict[str, Any]]:
     """What a potential, or its program itself, says about actions: Ψ, and what is known of it as plain values.
 
     Args:
-        raw: the potential.
+        fitted: the potential; of "zero" Ψ = 0.
         dataset: what it was made from.
         seed: of the network and of the order of batches.
         reporter: where progress goes.
@@ -42,6 +43,10 @@ def learn_advice(
     """
     facts = world(dataset.env_id)
     network = advice_network(facts, derive_seed(seed, "advice"))
+    if fitted.kind == "zero":
+        psi, fit = advice.no_advice(network)
+        return psi, fit.facts()
+    raw = fitted.raw
     rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
     record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows])
     asked = [one for action in range(len(facts.action_names)) if (one := raw.advice_on(action)) is not None]
@@ -65,16 +70,9 @@ def learn_advice(
     return psi, {**fit.facts(), "in_every_state": mean}
 
 
-def no_advice(dataset: Dataset, seed: int) -> tuple[Advice, dict[str, Any]]:
-    """Ψ = 0, which is all that Φ = 0 can say."""
-    psi, fit = advice.no_advice(advice_network(world(dataset.env_id), derive_seed(seed, "advice")))
-    return psi, fit.facts()
-
-
 def store(
     folder: Path,
-    kind: str,
-    raw: Raw,
+    fitted: Fitted,
     psi: Advice,
     dataset: Dataset,
     reporter: Reporter,
@@ -91,12 +89,13 @@ def store(
         InputError: the potential is constant or not finite, or gives other values once it was read back.
     """
     rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
+    raw = fitted.raw
     values = raw_values(raw, dataset, rows, reporter, "measure the potential")
-    scale = Scale(-1.0, 0.0) if kind == "zero" else Scale.measure(values, "The potential")
+    scale = Scale(-1.0, 0.0) if fitted.kind == "zero" else Scale.measure(values, "The potential")
     files, settings = raw.save(folder)
     advice_files, advice_settings = advice.save(psi, folder)
     Artefact(
-        kind=kind,
+        kind=fitted.kind,
         horizon=raw.horizon,
         env_id=dataset.env_id,
         env_family=world(dataset.env_id).family,

@@ -18,7 +18,7 @@ from bkrl.inspect.quality import describe
 from bkrl.inspect.report import REPORT, Report, doubts
 from bkrl.labelers.tables import check_belongs
 from bkrl.potentials import EMPTY, advice_source, controls
-from bkrl.potentials.build import learn_advice, no_advice, store
+from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.kinds import Material, of_labels
 from bkrl.potentials.protocol import FILE
 from bkrl.runs.inputs import dataset_at
@@ -60,16 +60,12 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         reporter.say(f"{result.path} is already complete.")
         return result
     fitted = material.fit(seed, reporter)
-    if fitted.kind == "zero":
-        psi, advice = no_advice(dataset, seed)
-    else:
-        psi, advice = learn_advice(fitted.raw, dataset, seed, reporter, same_everywhere=control == "constant")
+    psi, advice = learn_advice(fitted, dataset, seed, reporter, same_everywhere=control == "constant")
     if control == "constant":
         fitted = controls.silenced(fitted)
     potential, phi = store(
         result.path,
-        fitted.kind,
-        fitted.raw,
+        fitted,
         psi,
         dataset,
         reporter,
