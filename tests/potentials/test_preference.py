@@ -13,8 +13,9 @@ from bkrl.data.distinct import NumberedWindows, number
 from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
 from bkrl.data.windows import Windows
 from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load
+from bkrl.potentials.preference.encoders import CellEncoder
 from bkrl.potentials.preference.fit import Pairs, bradley_terry, calibration_error, fit, fit_temperature, split_pairs
-from bkrl.potentials.preference.net import CellEncoder, NetConfig, PreferenceNet
+from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.stats.intervals import wilson_interval
 
