@@ -1,9 +1,9 @@
 """Worlds by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:ID")` imports it for you.
 
-Every world belongs to a `Family` (`family.py`), which is asked for whatever depends on the kind of world.
+Every world belongs to a `Family` (`family.py`): what differs between kinds of worlds is asked of it.
 
-Gymnasium knows every id as `bkrl/ID`; the listed ones also without `bkrl/`. `BabyAI-GoToLocal-v0` alone stays what
-minigrid registers under this name, slow and with other observations, whatever module stands before it.
+Each id is registered as `bkrl/ID`, and the listed ones without `bkrl/` too. An id of minigrid without `bkrl/`
+(`BabyAI-GoToLocal-v0`) is minigrid's own environment, slow and with other observations, even after `bkrl.envs:`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def register_family(new: F, env_id: str) -> F:
         raise UsageError(f"'{name}' is a family of bkrl's own; choose another name.")
     try:
         taken = world(env_id).family
-    except UsageError:  # nobody has it yet
+    except UsageError:  # the id is new
         taken = name
     if taken != name:
         raise UsageError(f"'{env_id}' is an environment of the family '{taken}' already; choose another id.")
@@ -237,7 +237,7 @@ class _Spec(EnvSpec):
 
 
 def _register() -> None:
-    """Enter every id as `bkrl/ID`, and those that nobody else registers as `ID` too."""
+    """Enter every id as `bkrl/ID`, and the listed ones as `ID` too."""
     listed = list(_worlds())
     others = [other for name in FAMILIES for other in family(name).other_ids()]
     for name, env_id in [*((env_id, env_id) for env_id in listed), *((_NAMESPACE + i, i) for i in [*listed, *others])]:

@@ -138,7 +138,7 @@ class Engine:
         records = np.ascontiguousarray(state["worlds"]).view(WORLD)[:, 0]
         inside = np.zeros((self._layouts.height + 2 * MARGIN, self._stride), np.bool_)
         inside[MARGIN:-MARGIN, MARGIN:-MARGIN] = True
-        # Kernels do not check their indices, so nobody may stand outside the map.
+        # Kernels do not check indices, so every agent must be on the map.
         on_map = (records["agent"] >= 0) & (records["agent"] < inside.size)
         if not (on_map.all() and inside.ravel()[records["agent"]].all() and (records["heading"] < 4).all()):
             raise InputError("The snapshot is damaged: an agent stands outside its map; take an earlier one.")

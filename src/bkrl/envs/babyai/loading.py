@@ -78,7 +78,7 @@ def why_not(env: MiniGridEnv) -> str | None:
 def load(env: MiniGridEnv, grid: NDArray[np.uint32], world: Any) -> None:
     """Write the episode a minigrid environment has just begun into a grid (H + 2 MARGIN, W + 2 MARGIN) and a record.
 
-    The stream of random numbers in the record is left alone. Raises Inexpressible for what the rules do not cover.
+    The stream of random numbers in the record stays as it is. Raises Inexpressible for what the rules do not cover.
     """
     members: dict[int, int] = {}  # id of an object → its member bits
     inner = grid[MARGIN : MARGIN + env.height, MARGIN : MARGIN + env.width]

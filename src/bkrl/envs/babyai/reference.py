@@ -1,6 +1,6 @@
 """BabyAI and MiniGrid worlds on PyPI minigrid: the ground truth the native engine is tested against.
 
-`ReferenceBabyAI` wraps any environment of minigrid into the toolkit's form: the observation is the symbolic view alone,
+`ReferenceBabyAI` wraps any environment of minigrid into the toolkit's form: the observation is the symbolic view only,
 success is reported, and minigrid's own prints never reach stdout.
 """
 
@@ -151,7 +151,7 @@ class ReferenceBabyAI(WorldEnv):
         """Start an episode; a seed restarts the stream of random numbers. No options are known."""
         self._check_reset(seed, options)
         observation, _ = self.inner.reset(seed=seed)
-        # The wrapper shows the inner stream as its own, so that whoever inspects or saves it sees the one in use.
+        # So that `np_random` is the stream in use, for code that inspects or saves it.
         self._np_random = self.inner.np_random
         self._np_random_seed = self.inner.np_random_seed
         return observation["image"], {"success": False}

@@ -50,7 +50,7 @@ _ARROW_DAMAGE: Final = 2
 
 @helper
 def creature_turn(world: Any, objects: Any, row: Int) -> None:
-    """`update` of whatever is in this row, the player apart."""
+    """`update` of the object in this row, which is not the player."""
     kind = np.int64(objects[row].kind)
     if kind == COW:
         cow_turn(world, objects, row)

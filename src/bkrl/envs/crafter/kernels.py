@@ -17,7 +17,7 @@ from bkrl.envs.crafter.state import CHUNKS, FACING_DOWN, HEALTH, NOTHING, PLAYER
 from bkrl.envs.crafter.worldgen import generate_world
 
 ACTIVE_WITHIN = 18
-"""Objects at least this many steps from the player rest: twice the longer side of the view."""
+"""Objects at least this many steps from the player take no turn: twice the longer side of the view."""
 
 
 @helper

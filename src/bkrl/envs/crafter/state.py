@@ -58,7 +58,7 @@ CHUNKS_A_SIDE: Final = -(-AREA // CHUNK)
 CHUNKS: Final = CHUNKS_A_SIDE**2
 
 THE_PLAYER: Final = 1
-"""The player's row in the table of objects; row 0 stays empty, so that 0 in `object_at` means nobody."""
+"""The player's row in the table of objects; row 0 stays empty, so that 0 in `object_at` means no object."""
 
 OBJECT: Final = np.dtype(
     [
@@ -195,7 +195,7 @@ def remove(world: Any, objects: Any, row: Int) -> None:
 
 @helper
 def move(world: Any, objects: Any, row: Int, dx: Int, dy: Int, walkable: Int) -> bool:
-    """Step by (dx, dy) if that cell is free. An object removed this turn stays, but is told it could go."""
+    """Step by (dx, dy) if that cell is free. An object removed this turn stays where it is; the result is True."""
     thing = objects[row]
     old_x, old_y = np.int64(thing.x), np.int64(thing.y)
     x, y = old_x + dx, old_y + dy
