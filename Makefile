@@ -13,7 +13,7 @@ help:
 	@echo "make test        set up, lint, check types, run the tests"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
 	@echo "make floors      the quick tests with the lowest versions that are allowed (6 GB)"
-	@echo "make lint        ruff and mypy; make format mends what can be mended"
+	@echo "make lint        ruff and mypy; make format corrects what can be corrected"
 	@echo "make bench       the benchmarks, one JSON object each; QUICK=--quick shows only that they run"
 	@echo "make docs        docs/cli.md and docs/data.md from the code"
 	@echo "make results     docs/results.md: the sections of the report runs in logs/ (REPORTS=...); others stay"

@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from bkrl.core.errors import InputError
+from bkrl.core.files import sha256
 from bkrl.core.lines import LineFile, newest_row, read_lines, read_rows
 
 WHOLE = b'{"a": 1}\n{"a": 2}\n'
@@ -31,6 +32,7 @@ def test_readers_and_the_next_writer_agree_on_what_was_torn(tmp_path, raw, value
     with closing(LineFile(path)) as file:
         file.append('{"a": 9}')
         file.sync()
+        assert file.content == (path.stat().st_size, sha256(path))
     assert read_lines(path)[1] is False
     assert [row["a"] for row in read_rows(path, mend="")] == [*values, 9]
     assert path.read_bytes().endswith(b'}\n{"a": 9}\n' if values else b'{"a": 9}\n')

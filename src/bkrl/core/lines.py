@@ -7,6 +7,7 @@ object. Readers leave it out; the next writer removes it. A last line that only 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,21 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         raw = path.read_bytes()
-        whole = _whole(raw)
-        if whole < len(raw):
-            os.ftruncate(self._file, whole)
+        self._size = _whole(raw)
+        self._hash = hashlib.sha256(raw[: self._size])
+        if self._size < len(raw):
+            os.ftruncate(self._file, self._size)
         elif raw and not raw.endswith(b"\n"):
             self._write(b"\n")
 
-    def append(self, text: str) -> bytes:
-        """Add one line, or nothing where the disk is full. `sync` makes sure that it is on the disk.
+    def append(self, text: str) -> None:
+        """Add one line, or nothing where the disk is full. `sync` makes sure that it is on the disk."""
+        self._write(text.encode() + b"\n")
 
-        Returns:
-            The bytes that were added.
-        """
-        line = text.encode() + b"\n"
-        self._write(line)
-        return line
+    @property
+    def content(self) -> tuple[int, str]:
+        """The number of bytes in the file and their SHA-256, as they were written: a later change is not in it."""
+        return self._size, self._hash.hexdigest()
 
     @property
     def removed(self) -> bool:
@@ -59,6 +60,8 @@ class LineFile:
         if written != len(data):  # the last bytes of a full disk: half a line is taken back
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._size += len(data)
+        self._hash.update(data)
 
 
 def read_lines(path: Path) -> tuple[list[bytes], bool]:

@@ -48,7 +48,6 @@ class Run:
         self.config = config
         self._manifest = manifest
         self._log: LineFile | None = None
-        self._logged = (0, hashlib.sha256())
         self._lock: IO[bytes] | None = None
         self.on_log: Callable[[dict[str, Any]], None] | None = None
         """Called with each row after it was written to metrics.jsonl."""
@@ -180,7 +179,7 @@ class Run:
     def file(self, name: str) -> Path:
         """The path of a file inside the run; InputError for a name or a link that would leave the folder."""
         if leaves(self.path, self.path / name):
-            raise InputError(f"{self.path} is no run to be trusted: its {name!r} would leave it; make the run again.")
+            raise InputError(f"{self.path} cannot be trusted: its {name!r} would leave it; make the run again.")
         return self.path / name
 
     def log(self, step: int, **metrics: float) -> None:
@@ -193,36 +192,33 @@ class Run:
         path = self.file("metrics.jsonl")
         try:
             if self._log is None:
-                self._log, self._logged = LineFile(path), _read(path)
-            line = self._log.append(json.dumps(row, allow_nan=False))
+                self._log = LineFile(path)
+            self._log.append(json.dumps(row, allow_nan=False))
         except OSError as error:
             raise RunFailed(f"{path} cannot be written ({error.strerror}); {CONTINUE}") from None
-        self._logged[1].update(line)
-        self._logged = (self._logged[0] + len(line), self._logged[1])
         if self._log.removed:
             raise RunFailed(f"{path} was removed while it was written; has somebody deleted the run?")
         if self.on_log is not None:
             self.on_log(row)
 
     def sync(self) -> tuple[int, str]:
-        """Have on the disk what was logged: a power cut must not take what a checkpoint or a manifest counts.
+        """Wait until the disk has what was logged: a power cut must not take what a checkpoint or a manifest counts.
 
         Returns:
-            The number of bytes logged and their SHA-256: kept while they were written, so that a byte of the file that
-            changes afterwards is noticed.
+            The number of bytes logged and their SHA-256, as they were written: a later change of the file is noticed.
 
         Raises:
             RunFailed: the disk is full or broken.
         """
+        path = self.file("metrics.jsonl")
         if self._log is None:
-            self._logged = _read(self.file("metrics.jsonl"))
-        else:
-            try:
-                self._log.sync()
-            except OSError as error:
-                raise RunFailed(f"{self.file('metrics.jsonl')} cannot be written ({error.strerror}).") from None
-        size, running = self._logged
-        return size, running.hexdigest()
+            raw = path.read_bytes() if path.exists() else b""
+            return len(raw), hashlib.sha256(raw).hexdigest()
+        try:
+            self._log.sync()
+        except OSError as error:
+            raise RunFailed(f"{path} cannot be written ({error.strerror}).") from None
+        return self._log.content
 
     def close(self) -> None:
         """Release metrics.jsonl (a run that goes on after this opens it again)."""
@@ -303,7 +299,7 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def no_run(path: Path, stages: Sequence[str] = (), what: str = "run") -> InputError:
-    """What to raise where nothing is at a path: the nearest name there or, failing that, what makes a run like it.
+    """The error for a path where nothing is. It names the nearest folder there, else the command that makes such a run.
 
     Args:
         path: what was named.
@@ -314,12 +310,6 @@ def no_run(path: Path, stages: Sequence[str] = (), what: str = "run") -> InputEr
     commands = " or ".join(f"`bkrl {stage.replace('potential-report', 'potential report')}`" for stage in stages)
     help = f" {commands} makes one." if commands else " Name the folder that a command was given as --out, or chose."
     return InputError(f"There is no {what} at {path}.{did_you_mean(path.name, near) or help}")
-
-
-def _read(path: Path) -> tuple[int, hashlib._Hash]:
-    """The size of a file and a hash that more bytes can be added to; of none where there is no file."""
-    raw = path.read_bytes() if path.exists() else b""
-    return len(raw), hashlib.sha256(raw)
 
 
 def _input(path: Path) -> dict[str, str]:
@@ -338,13 +328,13 @@ def _refuse_to_overwrite(path: Path, stage: str, inputs: Sequence[Path], fresh: 
     try:
         found = read_json(path / "config.json").get("stage")
     except InputError:
-        return  # none, or a damaged one, which may be removed
+        return  # there is none, or a damaged one, which may be removed
     if found not in (stage, None) and (fresh or not only_config(path)):
         raise UsageError(f"{path} holds a run of another stage, {found}, which stays; choose another --out.")
 
 
 def _remove_contents(path: Path) -> None:
-    """Remove a run but for its lock. The config goes last: killed on the way, it is still known for a run."""
+    """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run."""
     order = {"manifest.json": 0, "config.json": 2}
     for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):
         if file.is_dir() and not file.is_symlink():
