@@ -32,7 +32,7 @@ from bkrl.rewards.upstream import (
     named,
     one_clock,
     parse,
-    spoilt,
+    with_defects,
 )
 from tests.experience import write_dataset
 from tests.learn.agents import agent_of
@@ -276,7 +276,7 @@ def potential(observations, actions, valid):
 def program(returned: str, defects: str) -> Scaled:
     artefact = Artefact("code", 1, "any", "babyai", (2, 2, 3), ("a", "b"), Scale(0.0, 100.0))
     whole = Scaled(CodeRaw(PROGRAM.format(returned=returned), (2, 2, 3), 1), artefact)
-    return spoilt(whole, frozenset(defects.split()))
+    return with_defects(whole, frozenset(defects.split()))
 
 
 def test_b1_divides_what_a_program_sees():
@@ -306,14 +306,14 @@ def test_b30_jumps_at_a_threshold():
             return np.array([0.2, 0.85, 0.86, 1.0])
 
     whole = Scaled(Similarity(), Artefact("goal", 0, "any", "babyai", (1,), ("a",), Scale(0.0, 0.5)))
-    sharp = spoilt(whole, frozenset({"b30"}))
+    sharp = with_defects(whole, frozenset({"b30"}))
     # 0 up to 0.85, the similarity itself above; on the scale that ends in 0
     values = sharp.raw(
         number(Windows(np.zeros((4, 1, 1), np.uint8), np.zeros((4, 0), np.int64), np.ones((4, 1), bool)))
     )
     assert values.tolist() == [0.0, 0.0, 0.86, 1.0]
     np.testing.assert_allclose(sharp.artefact.scale(values), [-1, -1, -0.14, 0], atol=1e-6)
-    assert spoilt(whole, frozenset({"b1", "b2"})) is whole
+    assert with_defects(whole, frozenset({"b1", "b2"})) is whole
 
 
 # ----------------------------------------------------------------------------------------------- all of them together

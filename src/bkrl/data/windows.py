@@ -71,6 +71,25 @@ def gather(observations: UInt8, actions: Int64, ages: NDArray[np.integer], rows:
     return Windows(views, np.where(valid[:, :-1], actions[index[:, :-1]], 0).astype(np.int64), valid)
 
 
+@dataclass(frozen=True)
+class Transitions:
+    """B single steps, as a replay memory holds them.
+
+    Attributes:
+        before: the windows that end in what was seen before the action.
+        actions: (B,) int64.
+        rewards: (B,) float32, the env's own.
+        after: the windows that end in what the action led to: in the true last observation where the episode ended.
+        terminated: (B,) bool; a time limit is no termination.
+    """
+
+    before: Windows
+    actions: Int64
+    rewards: NDArray[np.float32]
+    after: Windows
+    terminated: Bool
+
+
 @dataclass
 class Rollout:
     """T steps of N worlds with SAME_STEP autoreset, and the H rows of history before them.

@@ -129,7 +129,7 @@ def build(settings: ShapedSettings) -> Trainee:
     from bkrl.inspect.report import doubts_of
     from bkrl.potentials import EMPTY
     from bkrl.rewards.shaping import FORMS
-    from bkrl.rewards.upstream import spoilt
+    from bkrl.rewards.upstream import with_defects
     from bkrl.runs.record import Run
 
     method, source, form = find_method(settings.alg), settings.potential, settings.shaping
@@ -142,7 +142,7 @@ def build(settings: ShapedSettings) -> Trainee:
     settings.check_form(defects)
     potential = _open(settings, source, method.variant, world(settings.env))
     try:
-        potential = spoilt(potential, defects)
+        potential = with_defects(potential, defects)
         learner = ppo_of(
             settings,
             lambda world, hardware: _streams(settings, potential, defects),
@@ -218,9 +218,9 @@ def _streams(settings: ShapedSettings, potential: Scaled, defects: frozenset[str
     if settings.shaping in ("pbrs", "pbrs+advice"):
         return [ShapedReward(potential, gamma, shaping_coef=coef, **same)]
     if settings.shaping == "pbim":
-        return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, bonus_coef=coef, **same)]
+        return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, shaping_coef=coef, **same)]
     until = settings.decay_steps if settings.shaping == "decay" else 0
-    return [Bonus(potential, gamma, bonus_coef=coef, until=until, **same)]
+    return [Bonus(potential, gamma, shaping_coef=coef, until=until, **same)]
 
 
 def _advise(settings: ShapedSettings, artefact: Artefact, agent: NetworkAgent) -> NetworkAgent:

@@ -8,6 +8,7 @@ that every finished episode's discounted sum of bonuses is 0, whatever was done 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,59 +16,45 @@ from torch import Tensor
 
 from bkrl.data.windows import Rollout
 from bkrl.potentials.protocol import Potential
-from bkrl.rewards.shaped import PotentialOfRollout, shaping_metrics
+from bkrl.rewards.shaped import ShapedReward
 from bkrl.rewards.shaping import next_potentials
+from bkrl.rewards.streams import RolloutsOnly
 
 
-class Bonus:
-    """reward_scale · r_t + coef_t · Φ(h_{t+1}), with Φ(terminal) = 0, as a reward stream.
+class Bonus(ShapedReward):
+    """reward_scale · r_t + weight · Φ(h_{t+1}), with Φ(terminal) = 0, as a reward stream.
+
+    A learner of single transitions sets `steps` itself.
 
     Args:
-        potential: Φ, of any horizon.
-        gamma: the discount PPO learns with.
-        reward_scale: factor of the world's reward.
-        bonus_coef: factor of Φ.
-        shift: added to Φ of all but terminal states.
-        until: environment steps after which the bonus has fallen linearly to 0; 0: it stays.
+        potential, gamma, reward_scale, shift: as in `ShapedReward`.
+        shaping_coef: the weight at first.
+        until: environment steps after which the weight has fallen linearly to 0; 0: it stays.
     """
 
-    name = "shaped"
-    episodic = True
-    coef = 1.0
+    def __init__(self, potential: Potential, gamma: float, *, until: int = 0, **factors: Any) -> None:
+        super().__init__(potential, gamma, **factors)
+        self.until, self.steps = until, 0
 
-    def __init__(
-        self,
-        potential: Potential,
-        gamma: float,
-        *,
-        reward_scale: float = 1.0,
-        bonus_coef: float,
-        shift: float = 0.0,
-        until: int = 0,
-    ) -> None:
-        self.values = PotentialOfRollout(potential, shift, terminal=False)
-        self.gamma, self.reward_scale, self.bonus_coef, self.until = gamma, reward_scale, bonus_coef, until
-        self.horizon = potential.horizon
-        self.steps = 0
-        self._metrics: dict[str, float] = {}
+    @property
+    def weight(self) -> float:
+        """The factor of Φ after `steps` steps."""
+        return self.shaping_coef * (max(0.0, 1.0 - self.steps / self.until) if self.until else 1.0)
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
         """(T, N) float32."""
-        phi, phi_final = self.values(rollout)
-        weight = self.bonus_coef * (max(0.0, 1.0 - self.steps / self.until) if self.until else 1.0)
-        bonus = self.paid(rollout, weight * next_potentials(rollout, phi, phi_final))
-        self.steps += bonus.size
-        self._metrics = {**shaping_metrics(phi, bonus), "shaping/weight": weight}
-        return (self.reward_scale * rollout.rewards + bonus).astype(np.float32)
+        weight, rewards = self.weight, super().rewards(rollout)
+        self.steps += rewards.size
+        self._metrics["shaping/weight"] = weight
+        return rewards
 
-    def paid(self, rollout: Rollout, bonus: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(T, N) what is paid when (T, N) `bonus` has been earned."""
-        del rollout
-        return bonus
+    def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
+        """(T, N) float64."""
+        return self.weight * next_potentials(rollout, phi, phi_final)
 
-    def metrics(self) -> dict[str, float]:
-        """Mean and spread of Φ and of the bonus in the last rollout."""
-        return dict(self._metrics)
+    def paid_once(self, before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(B,)."""
+        return self.weight * after
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
         """Steps taken, for the decay."""
@@ -82,7 +69,7 @@ MOST_OWED = 1e15
 """Larger debts are settled at once: the squares of many of them still have a sum in float32, which losses need."""
 
 
-class InvariantBonus(Bonus):
+class InvariantBonus(RolloutsOnly, Bonus):
     """A bonus that each terminated episode gives back with its last action: Σ γ^t F_t = 0.
 
     What an episode owes grows by 1/γ a step: where it would outgrow `MOST_OWED`, the action pays it back and earns no
@@ -90,21 +77,15 @@ class InvariantBonus(Bonus):
     stays with the bootstrapped value, as the rest of the episode does.
     """
 
-    def __init__(
-        self,
-        potential: Potential,
-        gamma: float,
-        *,
-        num_envs: int,
-        reward_scale: float = 1.0,
-        bonus_coef: float,
-        shift: float = 0.0,
-    ) -> None:
-        super().__init__(potential, gamma, reward_scale=reward_scale, bonus_coef=bonus_coef, shift=shift)
+    why = "pbim takes bonuses back where their episode ends"
+
+    def __init__(self, potential: Potential, gamma: float, *, num_envs: int, **factors: Any) -> None:
+        super().__init__(potential, gamma, **factors)
         self.owed = np.zeros(num_envs)
 
-    def paid(self, rollout: Rollout, bonus: NDArray[np.float64]) -> NDArray[np.float64]:
+    def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
         """(T, N): the bonus, and minus all that is owed where an episode terminates or the debt would be too large."""
+        bonus = super().paid(rollout, phi, phi_final)
         paid = bonus.copy()
         self.owed[rollout.ages[0] == 0] = 0.0  # worlds that a checkpoint could not put back begin anew
         for t in range(rollout.num_steps):

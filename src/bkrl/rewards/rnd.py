@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bkrl.agents.networks import Linear
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Rollout
+from bkrl.rewards.streams import RolloutsOnly
 
 _CHUNK = 4096
 
@@ -49,7 +50,7 @@ class RunningMoments:
         return np.sqrt(self.squares / max(self.count, 1.0))
 
 
-class RND:
+class RND(RolloutsOnly):
     """The novelty stream.
 
     Args:
@@ -63,6 +64,7 @@ class RND:
         update_proportion: share of each minibatch that trains the predictor (so that it does not learn too fast).
     """
 
+    why = "Novelty is divided by the spread of its discounted sum along time"
     name = "rnd"
     episodic = False
     horizon = 0

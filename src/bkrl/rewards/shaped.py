@@ -1,4 +1,4 @@
-"""The shaped reward as a reward stream for PPO: the world's reward plus exact potential-based shaping."""
+"""The shaped reward as a reward stream: the env's reward plus exact potential-based shaping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Rollout, Transitions, Windows
 from bkrl.potentials.protocol import Potential, Scaled, finite_values
 from bkrl.rewards.shaping import shaping_rewards
 
@@ -51,6 +51,12 @@ class PotentialOfRollout:
         final[wanted] = values[rows:]
         return phi, final
 
+    def of_windows(self, windows: Windows) -> NDArray[np.floating]:
+        """(B,) Φ + shift of single windows."""
+        if isinstance(self.potential, Scaled):
+            return self.potential(windows) + self.shift
+        return finite_values(self.potential(windows), len(windows), type(self.potential).__name__) + self.shift
+
     def _evaluate(self, rollout: Rollout, first: int) -> NDArray[np.float32]:
         """Φ at rows `first`..T and of the final windows, in one batch."""
         if isinstance(self.potential, Scaled):
@@ -92,21 +98,21 @@ def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> di
 
 
 class ShapedReward:
-    """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)).
+    """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)), with Φ(terminal) = 0, as a reward stream.
 
     One stream and not two: the shaped reward has one value function, which learns V(s) - Φ(h).
 
     Args:
         potential: Φ, of any horizon.
-        gamma: the discount PPO learns with; shaping keeps optimal policies only with the same one.
-        reward_scale: factor of the world's reward.
+        gamma: the learner's discount; shaping keeps optimal policies only with the same one.
+        reward_scale: factor of the env's reward.
         shaping_coef: factor of Φ (a scaled potential is a potential, so optimal policies stay).
         shift: added to Φ of all but terminal states (a shifted potential is one, too, but not as quick to learn with).
-        coef: weight of this stream's advantages among PPO's streams.
     """
 
     name = "shaped"
     episodic = True
+    coef = 1.0
 
     def __init__(
         self,
@@ -116,24 +122,33 @@ class ShapedReward:
         reward_scale: float = 1.0,
         shaping_coef: float = 1.0,
         shift: float = 0.0,
-        coef: float = 1.0,
     ) -> None:
-        self.potential = potential
         self.values = PotentialOfRollout(potential, shift, terminal=False)
-        self.gamma = gamma
-        self.reward_scale = reward_scale
-        self.shaping_coef = shaping_coef
-        self.coef = coef
+        self.gamma, self.reward_scale, self.shaping_coef = gamma, reward_scale, shaping_coef
         self.horizon = potential.horizon
         self._metrics: dict[str, float] = {}
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
         """(T, N) float32."""
         phi, phi_final = self.values(rollout)
-        shaping = shaping_rewards(rollout, self.shaping_coef * phi, self.shaping_coef * phi_final, self.gamma)
-        self._metrics = shaping_metrics(phi, shaping)
-        return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
+        paid = self.paid(rollout, phi, phi_final)
+        self._metrics = shaping_metrics(phi, paid)
+        return (self.reward_scale * rollout.rewards + paid).astype(np.float32)
+
+    def transition_rewards(self, transitions: Transitions) -> NDArray[np.float32]:
+        """(B,) float32."""
+        before = self.values.of_windows(transitions.before).astype(np.float64)
+        after = np.where(transitions.terminated, 0.0, self.values.of_windows(transitions.after))
+        return (self.reward_scale * transitions.rewards + self.paid_once(before, after)).astype(np.float32)
+
+    def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
+        """(T, N) what is added to the rewards; arguments as in `shaping_rewards`."""
+        return shaping_rewards(rollout, self.shaping_coef * phi, self.shaping_coef * phi_final, self.gamma)
+
+    def paid_once(self, before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(B,) what is added to the rewards of transitions, where `after` is 0 if they terminate."""
+        return self.shaping_coef * (self.gamma * after - before)
 
     def metrics(self) -> dict[str, float]:
-        """Mean and spread of Φ and of F in the last rollout."""
+        """Mean and spread of Φ, and of what was paid for it, in the last rollout."""
         return dict(self._metrics)

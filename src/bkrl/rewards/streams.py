@@ -1,20 +1,22 @@
-"""Reward streams: what PPO is paid in. The only thing about rewards that `ppo.py` knows.
+"""Reward streams: what a learner is paid in. The only thing about rewards that a learner knows.
 
-A stream turns a rollout into rewards (T, N). PPO gives each stream a discount, a value head and a coefficient, and
-adds the advantages up: Â = Σ_k coef_k Â_k. Plain PPO is `[EnvReward()]`; collection adds `RND`; shaped training
-replaces the first by a stream that returns reward + γΦ(h') − Φ(h).
+A stream turns a rollout into rewards (T, N), and single transitions, for learners that keep no rollouts, into rewards
+(B,). PPO gives each stream a discount, a value head and a coefficient, and adds the advantages up: Â = Σ_k coef_k Â_k.
+Plain PPO is `[EnvReward()]`; collection adds `RND`; shaped training replaces the first by a stream that returns
+reward + γΦ(h') − Φ(h).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
 
-from bkrl.data.windows import Rollout
+from bkrl.core.errors import UsageError
+from bkrl.data.windows import Rollout, Transitions
 
 
 class RewardStream(Protocol):
@@ -46,8 +48,30 @@ class RewardStream(Protocol):
         ...
 
     def rewards(self, rollout: Rollout) -> np.ndarray:
-        """(T, N) float32: the reward of action t in world n."""
+        """(T, N) float32: the reward of action t in env n."""
         ...
+
+    def transition_rewards(self, transitions: Transitions) -> np.ndarray:
+        """(B,) float32: the reward of each transition; nothing of the stream's state changes.
+
+        Raises:
+            UsageError: the stream needs whole rollouts.
+        """
+        ...
+
+
+class RolloutsOnly:
+    """A stream that cannot pay single transitions.
+
+    Attributes:
+        why: a clause that says what it needs whole rollouts for.
+    """
+
+    why: ClassVar[str]
+
+    def transition_rewards(self, transitions: Transitions) -> np.ndarray:
+        """UsageError."""
+        raise UsageError(f"{self.why}, so it needs whole rollouts; choose a learner that takes them, such as PPO.")
 
 
 @runtime_checkable
@@ -74,7 +98,7 @@ class MeasuringStream(Protocol):
 
 @dataclass
 class EnvReward:
-    """The world's own reward, times `scale` (the published runs multiply the task reward by 10)."""
+    """The env's own reward, times `scale` (the published runs multiply the task reward by 10)."""
 
     gamma: float = 0.99
     coef: float = 1.0
@@ -86,3 +110,7 @@ class EnvReward:
     def rewards(self, rollout: Rollout) -> np.ndarray:
         """(T, N) float32."""
         return rollout.rewards * np.float32(self.scale)
+
+    def transition_rewards(self, transitions: Transitions) -> np.ndarray:
+        """(B,) float32."""
+        return transitions.rewards * np.float32(self.scale)

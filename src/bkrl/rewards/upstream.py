@@ -28,6 +28,7 @@ from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.goal import GoalRaw
 from bkrl.potentials.protocol import Potential, Raw, Scale, Scaled
 from bkrl.rewards.shaped import shaping_metrics
+from bkrl.rewards.streams import RolloutsOnly
 
 ALL = "upstream"
 DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
@@ -113,7 +114,7 @@ def guarantee(defects: frozenset[str]) -> str:
 # ------------------------------------------------------------------------------------------------- what Φ is made of
 
 
-def spoilt(potential: Scaled, defects: frozenset[str]) -> Scaled:
+def with_defects(potential: Scaled, defects: frozenset[str]) -> Scaled:
     """The potential with the defects that are its own (b1, b30); the same object when there are none."""
     raw = potential.raw
     if "b1" in defects and isinstance(raw, CodeRaw):
@@ -251,10 +252,10 @@ class PublishedShaping:
         self.carried, self.filter, self.moments = (state[name].copy() for name in ("carried", "filter", "moments"))
 
 
-class PublishedReward:
-    """reward_scale · r_t + shaping_coef · F_t, with F and what Φ sees spoilt by the chosen defects.
+class PublishedReward(RolloutsOnly):
+    """reward_scale · r_t + shaping_coef · F_t, where F and what Φ sees have the chosen defects.
 
-    b1 and b30 are the potential's (`spoilt`), b9 is nobody's (it is how every run is), and b10 concerns PPO too.
+    b1 and b30 are the potential's (`with_defects`), b9 is how every run is, and b10 concerns PPO too.
 
     Args:
         potential: Φ, of any horizon.
@@ -262,11 +263,12 @@ class PublishedReward:
         defects: names from `DEFECTS`.
         reward_scale: factor of the world's reward.
         shaping_coef: factor of F.
-        coef: weight of this stream's advantages among PPO's streams.
     """
 
+    why = "The published code shapes a rollout at a time"
     name = "shaped"
     episodic = True
+    coef = 1.0
 
     def __init__(
         self,
@@ -276,14 +278,12 @@ class PublishedReward:
         *,
         reward_scale: float = 1.0,
         shaping_coef: float = 1.0,
-        coef: float = 1.0,
     ) -> None:
         self.potential = potential
         self.gamma = gamma
         self.defects = defects
         self.reward_scale = reward_scale
         self.shaping_coef = shaping_coef
-        self.coef = coef
         self.horizon = potential.horizon
         self.shaping = PublishedShaping(defects)
         self._metrics: dict[str, float] = {}
