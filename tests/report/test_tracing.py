@@ -18,7 +18,7 @@ from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.tables import dataset_of
 from bkrl.report import tracing
-from bkrl.report.pages.lineage import anchor
+from bkrl.report.pages.html import anchor
 from bkrl.runs.inputs import check_inputs, dataset_at
 from bkrl.runs.record import Run
 from bkrl.stages import report

@@ -12,6 +12,7 @@ import io
 import json
 import keyword
 import math
+import re
 import tokenize
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -77,6 +78,9 @@ def _environment() -> jinja2.Environment:
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
         short_world=short_world,
+        facts_of=facts_of,
+        anchor=anchor,
+        pretty=lambda value: json.dumps(value, indent=1, ensure_ascii=False),
     )
     environment.globals.update(
         bounded=bounded, percents=lambda *shares: tight(percents(*shares)), python=python, course=course, forest=forest
@@ -90,6 +94,12 @@ def _environment() -> jinja2.Environment:
 def _capitalized(text: str) -> str:
     """A title with a capital letter, but for names of methods."""
     return text if find_method(text.partition(" ")[0]) else text[:1].upper() + text[1:]
+
+
+def anchor(key: str) -> str:
+    """An id for a run inside the page."""
+    digest = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:8]  # two keys may have the same letters
+    return f"run-{re.sub(r'[^A-Za-z0-9]+', '-', key).strip('-')}-{digest}"
 
 
 def steps(value: float | None) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,65 +10,14 @@ from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.provenance import STAGES, Chain, Node
 
 
-@dataclass(frozen=True)
-class Input:
-    """What a run read; `anchor` is that of its own run on the page, "" without one."""
-
-    name: str
-    path: str
-    sha256: str
-    anchor: str
-    problem: str
-
-
-@dataclass(frozen=True)
-class Output:
-    """A file of a run, as its manifest says."""
-
-    name: str
-    bytes: int | None
-    rows: int | None
-    sha256: str
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """A run with its settings; `other`: what it was made with, where most others were made with something else."""
-
-    key: str
-    anchor: str
-    sha256: str
-    problem: str
-    command: str = ""
-    seed: int | None = None
-    config: str = ""
-    inputs: Sequence[Input] = ()
-    outputs: Sequence[Output] = ()
-    other: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """All runs of a stage; "?" is that of runs which cannot be read."""
-
-    name: str
-    nodes: Sequence[RunFacts]
-
-
 @dataclass
 class Branch:
-    """One line of the tree: a run or several (anchor, text), and what was made from them."""
+    """One line of the tree: a run or several (key, text), and what was made from them."""
 
     stage: str
     text: str
     runs: list[tuple[str, str]] = field(default_factory=list)
     below: list[Branch] = field(default_factory=list)
-
-
-def anchor(key: str) -> str:
-    """An id for a run inside the page."""
-    digest = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:8]  # two keys may have the same letters
-    return f"run-{re.sub(r'[^A-Za-z0-9]+', '-', key).strip('-')}-{digest}"
 
 
 def software(chain: Chain) -> dict[str, str]:
@@ -91,34 +37,16 @@ def _made_with(node: Node) -> dict[str, str]:
     return {"code": commit, "Python": str(manifest.get("python", "?")), **packages}
 
 
-def stages(chain: Chain, usual: Mapping[str, str]) -> list[Stage]:
-    """Every run with its command, settings and hashes, by stage. `usual`: what most were made with."""
+def stages(chain: Chain, usual: Mapping[str, str]) -> list[tuple[str, list[tuple[Node, dict[str, str]]]]]:
+    """Every run by stage, with what it was made with where most others, which `usual` names, were made with something
+    else. "?" is the stage of runs that cannot be read.
+    """
     found = [(stage, chain.of(stage)) for stage in (*STAGES, WORTH, "?")]
-    return [Stage(stage, [_facts(node, usual) for node in nodes]) for stage, nodes in found if nodes]
-
-
-def _facts(node: Node, usual: Mapping[str, str]) -> RunFacts:
-    if node.run is None:
-        return RunFacts(node.key, anchor(node.key), node.sha256, node.problem)
-    manifest = node.run.manifest
-    return RunFacts(
-        key=node.key,
-        anchor=anchor(node.key),
-        sha256=node.sha256,
-        problem=node.problem,
-        command=" ".join(str(word) for word in manifest.get("argv", [])),
-        seed=node.config.get("seed"),
-        config=json.dumps(node.config, indent=1, ensure_ascii=False),
-        inputs=[
-            Input(link.name, link.recorded, link.sha256, anchor(link.found) if link.found else "", link.problem)
-            for link in node.links
-        ],
-        outputs=[
-            Output(name, out.get("bytes"), out.get("rows"), out.get("sha256", ""))
-            for name, out in manifest.get("outputs", {}).items()
-        ],
-        other={k: v for k, v in _made_with(node).items() if usual.get(k) != v},
-    )
+    return [
+        (stage, [(node, {k: v for k, v in _made_with(node).items() if usual.get(k) != v}) for node in nodes])
+        for stage, nodes in found
+        if nodes
+    ]
 
 
 def tree(chain: Chain) -> list[Branch]:
@@ -144,7 +72,7 @@ def _branches(children: Mapping[str, Sequence[Node]], nodes: Sequence[Node]) -> 
         else:
             kind, text = (node.key,), node.key
             line = lines.setdefault(kind, Branch(node.stage, node.key))
-        line.runs.append((anchor(node.key), text))
+        line.runs.append((node.key, text))
         below.setdefault(kind, []).extend(children.get(node.key, []))
     for kind, line in lines.items():
         line.below = _branches(children, below[kind])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -14,11 +14,11 @@ from bkrl.report.evaluations import Played
 from bkrl.report.model import Estimate, Evaluation, Results, Row, Time, World
 from bkrl.report.pages import samples
 from bkrl.report.pages.html import render
-from bkrl.report.pages.lineage import Branch, Stage, anchor, software, stages, tree
+from bkrl.report.pages.lineage import Branch, software, stages, tree
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import Figure
-from bkrl.report.provenance import Chain
+from bkrl.report.provenance import Chain, Node
 from bkrl.report.results import ratio_of
 
 
@@ -60,19 +60,10 @@ class GlanceRow:
 
 
 @dataclass(frozen=True)
-class PotentialReport:
-    """A potential report in this one: its run, and its body."""
-
-    key: str
-    anchor: str
-    body: Markup
-
-
-@dataclass(frozen=True)
 class Extra:
     """Everything of the page that is not in results.json: clocks, paths, hashes, samples and pictures.
 
-    `evaluations`: the anchor of each run, and its figures.
+    `evaluations`: the key of each run, and its figures; `worths`: that of each potential report, and its body.
     """
 
     identity: str
@@ -84,11 +75,11 @@ class Extra:
     agents_skipped: int
     labels: Sequence[samples.Labels]
     potentials: Sequence[samples.Potential]
-    worths: Sequence[PotentialReport]
+    worths: Sequence[tuple[str, Markup]]
     timings: Sequence[Time]
     software: dict[str, str]
     tree: Sequence[Branch]
-    stages: Sequence[Stage]
+    stages: Sequence[tuple[str, Sequence[tuple[Node, Mapping[str, str]]]]]
 
 
 def report_page(
@@ -112,16 +103,12 @@ def report_page(
             for i, (world, (comparison, figures)) in enumerate(zip(results.worlds, compared, strict=True))
         ],
         glance=_glance(comparisons) if len(comparisons) > 1 else [],
-        evaluations=[(anchor(one.key), one.row) for one in played],
+        evaluations=[(one.key, one.row) for one in played],
         agents=agents,
         agents_skipped=skipped,
         labels=[samples.labels(chain, node) for node in chain.of("label")],
         potentials=samples.potentials(chain),
-        worths=[
-            PotentialReport(node.key, anchor(node.key), section(node.run.path))
-            for node in chain.of(WORTH)
-            if node.sound and node.run is not None
-        ],
+        worths=[(node.key, section(node.run.path)) for node in chain.of(WORTH) if node.sound and node.run is not None],
         timings=timings,
         software=usual,
         tree=tree(chain),

@@ -24,10 +24,9 @@ from bkrl.inspect.certificate import Document
 from bkrl.inspect.report import Example, Report, report_of
 from bkrl.potentials import load_potential
 from bkrl.report.evaluations import Played
-from bkrl.report.pages.html import cut, facts_of
+from bkrl.report.pages.html import cut
 from bkrl.report.pages.labels import quality_section
 from bkrl.report.pages.labels_data import Row, where
-from bkrl.report.pages.lineage import anchor
 from bkrl.report.plots.strips import strips
 from bkrl.report.provenance import Chain, Node
 
@@ -72,15 +71,8 @@ class Goal:
 class Labels:
     """One label run; `problem` says why samples are missing. `queries`: captions with the goals suggested there."""
 
-    key: str
-    anchor: str
+    node: Node
     variant: str
-    llm: str
-    annotator: str
-    env: str
-    quality: Mapping[str, Any]
-    usage: Mapping[str, Any]
-    prompts: Mapping[str, Any]
     problem: str
     quality_table: Markup = field(default_factory=Markup)
     pairs: Sequence[Pair] = ()
@@ -91,20 +83,8 @@ class Labels:
 
 
 def labels(chain: Chain, node: Node) -> Labels:
-    """One label run for the page: its facts, and samples."""
-    facts = node.facts
-    shown = Labels(
-        key=node.key,
-        anchor=anchor(node.key),
-        variant=str(facts.get("variant", node.config.get("variant", "?"))),
-        llm=str(facts.get("llm", node.config.get("llm", "?"))),
-        annotator=str(facts.get("annotator", "")),
-        env=str(facts.get("env_id", "")),
-        quality=facts_of(facts.get("quality", {})),
-        usage=facts_of(facts.get("usage", {})),
-        prompts=facts_of(facts.get("prompts", {})),
-        problem=node.problem,
-    )
+    """One label run for the page, with samples."""
+    shown = Labels(node, str(node.facts.get("variant", node.config.get("variant", "?"))), node.problem)
     if node.run is None or not node.sound:
         return shown
     try:
@@ -208,13 +188,9 @@ class Moment:
 
 @dataclass
 class Potential:
-    """One potential: what it is, its figures, its certificate; strips, or else courses of Φ with their `moments`."""
+    """One potential: its figures, its certificate; strips, or else courses of Φ with their `moments`."""
 
-    key: str
-    anchor: str
-    kind: str
-    control: str
-    training: Mapping[str, Any]
+    node: Node
     problem: str
     figures: Mapping[str, Any] = field(default_factory=dict)
     certificate: Document | None = None
@@ -231,15 +207,7 @@ def potentials(chain: Chain) -> list[Potential]:
 
 def potential(chain: Chain, node: Node, drawn: bool) -> Potential:
     """One potential for the page; with `drawn`, strips with frames and captions in place of courses of Φ."""
-    facts = node.facts
-    shown = Potential(
-        key=node.key,
-        anchor=anchor(node.key),
-        kind=str(facts.get("kind", "?")),
-        control=str(facts.get("control", "none")),
-        training=facts_of(facts.get("training", {})),
-        problem=node.problem,
-    )
+    shown = Potential(node, node.problem)
     if node.run is None or not node.sound:
         return shown
     if drawn:
