@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
 from bkrl.methods import settings_of
-from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average, scores_of
+from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import (
     Crossing,
@@ -22,11 +22,9 @@ from bkrl.stats.crossings import (
     summarise_steps,
 )
 from bkrl.stats.variance import (
-    FEW_DATASETS,
-    Origin,
     VarianceSplit,
-    both_resampled,
     compare_over_datasets,
+    nested_improvement,
     nested_interval,
     several,
     split_variance,
@@ -192,28 +190,14 @@ def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> 
     someone_got_there = any(not censored.all() for _, censored in times)
     if someone_got_there and times[1][0].mean() > 0:
         ratio = steps_ratio(crossed[0], crossed[1], horizon, rng, origins=(ours.origins, theirs.origins))
-    by_seed = [_by_seed(group, horizon) for group in (ours, theirs)]
+    (_, mine), (_, other) = (final_and_average(group, horizon) for group in (ours, theirs))
+    by_seed = [_by_seed(group, averages) for group, averages in ((ours, mine), (theirs, other))]
     paired, origins = None, (ours.origins, theirs.origins)
-    mine, other = (np.array(scores_of(group, horizon)) for group in (ours, theirs))
     if several(*origins):  # seeds on one dataset would say nothing of another
         paired = compare_over_datasets(mine, other, origins)
     elif all(by_seed) and len(set(by_seed[0]) & set(by_seed[1])) >= 2:
         paired = st.paired_test(by_seed[0], by_seed[1], rng)
-    improvement = None
-    if min(len(ours.runs), len(theirs.runs)) >= st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
-        improvement = _improvement(mine, other, origins, rng)
-    return Difference(ratio, improvement, paired)
-
-
-def _improvement(
-    mine: np.ndarray, other: np.ndarray, origins: tuple[list[Origin], list[Origin]], rng: np.random.Generator
-) -> st.Interval:
-    """P(better), over datasets where there are several; without an interval where these are too few for a bootstrap."""
-    datasets = several(*origins)
-    if 0 < datasets < FEW_DATASETS:
-        return st.Interval(float(st.improvement(mine, other)), math.nan, math.nan, datasets, "none")
-    indices = both_resampled(*origins, rng) if datasets else None
-    return st.probability_of_improvement([mine], [other], rng, indices=indices)
+    return Difference(ratio, nested_improvement(mine, other, origins, rng), paired)
 
 
 def _adjusted(found: Sequence[Difference]) -> list[Difference]:
@@ -221,14 +205,14 @@ def _adjusted(found: Sequence[Difference]) -> list[Difference]:
     return [one if one.paired is None else replace(one, p_holm=next(adjusted)) for one in found]
 
 
-def _by_seed(group: Group, horizon: float) -> dict[int, float]:
+def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
     """Mean success in training for each seed, averaged over draws of labels where each seed has all of them.
 
     Empty where draws and seeds are not crossed: such runs have no single partner.
     """
     found: dict[int, dict[str, float]] = {}
-    for run in group.runs:
-        found.setdefault(run.seed, {})[run.potential] = final_and_average(run, horizon)[1]
+    for run, average in zip(group.runs, averages, strict=True):
+        found.setdefault(run.seed, {})[run.potential] = float(average)
     draws = {run.potential for run in group.runs}
     if any(set(values) != draws for values in found.values()):
         return {}
@@ -246,7 +230,7 @@ def _costed(row: Row, base: Row) -> Row:
 
 def _row(group: Group, horizon: float, threshold: float) -> Row:
     rng = generator(0, "report", group.env, group.label)
-    finals, averages = np.array([final_and_average(run, horizon) for run in group.runs]).T
+    finals, averages = final_and_average(group, horizon)
     crossings = [_crossing(run, threshold) for run in group.runs]
     by_draw: dict[str, list[float]] = {}
     for run, value in zip(group.runs, averages, strict=True):
@@ -255,18 +239,12 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
     return Row(
         group,
         len(group.runs),
-        share(nested_interval(finals, group.origins, rng)),
-        share(nested_interval(averages, group.origins, rng)),
+        nested_interval(finals, group.origins, rng).clipped(),
+        nested_interval(averages, group.origins, rng).clipped(),
         summarise_steps(crossings, horizon, rng, group.origins),
-        None if split is None else replace(split, over_draws=share(split.over_draws)),
+        None if split is None else replace(split, over_draws=split.over_draws.clipped()),
     )
 
 
 def _crossing(run: Trained, threshold: float) -> Crossing:
     return steps_to_threshold(*run.series[SUCCESS], threshold)
-
-
-def share(interval: st.Interval) -> st.Interval:
-    """An interval of a share cannot leave [0, 1]; Student's t does not know that."""
-    low, high = (x if math.isnan(x) else min(1.0, max(0.0, x)) for x in (interval.low, interval.high))
-    return st.Interval(interval.estimate, low, high, interval.n, interval.method)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import plain
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import Difference, Row, compare, difference
-from bkrl.report.groups import Group, finals_of, grouped, scores_of, without_repeats
+from bkrl.report.groups import Group, final_and_average, grouped, without_repeats
 from bkrl.report.model import Estimate
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.results import improvement_of, paired_of, ratio_cell, ratio_of, steps_text
@@ -215,8 +213,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
         raise UsageError(f"Both sides are the same runs in {env}; name two.")
     both = compare(env, [a, b], threshold)
     rng = generator(0, "report", "contrast", env, a.label, b.label)
-    finals = [np.array(finals_of(group, both.horizon)) for group in (a, b)]
-    scores = [np.array(scores_of(group, both.horizon)) for group in (a, b)]
+    finals, scores = zip(*(final_and_average(group, both.horizon) for group in (a, b)), strict=True)
     found = difference(a, b, both.horizon, threshold)
     found = Difference(found.ratio, found.improvement, found.paired, found.paired.p if found.paired else None)
     average = found.paired.difference if found.paired else st.mean_difference(scores[0], scores[1], rng)

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from bkrl.core.seeds import generator
-from bkrl.report.comparison import share
 from bkrl.report.groups import is_baseline
 from bkrl.report.model import Estimate, Evaluated, Evaluation
 from bkrl.report.provenance import Chain, Node
@@ -79,6 +78,6 @@ def evaluated(played: Sequence[Played]) -> list[Evaluated]:
             if mode in modes:
                 rng = generator(0, "report", "evaluated", env, alg, mode)
                 rates = np.array([np.mean(again) for again in modes[mode].values()])
-                shown[mode] = Estimate.of(share(centre_interval(rates, rng)))
+                shown[mode] = Estimate.of(centre_interval(rates, rng).clipped())
         rows.append(shown)
     return rows

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bkrl.methods import find_method
+from bkrl.stats import curves
 from bkrl.stats.curves import Curve, Series
 
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
-FINAL_SHARE = 0.1
-"""Final success is the mean over evaluations in this last share of the steps compared, or the last one before it."""
 
 
 @dataclass(frozen=True)
@@ -200,25 +200,7 @@ def curves_of(group: Group, metric: str) -> list[Curve]:
     return found
 
 
-def final_and_average(run: Trained, horizon: float) -> tuple[float, float]:
-    """Success at the end, and on average over training (the area under the curve divided by its width)."""
-    every_step, every_value = run.series[SUCCESS]
-    inside = every_step <= horizon
-    steps, values = every_step[inside], every_value[inside]
-    final = float(values[steps >= min(horizon - FINAL_SHARE * horizon, steps[-1])].mean())
-    if steps[-1] < horizon < every_step[-1]:  # evaluations on both sides: the curve is cut between them
-        steps = np.append(steps, horizon)
-        values = np.append(values, np.interp(horizon, every_step, every_value))
-    width = float(steps[-1] - steps[0])
-    average = float(np.trapezoid(values, steps) / width) if width > 0 else float(values.mean())
-    return final, average
-
-
-def scores_of(group: Group, horizon: float) -> list[float]:
-    """Mean success in training of each run, over the first `horizon` steps: the score of profiles and tests."""
-    return [final_and_average(run, horizon)[1] for run in group.runs]
-
-
-def finals_of(group: Group, horizon: float) -> list[float]:
-    """Success at the end of each run."""
-    return [final_and_average(run, horizon)[0] for run in group.runs]
+def final_and_average(group: Group, horizon: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(n,) success at the end, and (n,) mean success in training, of each run over the first `horizon` steps."""
+    finals, averages = np.array([curves.final_and_average(*run.series[SUCCESS], horizon) for run in group.runs]).T
+    return finals, averages

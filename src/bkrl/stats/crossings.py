@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -105,12 +105,10 @@ def summarise_steps(
         restricted = t_interval(times)
     else:
         restricted = stratified_bootstrap([times], rng, mean_of_means)
-    low, high = (float(np.clip(x, 0.0, horizon)) for x in (restricted.low, restricted.high))
-    restricted = replace(restricted, low=low, high=high)
     # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
     reached = np.sort(np.where(censored, np.inf, times))
     median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
-    return StepsSummary(restricted, median, int(censored.sum()), len(times), horizon)
+    return StepsSummary(restricted.clipped(horizon), median, int(censored.sum()), len(times), horizon)
 
 
 @dataclass(frozen=True)

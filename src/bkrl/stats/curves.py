@@ -17,6 +17,7 @@ from bkrl.stats import intervals
 
 Series = tuple[np.ndarray, np.ndarray]
 """``steps`` (E,) increasing env steps and ``values`` (E,) of one metric of one run."""
+FINAL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,20 @@ def band(label: str, curves: Sequence[Curve], rng: np.random.Generator, *, repet
         return Band(label, grid, centre, unknown, unknown, 1, "none")
     half = intervals.student_975(n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
     return Band(label, grid, centre, centre - half, centre + half, n, "t")
+
+
+def final_and_average(steps: np.ndarray, values: np.ndarray, horizon: float) -> tuple[float, float]:
+    """A curve at its end, and on average over the first `horizon` steps (the area under it divided by its width).
+
+    The end is the mean over evaluations in the last `FINAL_SHARE` of those steps, or the last one before them.
+    """
+    inside = steps <= horizon
+    s, v = steps[inside], values[inside]
+    final = float(v[s >= min(horizon - FINAL_SHARE * horizon, s[-1])].mean())
+    if s[-1] < horizon < steps[-1]:  # evaluations on both sides: the curve is cut between them
+        s, v = np.append(s, horizon), np.append(v, np.interp(horizon, steps, values))
+    width = float(s[-1] - s[0])
+    return final, float(np.trapezoid(v, s) / width) if width > 0 else float(v.mean())
 
 
 def step_label(steps: float) -> str:

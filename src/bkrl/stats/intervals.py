@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -43,6 +43,11 @@ class Interval:
     @property
     def known(self) -> bool:
         return not (math.isnan(self.low) or math.isnan(self.high))
+
+    def clipped(self, most: float = 1.0) -> Interval:
+        """The interval of what cannot leave [0, most]; Student's t does not know that."""
+        low, high = (float(np.clip(end, 0.0, most)) for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
 
 
 def few_seeds_warning(n: int) -> str:

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bkrl.stats.intervals import (
+    FEW_SEEDS,
     REPETITIONS,
     Interval,
     PairedTest,
     centre_interval,
+    improvement,
     pooled_iqm,
+    probability_of_improvement,
     stratified_bootstrap,
     student_975,
     symmetric,
@@ -272,3 +275,21 @@ def nested_interval(values: NDArray[np.float64], origins: Sequence[Origin], rng:
     if count < FEW_DATASETS:
         return t_interval(dataset_means(values, origins))
     return stratified_bootstrap([values], rng, pooled_iqm, indices=[resampled(origins, rng)])
+
+
+def nested_improvement(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    origins: tuple[Sequence[Origin], Sequence[Origin]],
+    rng: np.random.Generator,
+) -> Interval | None:
+    """P(X better than Y), over datasets where there are several; without an interval where these are too few for a
+    bootstrap. None below ``FEW_SEEDS`` runs on a side: a bootstrap of so few looks far too sure.
+    """
+    if min(len(x), len(y)) < FEW_SEEDS:
+        return None
+    datasets = several(*origins)
+    if 0 < datasets < FEW_DATASETS:
+        return unknown(float(improvement(x, y)), datasets)
+    indices = both_resampled(*origins, rng) if datasets else None
+    return probability_of_improvement([x], [y], rng, indices=indices)

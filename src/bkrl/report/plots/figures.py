@@ -18,7 +18,7 @@ from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.methods import find_method
 from bkrl.report.comparison import Comparison
-from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, scores_of
+from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, final_and_average
 from bkrl.report.model import Line
 from bkrl.report.plots.svg import COLOURS, Drawing, Style, draw
 from bkrl.stats import intervals as st
@@ -122,7 +122,7 @@ def profiles_of(comparison: Comparison, groups: Sequence[Group]) -> list[Band]:
     tau = np.linspace(0.0, 1.0, PROFILE_POINTS)
     found = []
     for group in groups:
-        scores = np.array(scores_of(group, comparison.horizon))
+        _, scores = final_and_average(group, comparison.horizon)
         rng = generator(0, "report", "profile", comparison.env, group.label)
         share, low, high = st.performance_profile([scores], tau, rng, repetitions=500)
         if len(scores) < st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
