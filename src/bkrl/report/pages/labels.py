@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from bkrl.core.files import atomic_write
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
+from bkrl.labelers.goals import Entry, library
 from bkrl.labelers.material import world_card
 from bkrl.labelers.tables import dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import html, labels_data
+from bkrl.report.pages.labels_data import Row
 from bkrl.runs.record import Run
 
 PAGE = "labels.html"
 PROGRAM_CHARS = 40_000
-_NOTHING: dict[str, Any] = {"why": [], "chosen": None, "rows": [], "audits": [], "problems": []}
+_NOTHING: Row = {"why": [], "chosen": None, "rows": [], "audits": [], "problems": []}
 _SINGULAR = {"pref": "pair", "goal": "moment", "code": "candidate program"}
 
 
@@ -46,44 +49,60 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
         raise UsageError(f"{path} is part of the run; name another file with --out.")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
-    atomic_write(path, html.render("labels", build(run, dataset_of(run, dataset))))
+    atomic_write(path, html.render("labels", vars(build(run, dataset_of(run, dataset)))))
     return path
 
 
-def build(run: Run, dataset: Dataset) -> dict[str, Any]:
-    """All values of the template `labels.html`."""
+@dataclass
+class LabelsPage:
+    """All values of the template `labels.html`. `data`: id and JSON of each part that the script reads."""
+
+    key: str
+    variant: str
+    count: int
+    what: str
+    env: str
+    llm: str
+    annotator: str
+    quality: Markup
+    usage: Mapping[str, Any]
+    made: Mapping[str, Any]
+    statuses: Sequence[str] = ()
+    library: Sequence[Entry] = ()
+    candidates: Sequence[Row] = ()
+    data: Sequence[tuple[str, Markup]] = ()
+
+
+def build(run: Run, dataset: Dataset) -> LabelsPage:
+    """The page of a label run."""
     facts, variant = run.facts, variant_of(run)
     table, responses = labels_of(run), responses_of(run)
-    head = facts.get("quality", {})
     count = len({row["query_id"] for row in table}) if variant == "goal" else len(table)
-    page: dict[str, Any] = {
-        "key": run.path.name,
-        "variant": variant,
-        "count": count,
-        "what": _SINGULAR[variant] + ("" if count == 1 else "s"),
-        "env": dataset.env_id,
-        "llm": str(facts.get("llm", "?")),
-        "annotator": str(facts.get("annotator", "")),
-        "quality": quality_section(run),
-        "usage": html.facts_of(facts.get("usage", {})),
-        "made": {"command": " ".join(map(str, run.config["argv"])), "dataset": dataset.path.as_posix()}
+    page = LabelsPage(
+        key=run.path.name,
+        variant=variant,
+        count=count,
+        what=_SINGULAR[variant] + ("" if count == 1 else "s"),
+        env=dataset.env_id,
+        llm=str(facts.get("llm", "?")),
+        annotator=str(facts.get("annotator", "")),
+        quality=quality_section(run),
+        usage=html.facts_of(facts.get("usage", {})),
+        made={"command": " ".join(map(str, run.config["argv"])), "dataset": dataset.path.as_posix()}
         | html.facts_of(facts.get("prompts", {}), "prompt"),
-        "statuses": [],
-        "library": [],
-        "candidates": [],
-        "data": [],
-    }
+    )
     if variant == "code":
-        return page | {"candidates": _candidates(table, responses, head)}
+        page.candidates = _candidates(table, responses, facts.get("quality", {}))
+        return page
     card, by_rules = world_card(dataset.env_id), facts.get("llm") == "rules"
     if variant == "pref":
         data = labels_data.of_pairs(dataset, card, table, responses, all_answers(run.path)[0], by_rules=by_rules)
     else:
         data = labels_data.of_goals(dataset, card.family, table, responses)
-        page["library"] = data["library"]
-    page["statuses"] = sorted(set(data["head"]["index"]["status"]))
-    page["data"] = [("head", embed(data["head"]))]
-    page["data"] += [(f"chunk-{number}", embed(chunk)) for number, chunk in enumerate(data["chunks"])]
+        page.library = sorted(library(table), key=lambda entry: (-len(entry.queries), entry.goal_id))
+    page.statuses = sorted(set(data.head["index"]["status"]))
+    chunks = [(f"chunk-{number}", embed(chunk)) for number, chunk in enumerate(data.chunks)]
+    page.data = [("head", embed(data.head)), *chunks]
     return page
 
 
@@ -133,7 +152,7 @@ def interval_bar(value: Mapping[str, Any]) -> Markup:
     )
 
 
-def _audit(found: Mapping[str, Any]) -> dict[str, Any]:
+def _audit(found: Mapping[str, Any]) -> Row:
     agreement, decided = (quality.cells(found[name]) for name in ("agreement", "agreement_decided"))
     kappa = found["cohen_kappa"]
     return {
@@ -144,9 +163,7 @@ def _audit(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _candidates(
-    table: Sequence[Mapping[str, Any]], responses: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _candidates(table: Sequence[Row], responses: Sequence[Row], facts: Mapping[str, Any]) -> Sequence[Row]:
     """Every program with its figures, its reply, and what was said to it: the last turn of the prompt after it."""
     known = {int(row["request_id"]): row for row in responses}
     why = {one["candidate"]: one for one in facts.get("why", [])}

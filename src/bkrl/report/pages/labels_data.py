@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.audit import Answer
-from bkrl.labelers.goals import library
 from bkrl.labelers.material import WorldCard, return_to_go
 from bkrl.labelers.quality import Vote, agreement_of, questions, rules_choice, segments_of, votes_of
-from bkrl.report.plots.pictures import pack
+from bkrl.report.plots.pictures import Pictures, pack
 
 Row = Mapping[str, Any]
 CHUNK = 200
@@ -27,6 +27,14 @@ EXCHANGE = (
     "tokens_reasoning", "cost",
 )  # fmt: skip
 """Fields of a packed exchange, in order; `prompt`, `model`, `finish` and `format` are numbers."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What the page's script reads: the head when the page opens, a chunk of records when one of them is shown."""
+
+    head: Row
+    chunks: Sequence[Sequence[Row]]
 
 
 class Book:
@@ -60,7 +68,7 @@ class Book:
         known = [response["request_id"], self.prompt(response["prompt"]), reply, response["status"], response["reason"]]
         return [*known, response["sample"], *words, *figures]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Row:
         return {"lines": list(self._lines), "texts": [list(text) for text in self._texts], "prompts": self._turns}
 
     def _text(self, text: str) -> int:
@@ -76,12 +84,12 @@ def of_pairs(
     audits: Mapping[str, Mapping[int, Answer]],
     *,
     by_rules: bool,
-) -> dict[str, Any]:
+) -> Packed:
     """The browser's data of a preference run."""
     book, known = Book(), {int(row["request_id"]): row for row in responses}
     segments = [segment for row in table for segment in segments_of(row)]
     steps, pictures = _steps(dataset, world.family, segments, book)
-    records, index = [], _columns("id label status agreement tokens cost rules gain person differs biased")
+    records, facts = [], []
     for number, row in enumerate(table):
         a, b = segments_of(row)
         votes = votes_of(row, known)
@@ -89,7 +97,7 @@ def of_pairs(
         people = [given[row["pair_id"]].choice for given in audits.values() if row["pair_id"] in given]
         values = {vote.value for vote in votes if vote.value}
         gain = return_to_go(dataset, a) - return_to_go(dataset, b)
-        facts = {
+        about = {
             "id": row["pair_id"],
             "label": row["label"],
             "status": row["status"],
@@ -101,8 +109,7 @@ def of_pairs(
             "differs": len(values) > 1,
             "biased": _follows_position(votes),
         }
-        for name, column in index.items():
-            column.append(facts[name])
+        facts.append(about)
         records.append(
             {
                 "where": [where(segment) for segment in (a, b)],
@@ -113,11 +120,12 @@ def of_pairs(
                 ],
             }
         )
-    return _packed("pref", book, pictures, dataset, records, index)
+    names = "id label status agreement tokens cost rules gain person differs biased"
+    return _packed("pref", book, pictures, dataset, records, names, facts)
 
 
-def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Sequence[Row]) -> dict[str, Any]:
-    """The browser's data of a goal run, and its library."""
+def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Sequence[Row]) -> Packed:
+    """The browser's data of a goal run."""
     book = Book()
     asked = {int(one[-1]["request_id"]): one for one in questions(responses)}
     queries: dict[int, list[Row]] = {}
@@ -125,19 +133,18 @@ def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Seq
         queries.setdefault(row["query_id"], []).append(row)
     segments = [Segment(rows[0]["episode_id"], rows[0]["start"], rows[0]["length"]) for rows in queries.values()]
     steps, pictures = _steps(dataset, family, segments, book)
-    records, index = [], _columns("id status goals tokens cost")
+    records, facts = [], []
     for (query, rows), segment, seen in zip(queries.items(), segments, steps, strict=True):
         ids = sorted({int(i) for row in rows for i in row["request_ids"]})
         exchanges = [asked[i] for i in ids if i in asked]
         goals = [row for row in rows if row["goal"] is not None]
-        facts = {
+        about = {
             "id": query,
             "status": "labelled" if goals else rows[0]["status"],
             "goals": [row["goal_id"] for row in goals],
             **_bill([response for one in exchanges for response in one]),
         }
-        for name, column in index.items():
-            column.append(facts[name])
+        facts.append(about)
         records.append(
             {
                 "where": [where(segment)],
@@ -146,45 +153,34 @@ def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Seq
                 "asked": [[book.exchange(response) for response in one] for one in exchanges],
             }
         )
-    shown: list[dict[str, Any]] = [
-        {
-            "id": entry.goal_id,
-            "goal": entry.goal,
-            "wordings": [words for words in entry.wordings if words != entry.goal],
-            "queries": len(entry.queries),
-            "replies": len(entry.request_ids),
-            "first": entry.queries[0],
-            "first_reply": entry.request_ids[0] if entry.request_ids else None,
-        }
-        for entry in library(table)
-    ]
-    library_rows = sorted(shown, key=lambda entry: (-entry["queries"], entry["id"]))
-    return _packed("goal", book, pictures, dataset, records, index) | {"library": library_rows}
+    return _packed("goal", book, pictures, dataset, records, "id status goals tokens cost", facts)
 
 
 def _packed(
     variant: str,
     book: Book,
-    pictures: dict[str, Any] | None,
+    pictures: Pictures | None,
     dataset: Dataset,
-    records: list[dict[str, Any]],
-    index: dict[str, list[Any]],
-) -> dict[str, Any]:
+    records: Sequence[Row],
+    names: str,
+    facts: Sequence[Row],
+) -> Packed:
+    """`names`: the columns of the index, of `facts` about each record."""
     head = {
         "variant": variant,
         "chunk": CHUNK,
         "fields": EXCHANGE,
         "actions": dataset.action_names,
-        "pictures": pictures,
+        "pictures": None if pictures is None else pictures.to_json(),
         "book": book.to_json(),
-        "index": index,
+        "index": {name: [about[name] for about in facts] for name in names.split()},
     }
-    return {"head": head, "chunks": [records[start : start + CHUNK] for start in range(0, len(records), CHUNK)]}
+    return Packed(head, [records[start : start + CHUNK] for start in range(0, len(records), CHUNK)])
 
 
 def _steps(
     dataset: Dataset, family: str, segments: Sequence[Segment], book: Book
-) -> tuple[list[list[list[int]]], dict[str, Any] | None]:
+) -> tuple[list[list[list[int]]], Pictures | None]:
     """Each segment as steps [view, caption, action] (-1: no picture, no action after it), and the pictures."""
     rows = [dataset.rows(segment) for segment in segments]
     flat = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
@@ -198,14 +194,10 @@ def _steps(
         ]
         for some in rows
     ]
-    return steps, None if packed is None else packed.to_json() | {"views": packed.views}
+    return steps, packed
 
 
-def _columns(names: str) -> dict[str, list[Any]]:
-    return {name: [] for name in names.split()}
-
-
-def _bill(responses: Sequence[Row]) -> dict[str, Any]:
+def _bill(responses: Sequence[Row]) -> Row:
     """Tokens and cost of some responses; null where nothing is known."""
     tokens = [row["prompt_tokens"] + (row["completion_tokens"] or 0) for row in responses if row["prompt_tokens"]]
     costs = [row["cost_usd"] for row in responses if row["cost_usd"] is not None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ class Pictures:
     views: list[str]
     number: NDArray[np.int64]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Mapping[str, Any]:
         """What the page's script needs."""
         return {
             "rows": self.rows,
@@ -47,6 +48,7 @@ class Pictures:
             "tile": self.tile,
             "atlas": self.atlas,
             "alphabet": ALPHABET[: 1 + max((ALPHABET.index(c) for c in set("".join(self.views))), default=0)],
+            "views": self.views,
         }
 
 
