@@ -20,7 +20,7 @@ from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import code
-from bkrl.labelers.audit import hold
+from bkrl.labelers.audit import conduct
 from bkrl.report.pages import labels as labels_page
 from bkrl.report.plots import pictures
 from bkrl.runs.record import Run
@@ -54,7 +54,7 @@ def pref(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def swapped(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 60, swap="both", votes=2)
-    hold(path, lambda text: "1", n=30)
+    conduct(path, lambda text: "1", n=30)
     return path
 
 
