@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bkrl import envs
-from bkrl.data.dataset import DatasetWriter
+from bkrl.data.writer import DatasetWriter
 from bkrl.runs.record import Run
 
 

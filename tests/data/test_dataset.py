@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import bkrl.data.dataset as dataset_module
+import bkrl.data.writer as writer_module
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_table, to_json
 from bkrl.data.check import validate
-from bkrl.data.dataset import Dataset, DatasetWriter, Segment
+from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.derive import merge, subset
+from bkrl.data.writer import DatasetWriter
 from bkrl.runs.record import Run
 from tests.experience import Config, write_dataset, write_world
 
@@ -23,7 +24,7 @@ OLD = Path(__file__).with_name("dataset-v1")  # what `write_dataset` wrote befor
 
 @pytest.mark.parametrize("part_bytes", [1, 10**6])
 def test_what_is_written_comes_back(tmp_path, monkeypatch, part_bytes):
-    monkeypatch.setattr(dataset_module, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(writer_module, "PART_BYTES", part_bytes)
     episodes = write_dataset(tmp_path / "d")
     data = Dataset.open(tmp_path / "d")
     assert len(list((tmp_path / "d" / "steps").glob("*.parquet"))) == (3 if part_bytes == 1 else 1)
@@ -183,7 +184,7 @@ def _rewrite(path, change):
 
 @pytest.mark.parametrize("part_bytes", [1, 10**6])
 def test_each_episode_says_where_it_lies_and_how_its_world_was_seeded(tmp_path, monkeypatch, part_bytes):
-    monkeypatch.setattr(dataset_module, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(writer_module, "PART_BYTES", part_bytes)
     write_dataset(tmp_path / "d")
     for row in Dataset.open(tmp_path / "d").episodes.to_pylist():
         part = read_table(tmp_path / "d" / "steps" / f"part-{row['part']:05d}.parquet").slice(row["row_start"])

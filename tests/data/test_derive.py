@@ -5,13 +5,14 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-import bkrl.data.dataset as dataset_module
+import bkrl.data.writer as writer_module
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.check import validate
-from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.dataset import Dataset
 from bkrl.data.derive import merge, subset
+from bkrl.data.writer import DatasetWriter
 from bkrl.report.costs import costs
 from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
@@ -97,7 +98,7 @@ ONE, TWO, THREE = [(5, b"\1\2\3"), (6, b"\4\20")], [(5, b"\1\2\4"), (8, b"\7\7\7
 @pytest.mark.parametrize("part_bytes", [1, 20, 10**6])
 def test_merged_datasets_are_what_one_writer_would_have_written(tmp_path, monkeypatch, part_bytes):
     one, two = write(tmp_path / "one", ONE), write(tmp_path / "two", TWO)
-    monkeypatch.setattr(dataset_module, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(writer_module, "PART_BYTES", part_bytes)
     three, whole = write(tmp_path / "three", THREE), write(tmp_path / "whole", ONE + TWO + THREE)
     with monkeypatch.context() as patched:
         patched.setattr(Dataset, "_steps", property(lambda self: pytest.fail("a whole dataset was read into memory")))
@@ -116,7 +117,7 @@ def test_merged_datasets_are_what_one_writer_would_have_written(tmp_path, monkey
 
 
 def test_a_merge_that_was_cut_short_continues(tmp_path, monkeypatch):
-    monkeypatch.setattr(dataset_module, "PART_BYTES", 1)
+    monkeypatch.setattr(writer_module, "PART_BYTES", 1)
     one, two, whole = (write(tmp_path / f"{len(e)}", e) for e in (ONE + THREE, TWO, ONE + THREE + TWO))
     with monkeypatch.context() as patched:
 
@@ -179,7 +180,7 @@ def test_what_was_explored_is_counted_once_however_it_was_merged(tmp_path):
     made = merge([one, few.path], tmp_path / "made")
     assert (made.facts["explorer_steps"], made.facts["reward_free"]) == (150, False)
     chain = follow([made.path])
-    assert costs(chain)[0]["steps"] == 150
+    assert costs(chain)[0].steps == 150
     said = "\n".join(lines(trace(made.path)))
     for name, run in (("dataset 1", one), ("dataset 2", few.path), ("dataset", two)):
         assert f"{name}: collect {run} " in said

@@ -15,8 +15,9 @@ from gymnasium.envs.registration import EnvSpec
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.check import validate
-from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.dataset import Dataset
 from bkrl.data.minari import from_minari, to_minari
+from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner
 from bkrl.report.tracing import lines, trace
 from bkrl.runs.record import Run

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
+from bkrl.data.writer import DatasetWriter
 from bkrl.inspect import quality
 from bkrl.inspect.quality import SEGMENT, courses, disagreement, foresight, segments, sensitivity
 from bkrl.runs.record import Run

@@ -14,8 +14,8 @@ from PIL import Image
 from bkrl.core.config import CollectConfig, EvaluateConfig, LabelConfig, TrainRmConfig
 from bkrl.core.files import atomic_write, to_json, write_table
 from bkrl.core.reporter import Reporter
-from bkrl.data.dataset import DatasetWriter
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.data.writer import DatasetWriter
 from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
 

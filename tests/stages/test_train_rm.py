@@ -18,8 +18,9 @@ from bkrl.core.config import CollectConfig, LabelConfig, TrainRmConfig
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.core.files import read_table, to_json, write_table
 from bkrl.core.reporter import Reporter
-from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
+from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner, make, world
 from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT

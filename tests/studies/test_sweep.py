@@ -24,7 +24,7 @@ from bkrl.cli.main import run_command
 from bkrl.core.config import ReportConfig, SweepConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Line, Reporter
-from bkrl.data.dataset import DatasetWriter
+from bkrl.data.writer import DatasetWriter
 from bkrl.runs.lock import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import sweep

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import beginnings
-from bkrl.data.dataset import Dataset, DatasetWriter
+from bkrl.data.dataset import Dataset
+from bkrl.data.writer import DatasetWriter
 from bkrl.runs.record import Run
 
 

@@ -18,6 +18,11 @@ SCHEMA_VERSION = 2
 _VERSION = {b"bkrl.schema_version": str(SCHEMA_VERSION).encode()}
 
 
+def part_name(number: int) -> str:
+    """The file of a part of the table of steps."""
+    return f"steps/part-{number:05d}.parquet"
+
+
 def steps_schema(obs_shape: Sequence[int], texts: Sequence[str] = ()) -> pa.Schema:
     """Steps: an episode of T actions has T + 1 rows; the last row's action and reward are null.
 

@@ -21,7 +21,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
-from bkrl.data.dataset import DatasetWriter
+from bkrl.data.writer import DatasetWriter
 from bkrl.envs import World, captioner, make_vec, missions_vary, world
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
