@@ -43,6 +43,11 @@ from bkrl.envs.babyai.constants import (
     WALL,
 )
 
+# In the order of `TYPE_NAMES` and of `COLOR_NAMES`.
+FRENCH_NOUNS: Final = ("", "", "mur", "sol", "porte", "clef", "balle", "boîte", "but", "lave")
+FRENCH_MASCULINE: Final = ("rouge", "vert", "bleu", "violet", "jaune", "gris")
+FRENCH_FEMININE: Final = ("rouge", "verte", "bleue", "violette", "jaune", "grise")
+_MASCULINE_NOUNS: Final = ("mur", "sol", "but")
 REMEMBERED_VIEWS: Final = 65_536  # about 30 MB when full
 _CELL_BYTES: Final = 3
 _VIEW_BYTES: Final = VIEW * VIEW * _CELL_BYTES
@@ -96,10 +101,6 @@ class _English:
 
 class _French:
     nothing = "Tu ne vois rien"
-    _MASCULINE = ("rouge", "vert", "bleu", "violet", "jaune", "gris")
-    _FEMININE = ("rouge", "verte", "bleue", "violette", "jaune", "grise")
-    _NOUNS = ("", "", "mur", "sol", "porte", "clef", "balle", "boîte", "but", "lave")
-    _MASCULINE_NOUNS = ("mur", "sol", "but")
     _STATES = ("ouverte", "fermée", "fermée à clef")
 
     def __init__(self, compat: bool) -> None:
@@ -116,7 +117,7 @@ class _French:
 
     def thing(self, kind: int, color: int, state: int, right: int, ahead: int) -> str:
         if kind == DOOR:
-            noun = f"une porte {self._FEMININE[color]} {self._STATES[state]}"
+            noun = f"une porte {FRENCH_FEMININE[color]} {self._STATES[state]}"
         elif kind == LAVA and not self.compat:
             noun = "de la lave"
         else:
@@ -127,10 +128,10 @@ class _French:
         return f"Tu vois {noun} {where}"
 
     def _noun(self, kind: int, color: int) -> str:
-        noun = self._NOUNS[kind]
-        if noun in self._MASCULINE_NOUNS and not self.compat:
-            return f"un {noun} {self._MASCULINE[color]}"
-        return f"une {noun} {self._FEMININE[color]}"
+        noun = FRENCH_NOUNS[kind]
+        if noun in _MASCULINE_NOUNS and not self.compat:
+            return f"un {noun} {FRENCH_MASCULINE[color]}"
+        return f"une {noun} {FRENCH_FEMININE[color]}"
 
 
 _LANGUAGES: Final[dict[str, type[_English] | type[_French]]] = {"en": _English, "fr": _French}

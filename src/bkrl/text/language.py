@@ -1,0 +1,239 @@
+"""Other words for what BabyAI says: synonyms, words that a policy has never read, French.
+
+A policy is trained on one wording and evaluated on another. Source of the lists: the generalisation tests of GLAM
+(Carta et al. 2023, arXiv 2302.02662). Words are replaced whole and at the same time, and articles follow; the published
+code is less careful, which `DEFECTS` can bring back. French captions come from the captioner of the environment
+(`bkrl.envs.captioner`), French missions and actions from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
+from bkrl.envs.babyai.captions import FRENCH_FEMININE, FRENCH_MASCULINE, FRENCH_NOUNS
+from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.text.missions import Task, Thing, read_mission
+
+LANGUAGES: Final = ("en", "fr")
+ALL: Final = "glam"
+
+DEFECTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "g1": "words are replaced one after the other in the whole prompt, inside longer words and in what was put in "
+        "before, and articles stay as they were",
+        "g2": "every French mission is 'aller à' with the last noun and colour of a list that it holds, and with 'une' "
+        "wherever the letter a occurs in it",
+        "g3": "the French lists leave out masculine colours, replace keys in 'fermée à clef' (locked), and hold the "
+        "misspelt 'vermilion' and 'dancer'",
+    }
+)
+"""Defects of the published code, by the names that `compat` takes, with one sentence each."""
+
+
+def read_compat(names: Iterable[str]) -> frozenset[str]:
+    """The defects that are named, "glam" being all of them.
+
+    Raises UsageError for a name that is none.
+    """
+    chosen: set[str] = set()
+    for name in names:
+        if name not in (ALL, *DEFECTS):
+            known = (ALL, *DEFECTS)
+            raise UsageError(f"There is no defect '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
+        chosen |= set(DEFECTS) if name == ALL else {name}
+    return frozenset(chosen)
+
+
+# ----------------------------------------------------------------------------------------------------- word for word
+
+_NOUNS = {"key": "chair", "ball": "table", "box": "car"}
+_COLORS = {
+    "red": "vermilion", "green": "jade", "blue": "cyan", "purple": "violet", "yellow": "golden", "grey": "silver",
+}  # fmt: skip
+_INVENTED_NOUNS = {"key": "dax", "ball": "xolo", "box": "afze"}
+_INVENTED_COLORS = {
+    "red": "faze", "green": "jatu", "blue": "croh", "purple": "vurst", "yellow": "gakul", "grey": "sil",
+}  # fmt: skip
+
+# As published; `WORDS` has them mended.
+_PUBLISHED_FR: Mapping[str, Mapping[str, str]] = {
+    "nouns": {"clef": "chaise", "balle": "table", "boîte": "voiture"},
+    "colors": {
+        "rouge": "vermilion", "verte": "jade", "bleue": "cyan", "violette": "mauve", "jaune": "dorée", "gris": "argent",
+    },
+    "invented-nouns": {"clef": "dax", "balle": "xolo", "boîte": "afze"},
+    "invented-colors": dict(zip(FRENCH_FEMININE, _INVENTED_COLORS.values(), strict=True)),
+}  # fmt: skip
+_LOCKED = {"fermée à clef": "fermée à clef"}  # said of a locked door, whatever keys are called
+_COLORS_FR = {
+    **_PUBLISHED_FR["colors"],
+    "rouge": "vermillon", "vert": "jade", "bleu": "cyan", "violet": "mauve", "grise": "argent",
+    "but jaune": "but doré", "sol jaune": "sol doré", "objet jaune": "objet doré",
+}  # fmt: skip
+_INVENTED_NOUNS_FR = {**_PUBLISHED_FR["invented-nouns"], **_LOCKED}
+_INVENTED_COLORS_FR = {
+    **_PUBLISHED_FR["invented-colors"],
+    **dict(zip(FRENCH_MASCULINE, _INVENTED_COLORS.values(), strict=True)),
+}
+
+WORDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
+    "nouns": {"en": _NOUNS, "fr": {**_PUBLISHED_FR["nouns"], **_LOCKED}},
+    "colors": {"en": _COLORS, "fr": _COLORS_FR},
+    "invented-nouns": {"en": _INVENTED_NOUNS, "fr": _INVENTED_NOUNS_FR},
+    "invented-colors": {"en": _INVENTED_COLORS, "fr": _INVENTED_COLORS_FR},
+    "invented-words": {
+        "en": {**_INVENTED_NOUNS, **_INVENTED_COLORS},
+        "fr": {**_INVENTED_NOUNS_FR, **_INVENTED_COLORS_FR},
+    },
+}
+"""Name of a list → language → word → word that stands for it, for `Substitution`. Published as
+other_name_same_categories, adj_synonym, no_meaning_nouns, no_meaning_adj, no_meaning_words."""
+
+
+def words(name: str, language: str = "en", compat: frozenset[str] = frozenset()) -> Mapping[str, str]:
+    """A list of `WORDS`; with g3, the French one as it was published. Raises UsageError for another name."""
+    if name not in WORDS:
+        raise UsageError(f"There are no words '{name}'.{did_you_mean(name, WORDS)} There are: {', '.join(WORDS)}.")
+    if language == "en" or "g3" not in compat:
+        return WORDS[name][language]
+    if name == "invented-words":
+        return {**_PUBLISHED_FR["invented-nouns"], **_PUBLISHED_FR["invented-colors"]}
+    return _PUBLISHED_FR[name]
+
+
+class Substitution:
+    """Replaces words of one language by others: whole words only, all at the same time, the longest that fits first.
+
+    The article before a replaced word follows it: "a box" becomes "an afze", "la boîte" becomes "l'afze".
+
+    Args:
+        words: word or words → what stands for them.
+        language: of the texts.
+    """
+
+    def __init__(self, words: Mapping[str, str], language: str = "en") -> None:
+        self.words = dict(words)
+        article = "an? " if language == "en" else "l[ae] "
+        longest_first = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+        self._pattern = re.compile(rf"(?:\b({article}))?\b({longest_first})\b") if words else None
+        self._cached = lru_cache(1 << 14)(self._replace)
+
+    def __call__(self, text: str) -> str:
+        """`text` in the other words."""
+        return self._cached(text)
+
+    def published(self, text: str) -> str:
+        """`text` as the published code would have it (g1)."""
+        for old, new in self.words.items():
+            text = text.replace(old, new)
+        return text
+
+    def _replace(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(self._one, text)
+
+    def _one(self, found: re.Match[str]) -> str:
+        article, new = found[1] or "", self.words[found[2]]
+        if article in ("a ", "an "):
+            article = "an " if _begins_with_vowel(new) else "a "
+        elif article and _begins_with_vowel(new):
+            article = "l'"
+        return article + new
+
+
+def _begins_with_vowel(word: str) -> bool:
+    return word[:1].lower() in tuple("aeiouàâéèêëîïôû")
+
+
+# ------------------------------------------------------------------------------------------------------------ actions
+
+ACTION_SETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "restricted": ("turn left", "turn right", "go forward"),
+    "canonical": ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"),
+    "augmented": (
+        "turn left", "turn right", "go forward", "pick up", "drop", "toggle", "sleep", "do nothing", "think",
+    ),
+    "synonyms-1": ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
+    "synonyms-2": ("shift left", "shift right", "go ahead", "take", "release", "turn"),
+}  # fmt: skip
+"""Names of actions in the order of BabyAI's; the seventh and all that follow do nothing."""
+
+ACTIONS_FR: Final[Mapping[str, str]] = {
+    "turn left": "tourner à gauche", "turn right": "tourner à droite", "go forward": "aller tout droit",
+    "pick up": "attraper", "drop": "lâcher", "toggle": "basculer", "eat": "manger", "dance": "danser",
+    "sleep": "dormir", "do nothing": "ne rien faire", "cut": "couper", "think": "penser",
+}  # fmt: skip
+
+
+def french_actions(names: Sequence[str], compat: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Names of actions in French. Raises UsageError for one that is not in `ACTIONS_FR`."""
+    for name in names:
+        if name not in ACTIONS_FR:
+            near = did_you_mean(name, ACTIONS_FR)
+            raise UsageError(f"The action '{name}' has no French name.{near} There are: {', '.join(ACTIONS_FR)}.")
+    return tuple("dancer" if name == "dance" and "g3" in compat else ACTIONS_FR[name] for name in names)
+
+
+# ----------------------------------------------------------------------------------------------------------- missions
+
+_FRENCH = {
+    **dict(zip(TYPE_NAMES, FRENCH_NOUNS, strict=False)),
+    "object": "objet",
+    "in front of you": "devant toi",
+    "behind you": "derrière toi",
+    "on your left": "à ta gauche",
+    "on your right": "à ta droite",
+}
+_TO_DO = {"go to": "aller à", "pick up": "attraper", "open": "ouvrir", "put": "mettre"}
+_DONE = {"go to": "être allé à", "pick up": "avoir attrapé", "open": "avoir ouvert", "put": "avoir mis"}
+
+
+@lru_cache(1 << 14)
+def french_mission(mission: str, compat: frozenset[str] = frozenset()) -> str:
+    """A mission of BabyAI in French; with g2, as the published code has it.
+
+    Raises InputError for a sentence that is no mission of BabyAI.
+    """
+    if "g2" in compat:
+        return _published_mission(mission)
+    read = read_mission(mission)
+    first = " et ".join(_task(task, _TO_DO) for task in read.tasks)
+    if read.order == "then":
+        return f"{first}, puis {' et '.join(_task(task, _TO_DO) for task in read.others)}"
+    if read.order == "after":
+        return f"{first} après {' et '.join(_task(task, _DONE) for task in read.others)}"
+    return first
+
+
+def _task(task: Task, verbs: Mapping[str, str]) -> str:
+    done = f"{verbs[task.verb]} {_thing(task.thing)}"
+    if task.beside is None:
+        return done
+    of = "d'" if task.beside.article == "a" else "de "  # d'une boîte, de la boîte, de l'objet
+    return f"{done} à côté {of}{_thing(task.beside)}"
+
+
+def _thing(thing: Thing) -> str:
+    """An object with its article, its colour in the gender of its noun, and its place."""
+    noun, masculine = _FRENCH[thing.noun], thing.noun == "object"
+    if thing.article == "a":
+        article = "un " if masculine else "une "
+    else:
+        article = "l'" if masculine else "la "  # the one masculine noun begins with a vowel
+    forms = FRENCH_MASCULINE if masculine else FRENCH_FEMININE
+    color = forms[COLOR_NAMES.index(thing.color)] if thing.color else ""
+    return " ".join(filter(None, (article + noun, color, _FRENCH.get(thing.place, ""))))
+
+
+def _published_mission(mission: str) -> str:
+    """g2. Letters are looked for, not words, and what stands last in these lists wins: the noun of "put the key next
+    to the ball" is the key, and a door has no noun."""
+    article = "une" if "a" in mission else "la" if "the" in mission else ""
+    noun = next((_FRENCH[noun] for noun in ("key", "ball", "box") if noun in mission), "")
+    colors = [french for color, french in zip(COLOR_NAMES, FRENCH_FEMININE, strict=True) if color in mission]
+    return f"aller à {article} {noun} {colors[-1] if colors else ''}"

@@ -1,0 +1,177 @@
+"""What a language model that acts is asked: prompts from missions, action names and the last observations.
+
+Three published forms, each a pure function of plain values: `glam` (Carta et al. 2023, arXiv 2302.02662), byte for
+byte; `lamorel`, the shorter one of Lamorel's examples; `balrog`, the chat of BALROG (Paglieri et al. 2024, arXiv
+2411.13543): its turns and what each one holds, in words of our own. `prompts` makes those of N agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.text.history import NO_ACTION, History
+from bkrl.text.language import Substitution, french_mission
+
+Chat: TypeAlias = tuple[tuple[str, str], ...]
+"""(role, text) of each turn; the roles are "user" and "assistant"."""
+Turn: TypeAlias = tuple[Sequence[str], str]
+"""The sentences of an observation, without full stops, and the action taken there; "" in the present."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What prompts say in one language beside missions, actions and observations.
+
+    Attributes:
+        actions, goal: the two labels of `glam`; `goal` that of `lamorel`, too.
+        sees: how sentences begin that say what is seen; `balrog` leaves it out.
+        opening, then, now, answer: parts of the `balrog` chat; `opening` is filled in with `mission` and `actions`.
+        meanings: of BabyAI's actions, in their order, for `opening`; `idle` is that of the actions after these.
+    """
+
+    actions: str
+    goal: str
+    sees: str
+    opening: str
+    then: str
+    now: str
+    answer: str
+    meanings: tuple[str, ...]
+    idle: str
+
+
+ENGLISH: Final = Labels(
+    actions="Possible action of the agent",
+    goal="Goal of the agent",
+    sees="You see ",
+    opening="You move through a world of square cells. Your goal: {mission}.\nIn each step you choose one of these "
+    "actions:\n\n{actions}\n\nEach observation lists what you see and where it is, as steps from you.",
+    then="Observation:",
+    now="Current observation:",
+    answer="Answer with the name of one action and nothing else.\nAction:",
+    meanings=(
+        "turn to the left where you stand", "turn to the right where you stand", "take one step forward",
+        "pick up the object in the cell in front of you", "put what you carry into the cell in front of you",
+        "open, close or unlock what is in the cell in front of you",
+    ),
+    idle="nothing happens",
+)  # fmt: skip
+FRENCH: Final = Labels(
+    actions="Actions possibles pour l'agent",
+    goal="But de l'agent",
+    sees="Tu vois ",
+    opening="Tu te déplaces dans un monde de cases carrées. Ton but : {mission}.\nÀ chaque pas, tu choisis une de ces "
+    "actions :\n\n{actions}\n\nChaque observation énumère ce que tu vois et où, en pas à partir de toi.",
+    then="Observation :",
+    now="Observation actuelle :",
+    answer="Réponds par le nom d'une action et rien d'autre.\nAction :",
+    meanings=(
+        "te tourner à gauche sur place", "te tourner à droite sur place", "avancer d'une case",
+        "prendre l'objet dans la case devant toi", "poser ce que tu portes dans la case devant toi",
+        "ouvrir, fermer ou déverrouiller ce qui est dans la case devant toi",
+    ),
+    idle="rien ne se passe",
+)  # fmt: skip
+LABELS: Final[Mapping[str, Labels]] = {"en": ENGLISH, "fr": FRENCH}
+
+GOAL_LABELS: Final[Mapping[str, Mapping[str, str]]] = {
+    "speaker": {"en": "I would like the agent to", "fr": "Je veux que l'agent fasse"},
+    "agent": {"en": "You have to", "fr": "Tu dois faire"},
+}
+"""Other labels of the goal, by name and language. Published as change_intro_first_personne_speaker and …_agent."""
+
+
+def glam(turns: Sequence[Turn], mission: str, actions: Sequence[str], labels: Labels = ENGLISH) -> str:
+    """GLAM's prompt. Observations are numbered by their place in the window; it ends in "Action k: "."""
+    seen = (
+        f" \n Observation {i}: {''.join(f'{sentence}, ' for sentence in sentences)}\n Action {i}: {action}"
+        for i, (sentences, action) in enumerate(turns)
+    )
+    return f"{labels.actions}: {', '.join(actions)} \n {labels.goal}: {mission}{''.join(seen)}"
+
+
+def lamorel(turns: Sequence[Turn], mission: str, actions: Sequence[str], labels: Labels = ENGLISH) -> str:
+    """The prompt of Lamorel's examples: the goal and the present, neither history nor a list of actions."""
+    return f"{labels.goal}: {mission}\nObservation: {', '.join(turns[-1][0])}\nAction:"
+
+
+def balrog(turns: Sequence[Turn], mission: str, actions: Sequence[str], labels: Labels = ENGLISH) -> Chat:
+    """BALROG's chat: goal and actions first, then each observation and the answer to it, at last the question."""
+    pairs = zip_longest(actions, labels.meanings[: len(actions)], fillvalue=labels.idle)
+    chat = [("user", labels.opening.format(mission=mission, actions="\n".join(f"{a}: {what}" for a, what in pairs)))]
+    for sentences, action in turns[:-1]:
+        chat += [("user", f"{labels.then}\n{_lines(sentences, labels)}"), ("assistant", action)]
+    return (*chat, ("user", f"{labels.now}\n{_lines(turns[-1][0], labels)}\n\n{labels.answer}"))
+
+
+def _lines(sentences: Sequence[str], labels: Labels) -> str:
+    return "\n".join(sentence.removeprefix(labels.sees) for sentence in sentences)
+
+
+Form: TypeAlias = Callable[[Sequence[Turn], str, Sequence[str], Labels], str | Chat]
+FORMS: Final[Mapping[str, Form]] = {"glam": glam, "lamorel": lamorel, "balrog": balrog}
+
+
+def prompts(
+    form: Form,
+    history: History,
+    missions: NDArray[np.object_],
+    actions: Sequence[str],
+    *,
+    language: str = "en",
+    goal_label: str = "",
+    words: Substitution | None = None,
+    compat: frozenset[str] = frozenset(),
+) -> tuple[list[str | Chat], NDArray[np.int64]]:
+    """The prompts of N agents, equal ones once.
+
+    Args:
+        form: one of `FORMS`.
+        history: what the agents have seen and done, after `seen`; captions are in `language` already.
+        missions: (N,) in English, as the env words them.
+        actions: their names, in `language`, in the order of the env's actions.
+        language: of the prompts, a key of `LABELS`.
+        goal_label: what stands for the label of the goal.
+        words: replaces words in missions and observations.
+        compat: defects from `bkrl.text.language.DEFECTS`.
+
+    Returns:
+        K different prompts, and for each agent (N,) the index of its own.
+
+    Raises:
+        InputError: a mission that is not one of BabyAI's cannot be translated.
+    """
+    labels = LABELS[language]
+    if goal_label:
+        labels = replace(labels, goal=goal_label)
+    words = words or Substitution({})
+    exact = Substitution({}) if "g1" in compat else words
+    made: list[str | Chat] = []
+    numbers: dict[tuple[object, ...], int] = {}
+    index = np.empty(len(missions), np.int64)
+    rows = zip(history.texts.tolist(), history.actions.tolist(), missions.tolist(), strict=True)
+    for n, (texts, taken, mission) in enumerate(rows):
+        key = (mission, *texts, *taken)
+        if key not in numbers:
+            numbers[key] = len(made)
+            names = ["" if action == NO_ACTION else actions[action] for action in taken]
+            window = zip(texts, [*names, ""], strict=True)
+            turns = [([exact(s.removesuffix(".")) for s in text], name) for text, name in window if text is not None]
+            goal = french_mission(mission, compat) if language == "fr" else mission
+            prompt = form(turns, exact(goal), actions, labels)
+            made.append(_published(prompt, words) if "g1" in compat else prompt)
+        index[n] = numbers[key]
+    return made, index
+
+
+def _published(prompt: str | Chat, words: Substitution) -> str | Chat:
+    """A prompt with words replaced everywhere (g1)."""
+    if isinstance(prompt, str):
+        return words.published(prompt)
+    return tuple((role, words.published(text)) for role, text in prompt)

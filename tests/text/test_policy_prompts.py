@@ -1,0 +1,177 @@
+"""Prompts of policies, byte for byte, by hand from the published layouts."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkrl.core.errors import InputError
+from bkrl.text.history import History
+from bkrl.text.language import ACTION_SETS, DEFECTS, Substitution, french_actions, words
+from bkrl.text.policy_prompts import FRENCH, GOAL_LABELS, balrog, glam, lamorel, prompts
+
+ACTIONS = ACTION_SETS["restricted"]
+FIRST = ("You see a wall 3 steps forward", "You see a purple ball 3 steps left")
+SECOND = ("You carry a grey key",)
+HEAD = "Possible action of the agent: turn left, turn right, go forward \n Goal of the agent: go to the purple ball"
+ALL = frozenset(DEFECTS)
+
+
+def objects(*values):
+    return np.fromiter(values, object, len(values))
+
+
+def history(*steps, observations=3):
+    """Of one agent: captions and, between them, actions."""
+    window = History.begin(1, observations)
+    for i in range(0, len(steps), 2):
+        window = window.seen(objects(steps[i]), np.array([i == 0]))
+        if i + 1 < len(steps):
+            window = window.acted(np.array([steps[i + 1]]))
+    return window
+
+
+def one(form, window, mission="go to the purple ball", actions=ACTIONS, **options):
+    [prompt], index = prompts(form, window, objects(mission), actions, **options)
+    assert index.tolist() == [0]
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        (
+            [(FIRST, "")],
+            HEAD + " \n Observation 0: You see a wall 3 steps forward, You see a purple ball 3 steps left, "
+            "\n Action 0: ",
+        ),
+        (
+            [(FIRST, "turn left"), (SECOND, "")],
+            HEAD + " \n Observation 0: You see a wall 3 steps forward, You see a purple ball 3 steps left, "
+            "\n Action 0: turn left \n Observation 1: You carry a grey key, \n Action 1: ",
+        ),
+        (
+            [(SECOND, "turn left"), ((), "go forward"), (SECOND, "")],
+            HEAD + " \n Observation 0: You carry a grey key, \n Action 0: turn left \n Observation 1: "
+            "\n Action 1: go forward \n Observation 2: You carry a grey key, \n Action 2: ",
+        ),
+    ],
+)
+def test_the_prompt_of_glam(turns, expected):
+    assert glam(turns, "go to the purple ball", ACTIONS) == expected
+
+
+def test_the_prompt_of_glam_in_french():
+    names = french_actions(ACTIONS)
+    assert glam([(("Tu vois un mur à 1 pas devant",), "")], "aller à la balle rouge", names, FRENCH) == (
+        "Actions possibles pour l'agent: tourner à gauche, tourner à droite, aller tout droit \n But de l'agent: "
+        "aller à la balle rouge \n Observation 0: Tu vois un mur à 1 pas devant, \n Action 0: "
+    )
+
+
+def test_the_prompt_of_lamorel():
+    assert lamorel([(SECOND, "turn left"), (FIRST, "")], "go to the purple ball", ACTIONS) == (
+        "Goal of the agent: go to the purple ball\n"
+        "Observation: You see a wall 3 steps forward, You see a purple ball 3 steps left\nAction:"
+    )
+
+
+def test_the_chat_of_balrog():
+    chat = balrog([(FIRST, "turn left"), (SECOND, "")], "go to the purple ball", ACTION_SETS["augmented"])
+    assert [role for role, _ in chat] == ["user", "user", "assistant", "user"]
+    assert "Your goal: go to the purple ball." in chat[0][1]
+    assert "go forward: take one step forward" in chat[0][1]
+    assert "sleep: nothing happens" in chat[0][1]
+    assert chat[1][1] == "Observation:\na wall 3 steps forward\na purple ball 3 steps left"
+    assert chat[2][1] == "turn left"
+    assert chat[3][1].startswith("Current observation:\nYou carry a grey key\n\n")
+    assert chat[3][1].endswith("\nAction:")
+    assert "drop" not in balrog([(FIRST, "")], "go to the purple ball", ACTIONS)[0][1]
+
+
+def test_the_window_becomes_a_prompt():
+    """Captions come with full stops; the window keeps three observations and the two actions between them."""
+    with_stops = tuple(f"{sentence}." for sentence in FIRST)
+    steps = (("You see nothing.",), 0, with_stops, 1, (), 2, ("You carry a grey key.",))
+    turns = [(FIRST, "turn right"), ((), "go forward"), (SECOND, "")]
+    assert one(glam, history(*steps)) == glam(turns, "go to the purple ball", ACTIONS)
+    assert one(glam, history(*steps, observations=1)) == glam(turns[-1:], "go to the purple ball", ACTIONS)
+    assert one(lamorel, history(*steps)) == lamorel(turns, "go to the purple ball", ACTIONS)
+    assert one(balrog, history(*steps)) == balrog(turns, "go to the purple ball", ACTIONS)
+
+
+def test_equal_prompts_are_made_once():
+    window = History.begin(4).seen(objects(FIRST, SECOND, FIRST, FIRST), np.ones(4, bool))
+    missions = objects("open the door", "open the door", "open the door", "open a door")
+    made, index = prompts(glam, window, missions, ACTIONS)
+    assert index.tolist() == [0, 1, 0, 2]
+    assert made == [
+        glam([(sentences, "")], mission, ACTIONS)
+        for sentences, mission in ((FIRST, "open the door"), (SECOND, "open the door"), (FIRST, "open a door"))
+    ]
+
+
+def test_words_are_replaced_in_missions_and_observations_only():
+    swap = Substitution({"agent": "robot", "left": "aside", "ball": "box", "box": "ball"})
+    seen = ("You see a purple ball 3 steps left.",)
+    prompt = one(glam, history(seen, 0, seen), "put the ball next to a box", words=swap)
+    assert prompt == (
+        "Possible action of the agent: turn left, turn right, go forward \n Goal of the agent: put the box next to a "
+        "ball \n Observation 0: You see a purple box 3 steps aside, \n Action 0: turn left \n Observation 1: You see a "
+        "purple box 3 steps aside, \n Action 1: "
+    )
+    everywhere = one(glam, history(seen), "put the ball next to a box", words=swap, compat=ALL)
+    assert everywhere == (
+        "Possible action of the robot: turn aside, turn right, go forward \n Goal of the robot: put the ball next to a "
+        "ball \n Observation 0: You see a purple ball 3 steps aside, \n Action 0: "
+    )
+    turns = one(balrog, history(seen), words=swap, compat=ALL)
+    assert "a purple ball 3 steps aside" in turns[-1][1]
+
+
+def test_everything_in_french():
+    invented = Substitution(words("invented-nouns", "fr"), "fr")
+    seen = ("Tu portes une boîte grise.", "Tu vois une porte bleue fermée à clef 1 pas devant.")
+    names = french_actions(ACTIONS)
+    prompt = one(
+        glam,
+        history(seen),
+        "open the blue door after you pick up the box",
+        names,
+        language="fr",
+        words=invented,
+        goal_label=GOAL_LABELS["agent"]["fr"],
+    )
+    assert prompt == (
+        "Actions possibles pour l'agent: tourner à gauche, tourner à droite, aller tout droit \n Tu dois faire: ouvrir "
+        "la porte bleue après avoir attrapé l'afze \n Observation 0: Tu portes une afze grise, Tu vois une porte bleue "
+        "fermée à clef 1 pas devant, \n Action 0: "
+    )
+    chat = one(balrog, history(seen), "go to a ball", names, language="fr")
+    assert chat[-1][1].splitlines()[1:3] == [
+        "Tu portes une boîte grise",
+        "une porte bleue fermée à clef 1 pas devant",
+    ]
+    assert "Ton but : aller à une balle." in chat[0][1]
+    assert " \n But de l'agent: aller à une balle  \n" in one(
+        glam, history(seen), "go to a ball", names, language="fr", compat=ALL
+    )
+    with pytest.raises(InputError, match="is no mission of BabyAI"):
+        one(glam, history(seen), "place a table", names, language="fr")
+
+
+def test_other_labels_of_the_goal():
+    prompt = one(glam, history(FIRST), goal_label=GOAL_LABELS["agent"]["en"])
+    assert " \n You have to: go to the purple ball \n " in prompt
+
+
+def test_the_program_in_the_documents_prints_a_prompt():
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "policy_prompts" in block]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert " \n Goal of the agent: go to the red table \n Observation 0: You " in done.stdout
+    assert done.stdout.endswith("\n Action 0: \n")
