@@ -26,7 +26,6 @@ from bkrl.cli.options import Commands, Group, command, complaint
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import BkrlError
 from bkrl.core.registry import load_plugins
-from bkrl.methods import TrainRsConfig
 from bkrl.stages import VERBS
 
 
@@ -79,20 +78,21 @@ def _label(settings: Any, as_json: bool) -> None:
 
 _OTHERS = {"reproduce": _reproduce, "label": _label}
 """Verbs that are more than one function of a stage."""
-for _verb, _config in VERBS.items():
-    _run = _OTHERS.get(_verb) or _stage(_verb.replace("-", "_"))
-    app.command(_verb, rich_help_panel=_PIPELINE)(command(_config, _run))
-app.command("train", help="The same as train-rs.", rich_help_panel=_PIPELINE)(
-    command(TrainRsConfig, _stage("train_rs"))
-)
+_TRAIN = "train-rs"
+_runs = {verb: _OTHERS.get(verb) or _stage(verb.replace("-", "_")) for verb in VERBS}
+_commands = {verb: command(config, _runs[verb]) for verb, config in VERBS.items()}
+for _verb, _command in _commands.items():
+    app.command(_verb, rich_help_panel=_PIPELINE)(_command)
+app.command("train", help=f"The same as {_TRAIN}.", rich_help_panel=_PIPELINE)(_commands[_TRAIN])
 
 
 def _with_plugins() -> None:
     """Give train-rs the flags of the methods that plugins register: only now, for plugins may be slow to import."""
     load_plugins()
+    with_flags = command(VERBS[_TRAIN], _runs[_TRAIN])
     for one in app.registered_commands:
-        if one.name in ("train-rs", "train"):
-            one.callback = command(TrainRsConfig, _stage("train_rs"))
+        if one.name in (_TRAIN, "train"):
+            one.callback = with_flags
 
 
 for _area in (looking, datasets, labels, cache, potentials, studies, reports):

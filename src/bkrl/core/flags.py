@@ -12,6 +12,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 LENIENT = "--lenient"
@@ -98,6 +99,7 @@ def flags_of(config: type) -> list[Setting]:
     return sorted(found.values(), key=lambda one: len(one.path) > 1)
 
 
+@cache
 def _own(config: type) -> list[Setting]:
     plain, nested = [], []
     hints = typing.get_type_hints(config, include_extras=True)
