@@ -20,8 +20,8 @@ from bkrl.core.settings import checked
 from bkrl.methods import TrainRsConfig
 
 if TYPE_CHECKING:
+    from bkrl.llm.forecast import Outlook
     from bkrl.runs.record import Run
-    from bkrl.stages.label import Outlook
 
 
 def collect(config: CollectConfig, *, progress: bool = True) -> Run:

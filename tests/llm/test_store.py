@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from bkrl.core.errors import InputError
-from bkrl.llm.alive import SignsOfLife
 from bkrl.llm.protocol import Message, Reply, Request, request_key
-from bkrl.llm.store import Store
+from bkrl.llm.store import SignsOfLife, Store
 
 WHO = {"kind": "openai", "host": "h", "model": "m"}
 QUESTION = Request((Message("user", "hello"),), {"type": "object"}, 0.5, 100, None, 0)

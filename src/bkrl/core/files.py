@@ -159,6 +159,15 @@ def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
         raise InputError(f"{path} is damaged: {problem}; restore it or make its run again.") from None
 
 
+def read_text(path: Path, what: str, remedy: str) -> str:
+    """A file of UTF-8 text. InputError "WHAT cannot be read (why); REMEDY." for anything else."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise InputError(f"{what} cannot be read ({reason}); {remedy}.") from None
+
+
 def to_json(value: object) -> str:
     """JSON as bkrl writes it: indented, stable, strict (no NaN), paths and dataclasses understood."""
     return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"

@@ -92,11 +92,9 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Example:
-    """A situation as it stands in a prompt."""
+class Example(SegmentText):
+    """A situation as it stands in a prompt: what led there, and what a program made of it."""
 
-    captions: tuple[str, ...]
-    actions: tuple[str, ...]
     value: float = 0.0
     components: tuple[tuple[str, float], ...] = ()
 

@@ -128,7 +128,8 @@ class Asker:
             exchange = await self._ask_stored(request)
             if exchange.status == "truncated":
                 exchange = await self._ask_stored(replace(request, max_tokens=request.max_tokens * LONGER_REPLY))
-        self.usage.count_failure(exchange)
+        if exchange.status != "ok":
+            self.usage.count_failure(exchange)
         return exchange
 
     def interrupted(self) -> int:

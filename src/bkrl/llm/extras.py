@@ -9,6 +9,7 @@ from typing import Any
 
 from bkrl.core.documents import Mismatch, parse_json
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_text
 
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)=([A-Za-z_][A-Za-z0-9_]*)")
 _OURS = {
@@ -50,7 +51,8 @@ def body(text: str) -> dict[str, Any]:
     """
     if not text:
         return {}
-    given = text if text.lstrip().startswith("{") else _read(Path(text))
+    file = body_file(text)
+    given = text if file is None else read_text(file, f"--body {file}", "give a JSON object or a file that holds one")
     try:
         fields = parse_json(given)
     except Mismatch as error:
@@ -67,13 +69,3 @@ def body(text: str) -> dict[str, Any]:
 def body_file(text: str) -> Path | None:
     """The file that `--body` names, if it names one."""
     return Path(text) if text and not text.lstrip().startswith("{") else None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise InputError(
-            f"--body {file} cannot be read ({reason}); give a JSON object or a file that holds one."
-        ) from None

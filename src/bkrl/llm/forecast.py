@@ -15,9 +15,10 @@ CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Outlook:
     """Totals of what is still to be asked. Tokens in are estimated from characters; tokens out are guessed (or taken
-    from `measured` replies of the same questions), and bounded by the longest reply that is allowed.
+    from `measured` replies of the same questions), and bounded by the longest reply that is allowed. `prompts` are some
+    of those that would be sent, `notes` what a person should know besides.
     """
 
     requests: int
@@ -28,6 +29,12 @@ class Forecast:
     measured: int
     price: Price | None
     tier: Tier
+    prompts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """All of it for a person."""
+        return "\n\n".join([*self.prompts, "\n".join([*self.notes, *self.sentences()])])
 
     def sentences(self) -> list[str]:
         """For the person who thinks about starting it."""
@@ -41,15 +48,12 @@ class Forecast:
         return [*said, "Nothing was asked or written."]
 
     def values(self) -> dict[str, object]:
-        """The same as plain values; dollars are None where the price is not known."""
+        """All of it as plain values; dollars are None where the price is not known."""
         about, most = self._dollars() or (None, None)
-        values = {name: value for name, value in vars(self).items() if name != "price"}
-        return {
-            **values,
-            "usd": about,
-            "most_usd": most,
-            "price": self.price.source if self.price is not None else None,
-        }
+        values = {name: value for name, value in vars(self).items() if name not in ("price", "notes", "prompts")}
+        price = None if self.price is None else self.price.source
+        words = {"note": "\n".join(self.notes) or None, "prompts": list(self.prompts)}
+        return {**values, "usd": about, "most_usd": most, "price": price, **words}
 
     def _dollars(self) -> tuple[float, float] | None:
         """About, and with the longest replies; None where the price is not known."""
@@ -78,7 +82,7 @@ def forecast(
     identity: Mapping[str, str] | None,
     price: Price | None,
     tier: Tier = "default",
-) -> Forecast:
+) -> Outlook:
     """What `requests` will take. `guess`: tokens of a reply where none is known; `cache`: the store's folder, which is
     only read.
     """
@@ -87,7 +91,7 @@ def forecast(
     open_ = [request for request, reply in zip(wanted, kept) if reply is None]
     lengths = [reply.completion_tokens for reply in kept if reply is not None and reply.completion_tokens is not None]
     typical = sum(lengths) / len(lengths) if lengths else guess
-    return Forecast(
+    return Outlook(
         requests=len(wanted),
         kept=len(wanted) - len(open_),
         tokens_in=sum(len(message.text) for request in open_ for message in request.messages) // CHARS_PER_TOKEN,

@@ -86,7 +86,7 @@ class KeptAnswers(AskSession):
         await asyncio.sleep(0)
         self.usage.asked += 1
         exchange = self._absent(request) if row is None else _exchange(row, request)
-        if exchange.reason != NOT_ASKED:
+        if exchange.status != "ok" and exchange.reason != NOT_ASKED:
             self.usage.count_failure(exchange)
         return exchange
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_text
 from bkrl.core.flags import Flag
 from bkrl.llm.protocol import Reply, Request, Tier
 
@@ -115,7 +116,7 @@ def find_price(identity: Mapping[str, str] | None, override: Path | None = None)
         return FREE
     model, host = identity.get("model", ""), identity.get("host", "")
     if override is not None:
-        text = _text_of(override)
+        text = read_text(override, f"The price list {override}", "name another with --prices")
         own = _first(_entries(text, str(override)), model, host)
         if own is not None:
             return own
@@ -160,14 +161,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise InputError(f"The price list {file} cannot be read ({reason}); name another with --prices.") from None
 
 
 def _first(entries: list[tuple[str, str, Price]], model: str, host: str) -> Price | None:

@@ -13,23 +13,24 @@ was interrupted, and may have been billed without an answer, can be counted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import sqlite3
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.llm.alive import SignsOfLife
+from bkrl.core.files import lock, locked
 from bkrl.llm.protocol import Reply
 
 FILE = "replies.sqlite"
 STORE_VERSION = 2
+_STALE_SECONDS = 3600.0
 _COLUMNS = (
     "text, status, format, model, finish_reason, prompt_tokens, completion_tokens, reasoning_tokens, "
     "cached_tokens, tier"
@@ -183,7 +184,7 @@ class Store:
         with self._explained():
             return self._db.execute(statement, tuple(values)).fetchall()
 
-    @contextmanager
+    @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """What is written inside the block is kept together or not at all."""
         with self._explained():
@@ -257,7 +258,7 @@ class Store:
     ) -> None:
         self.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
@@ -272,3 +273,40 @@ class Store:
             if "locked" in text:
                 raise RunFailed(f"The reply store {self.path} stayed locked for a minute by another process.") from None
             raise InputError(f"The reply store {self.path} is damaged ({text}); move it away and run again.") from None
+
+
+class SignsOfLife:
+    """A folder with a locked file for each living process: the system lets go of a lock however its process ends. Where
+    files cannot be locked nobody is said to be alive.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: IO[bytes] | None = None
+
+    def show(self, name: str) -> None:
+        """Be alive under this name until `close`, or the end of the process."""
+        if self._own is not None:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            self._sweep()
+            self._own = (self._folder / name).open("wb")
+            lock(self._own)
+
+    def alive(self, name: str) -> bool:
+        """Whether a process shows itself under this name."""
+        return locked(self._folder / name)
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+            Path(self._own.name).unlink(missing_ok=True)
+            self._own = None
+
+    def _sweep(self) -> None:
+        """Remove what killed processes have left; young files may be about to be locked."""
+        for file in self._folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+                if time.time() - file.stat().st_mtime > _STALE_SECONDS and not self.alive(file.name):
+                    file.unlink()

@@ -40,10 +40,9 @@ class Usage:
         self.unpriced += cost is None
 
     def count_failure(self, exchange: Exchange) -> None:
-        """Add an exchange that brought no answer; one that did changes nothing."""
-        if exchange.status != "ok":
-            self.failed += 1
-            self.reasons[exchange.reason or exchange.status] += 1
+        """Add an exchange that brought no answer."""
+        self.failed += 1
+        self.reasons[exchange.reason or exchange.status] += 1
 
     def cost(self, reply: Reply) -> float | None:
         """Dollars paid for a reply; None where that is not known."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bkrl.core.config import LabelConfig
 from bkrl.core.errors import RunFailed, UsageError
@@ -29,7 +28,7 @@ from bkrl.llm.ask import AskPolicy
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
-from bkrl.llm.forecast import Forecast, forecast
+from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.kept import KeptAnswers, Speaker
 from bkrl.llm.prices import Price, find_price, remarks, unknown_price
 from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
@@ -43,23 +42,6 @@ MOST_QUESTIONS = 1_000_000
 """Of one run: their segments, prompts and answers are all in memory."""
 _MANY = 50_000
 _SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What a dry run finds: some of the prompts, and what asking them all would take."""
-
-    prompts: tuple[str, ...]
-    forecast: Forecast
-    note: str = ""
-
-    def text(self) -> str:
-        """All of it for a person."""
-        return "\n\n".join([*self.prompts, "\n".join(filter(None, [self.note, *self.forecast.sentences()]))])
-
-    def values(self) -> dict[str, Any]:
-        """All of it as plain values; dollars are None where the price is not known."""
-        return {**self.forecast.values(), "note": self.note or None, "prompts": list(self.prompts)}
 
 
 @dataclass(frozen=True)
@@ -133,7 +115,7 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
         shown = ["\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) for request in some]
     tier: Tier = config.tier if config.batch == "off" else "batch"
     reckoned = forecast(requests, job.variant.reply_tokens, job.cache, job.backend.identity, job.price, tier)
-    return Outlook(tuple(shown), reckoned, "\n".join(notes))
+    return replace(reckoned, prompts=tuple(shown), notes=tuple(notes))
 
 
 def submit(config: LabelConfig, reporter: Reporter) -> None:

@@ -37,19 +37,8 @@ def cache_info(
         return
     groups = facts.pop("groups")
     print_facts(facts["path"], facts, False)
-    header = (
-        "endpoint",
-        "model",
-        "status",
-        "tier",
-        "replies",
-        "bytes",
-        "prompt tokens",
-        "reply tokens",
-        "US$",
-        "first",
-        "last",
-    )
+    who, size = ("endpoint", "model", "status", "tier"), ("replies", "bytes", "prompt tokens", "reply tokens")
+    header = (*who, *size, "US$", "first", "last")
     rows = [
         tuple("unknown" if name == "usd" and value is None else value for name, value in group.items())
         for group in groups

@@ -14,8 +14,8 @@ from bkrl.core.config import LabelConfig
 from bkrl.core.reporter import Reporter
 
 if TYPE_CHECKING:
+    from bkrl.llm.forecast import Outlook
     from bkrl.runs.record import Run
-    from bkrl.stages.label import Outlook
 
 Labels = Annotated[Path, typer.Argument(help="a label run")]
 DatasetOption = Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one that was labelled]")]

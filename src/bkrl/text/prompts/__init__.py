@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_text
 from bkrl.core.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -89,11 +90,7 @@ class Prompts:
         path = self.folder / file
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise InputError(f"The prompt {path} lies outside its folder; put the file itself there.")
-        try:
-            return path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-            raise InputError(f"The prompt {path} cannot be read ({reason}).") from None
+        return read_text(path, f"The prompt {path}", "mend it, or name another folder with --prompt")
 
     def files(self, names: Iterable[str]) -> dict[str, Path]:
         """The files of one's own among the named templates, which decide what is asked."""
