@@ -143,6 +143,7 @@ NO_CHOICES = (
     '{"choice": "A"} Final answer: B',
     '```json\n{"choice": "A"}\n```\nHmm, B is better.',
     '{"choice": "A", "choice": "B"}',
+    'The sign there reads "the one true answer: A"',
     "Answer: segment A is clearly better.",
     "Final answer: A, because B only turns around",
     "Answer: B (A wastes its steps)",

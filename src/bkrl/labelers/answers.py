@@ -58,6 +58,9 @@ _SECOND_THOUGHT = re.compile(
     r"\b(?:actually|wait|hmm+|wrong|mistake|sorry|correction|scratch|edit|instead|rather|reconsider\w*|changed)\b",
     re.IGNORECASE,
 )
+_QUOTATION = re.compile(r'"(?:[^"\\\n]|\\.)*+"?')
+_LONGEST_QUOTED_ANSWER = 11
+"""Longer quotations are words of the world that are repeated, which may say anything."""
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[^`\n]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 
@@ -74,7 +77,7 @@ def parse_choice(text: str) -> Choice | Unparsed:
     if not found and re.match(r"(?:```\w*\s*)?\{", answer):
         return Unparsed("it is not valid JSON with a choice")
     if not found:
-        answer = unicodedata.normalize("NFKC", answer)
+        answer = unicodedata.normalize("NFKC", _QUOTATION.sub(_kept_quotation, answer))
         tags = _TAGGED.finditer(answer)
         found = [(choice, tag.end()) for tag in tags if (choice := _choice(tag[2])) is not None]
     if found:
@@ -201,6 +204,12 @@ def _without_thoughts(text: str) -> str:
     if not inside:
         kept.append(text[place:])
     return " ".join(kept)
+
+
+def _kept_quotation(found: re.Match[str]) -> str:
+    """A quotation as it stays: one that is not closed on its line, or short enough for an answer."""
+    closed = len(found[0]) > 1 and found[0].endswith('"')
+    return " " if closed and len(found[0]) - 2 > _LONGEST_QUOTED_ANSWER else found[0]
 
 
 def _inside_goals(text: str) -> str:
