@@ -140,7 +140,6 @@ class LegendLine:
     n: int
     slot: int
     dash: str
-    control: bool
     same: str
 
 
@@ -224,7 +223,7 @@ def _curves(
         xlabel="environment steps",
         panel=panel,
         drawing=drawing,
-        legend=_legend(bands, looks, groups),
+        legend=_legend(bands, looks),
         data=_data(name, drawing, bands, share),
         note=f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_told(bands)}",
         points=_points(bands, share),
@@ -248,7 +247,7 @@ def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles:
         xlabel="τ: mean success in training",
         panel="performance profile",
         drawing=drawing,
-        legend=_legend(bands, looks, groups),
+        legend=_legend(bands, looks),
         data=_data(name, drawing, bands, True),
         note="The share of runs whose mean success in training is above τ (Agarwal et al. 2021): higher is better, "
         "and where a line is never below another’s, these runs did better whatever the aim."
@@ -271,10 +270,10 @@ def _told(bands: Sequence[Band]) -> str:
     return f"Lines: {lined}; shaded: 95 % intervals ({some}) at each step on its own."
 
 
-def _legend(bands: Sequence[Band], looks: Sequence[Style], groups: Sequence[Group]) -> list[LegendLine]:
+def _legend(bands: Sequence[Band], looks: Sequence[Style]) -> list[LegendLine]:
     return [
-        LegendLine(b.label, b.n, look.slot, look.dash, group.is_control, _same(b, bands[:i]))
-        for i, (b, look, group) in enumerate(zip(bands, looks, groups, strict=True))
+        LegendLine(b.label, b.n, look.slot, look.dash, _same(b, bands[:i]))
+        for i, (b, look) in enumerate(zip(bands, looks, strict=True))
     ]
 
 
