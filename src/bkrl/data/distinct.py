@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import kernel
+from bkrl.core.jit import helper, kernel
 from bkrl.data.windows import Rollout, Windows
 
 
@@ -202,7 +202,7 @@ def _keep(rows, kept, count, table, places, new):  # type: ignore[no-untyped-def
     return found
 
 
-@kernel
+@helper
 def _slot(rows, i, kept, table):  # type: ignore[no-untyped-def]
     """Where in the table the number of a kept row like rows[i] stands, or has its free place.
 
@@ -214,13 +214,15 @@ def _slot(rows, i, kept, table):  # type: ignore[no-untyped-def]
         hashed = (hashed ^ np.uint64(rows[i, j])) * np.uint64(1099511628211)
         hashed ^= hashed >> np.uint64(29)
     slot = np.int64(hashed & np.uint64(mask))
-    while table[slot] >= 0:
+    while True:
+        place = table[slot]
+        if place < 0:
+            return slot
         same = True
         for j in range(rows.shape[1]):
-            if kept[table[slot], j] != rows[i, j]:
+            if kept[place, j] != rows[i, j]:
                 same = False
                 break
         if same:
-            break
+            return slot
         slot = (slot + 1) & mask
-    return slot
