@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
-from bkrl.core.registry import Registry
+from bkrl.core.registry import Registry, load_plugins
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import Agent
@@ -35,6 +35,8 @@ def load_agent(folder: Path, name: str = "policy") -> Agent:
         raise InputError(f"{path} has another format than this bkrl reads ({FORMAT}); train the policy again.")
     document: _Document = read_json(path, _Document)
     kind = document["network"].get("name")
+    if kind not in AGENTS.names():
+        load_plugins()
     if kind not in AGENTS.names():
         raise InputError(f"{path} describes an agent '{kind}'; this bkrl knows {', '.join(AGENTS.names())}.")
     agent: Agent = AGENTS.get(kind).load(folder, name)

@@ -25,12 +25,13 @@ class Viewer:
     Args:
         envs: the envs.
         agent: what it wants is computed, and nothing else.
-        goals: sets goals; needed by an agent that wants `goal`.
+        goals: sets goals for an agent that wants `goal`; None: the agent's own, its attribute `goals`.
     """
 
     def __init__(self, envs: WorldVectorEnv, agent: Agent, goals: Goals | None = None) -> None:
-        self.envs, self.wants, self.goals = envs, agent.wants, goals
-        if "goal" in self.wants and goals is None:
+        self.envs, self.wants = envs, agent.wants
+        self.goals: Goals | None = goals or getattr(agent, "goals", None)
+        if "goal" in self.wants and self.goals is None:
             raise ValueError("the agent wants a goal, and nothing sets goals")
         self.sentences = sentences(envs.world.env_id) if "text" in self.wants else None
 

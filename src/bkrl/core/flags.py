@@ -106,7 +106,10 @@ def _own(config: type) -> list[Setting]:
     for f in dataclasses.fields(config):
         hint = hints[f.name]
         if dataclasses.is_dataclass(hint):
-            nested += [one._replace(path=(f.name, *one.path)) for one in _own(typing.cast(type, hint))]
+            group = f.default_factory() if callable(f.default_factory) else None
+            for one in _own(typing.cast(type, hint)):
+                default = one.default if group is None else getattr(group, one.name)
+                nested.append(one._replace(path=(f.name, *one.path), default=default))
             continue
         kind, flag = typing.get_args(hint)[:2] if typing.get_origin(hint) is typing.Annotated else (hint, Flag(""))
         default = inspect.Parameter.empty if f.default is dataclasses.MISSING else f.default

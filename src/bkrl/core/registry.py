@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable
-from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar, cast
@@ -19,18 +18,27 @@ GROUP = "bkrl"
 """The group of entry points by which an installed package names such modules."""
 
 
-@cache
+_begun = False
+
+
 def load_plugins() -> None:
     """Import the modules that extend bkrl from outside, once in a process.
+
+    While one is being imported, nothing is done: it imports parts of bkrl that ask for plugins themselves.
 
     Raises:
         UsageError: one of them cannot be imported.
     """
+    global _begun
+    if _begun:
+        return
+    _begun = True
     named = [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
     for name in dict.fromkeys([*named, *(entry.module for entry in entry_points(group=GROUP))]):
         try:
             import_module(name)
         except (ImportError, SyntaxError) as error:
+            _begun = False
             raise UsageError(
                 f"The plugin '{name}' cannot be imported ({error}); correct {PLUGINS}, or put its folder on PYTHONPATH."
             ) from None

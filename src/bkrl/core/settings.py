@@ -27,6 +27,7 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
     name = _name(kind)
     chosen = choose(kind, {**table, **fixed})
     own = {f.name for f in dataclasses.fields(chosen)}
+    defaults = {f.name: f.default_factory for f in dataclasses.fields(chosen) if callable(f.default_factory)}
     hints = {key: hint for one in (*kinds_of(kind).values(), chosen) for key, hint in hints_of(one).items()}
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -35,7 +36,9 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
         if key in fixed:
             raise UsageError(f"'{key}' of {name} is decided by the study's plan; leave it out.")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            values[key] = build(cast(type, hints[key]), value)
+            found = build(cast(type, hints[key]), value)
+            given = {name: getattr(found, name) for name in value}
+            values[key] = dataclasses.replace(defaults[key](), **given) if key in defaults else found
             continue
         try:
             values[key] = typed(hints[key], value, f"'{key}' in {name}")

@@ -9,7 +9,7 @@ Each id is registered as `bkrl/ID`, and the listed ones without `bkrl/` too. An 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any, Literal, TypeVar
@@ -59,10 +59,10 @@ def register_family(new: F, env_id: str) -> F:
 
 def family(name: str) -> Family:
     """The family of a name; one without any knowledge where bkrl does not know the name (any more)."""
-    load_plugins()
     if name in FAMILIES:
         known: Family = import_module(f"bkrl.envs.{name}").FAMILY
         return known
+    load_plugins()
     return _OWN.get(name) or Family(name)
 
 
@@ -236,10 +236,8 @@ class _Spec(EnvSpec):
         self.__dict__["max_episode_steps"] = steps
 
 
-def _register() -> None:
-    """Enter every id as `bkrl/ID`, and the listed ones as `ID` too."""
-    listed = list(_worlds())
-    others = [other for name in FAMILIES for other in family(name).other_ids()]
+def enter(listed: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Enter ids in Gymnasium's registry: all as `bkrl/ID`, and those `listed`, where nobody else has them, as `ID`."""
     for name, env_id in [*((env_id, env_id) for env_id in listed), *((_NAMESPACE + i, i) for i in [*listed, *others])]:
         if name not in gymnasium.registry:
             gymnasium.registry[name] = _Spec(
@@ -252,4 +250,8 @@ def _register() -> None:
             )
 
 
-_register()
+# Those of plugins are entered when they are registered: importing this module imports no plugin.
+enter(
+    [w.env_id for name in FAMILIES for w in family(name).worlds()],
+    [other for name in FAMILIES for other in family(name).other_ids()],
+)

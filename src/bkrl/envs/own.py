@@ -63,6 +63,7 @@ def register_env(
         raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
     card = World(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
     envs.register_family(OwnFamily(card.family), env_id).add(card, make, caption)
+    envs.enter([env_id])
 
 
 class OwnFamily(Family):

@@ -1,0 +1,90 @@
+"""The exit test of the house: methods of other kinds move in from outside, each by entries in registries alone.
+
+Each file in tests/tenants/ is a plugin with one method: an agent with a memory of its own, a learner that is not PPO, a
+method whose goals are in the views. Each is run by the real commands, stopped on the way, continued, and evaluated.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TENANTS = Path(__file__).parent / "tenants"
+COMMANDS = {
+    "recall": "--env Recall-3 --steps 16_000 --hidden 24 --ent-coef 0.02",
+    "table-q": "--env Toy-Grid --steps 16_000 --epsilon 0.3",
+    "doors": "--env Doors-7 --steps 16_000 --num-envs 8",
+}
+EVALUATIONS = "--eval-every 8_000 --eval-episodes 40 --checkpoint-every 1_000"
+
+
+def environment(plugins: str = "recall,table_q,doors") -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TENANTS), "BKRL_PLUGINS": plugins}
+
+
+def bkrl(*words: str, cwd: Path, code: int = 0, plugins: str = "recall,table_q,doors") -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "bkrl", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment(plugins))
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def train(alg: str, out: str) -> list[str]:
+    return ["train-rs", "--alg", alg, *f"{COMMANDS[alg]} {EVALUATIONS}".replace("_", "").split(), "--out", out]
+
+
+def stop_on_the_way(words: list[str], cwd: Path, out: str) -> None:
+    """Ctrl-C as soon as there is a checkpoint."""
+    command = [sys.executable, "-m", "bkrl", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=cwd, env=environment(), text=True)
+    while not list((cwd / out).glob("checkpoints/step-*")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("alg", COMMANDS)
+def test_a_method_from_outside_learns_continues_and_is_evaluated(alg, tmp_path):
+    stop_on_the_way(train(alg, "run"), tmp_path, "run")
+    continued = bkrl(*train(alg, "run"), "--json", cwd=tmp_path)
+    assert "continuing at step" in continued.stderr
+    found = json.loads(continued.stdout)
+    assert found["facts"]["alg"] == alg
+    assert found["facts"]["success_rate"] > 0.9, "chance is at most a half"
+    assert found["facts"]["steps"] >= 16_000
+    scores = json.loads(bkrl("evaluate", "run", "--gifs", "0", "--episodes", "40", "--json", cwd=tmp_path).stdout)
+    assert scores["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.9
+    if alg == "table-q":  # its envs can be saved, so a run that was stopped ends with the same bytes
+        bkrl(*train(alg, "whole"), cwd=tmp_path)
+        assert (tmp_path / "whole/policy.json").read_bytes() == (tmp_path / "run/policy.json").read_bytes()
+
+
+def test_what_a_method_says_of_itself_is_known_to_lists_help_refusals_and_reports(tmp_path):
+    listed = bkrl("list", "algs", "--json", cwd=tmp_path).stdout
+    assert {"recall", "table-q", "doors"} < {row["alg"] for row in json.loads(listed)}
+    assert "--step-size" in bkrl("train", "--help", cwd=tmp_path).stdout
+    refused = bkrl("train", "--alg", "recall", "--epsilon", "0.1", cwd=tmp_path, code=2).stderr
+    assert "--epsilon has no effect here, only with --alg table-q" in refused
+    assert "--int-coef has no effect" in bkrl("train", "--alg", "doors", "--int-coef", "1", cwd=tmp_path, code=2).stderr
+    assert "'recall' is not one of" in bkrl("train", "--alg", "recall", cwd=tmp_path, code=2, plugins="").stderr
+    short = ("--env", "Toy-Grid", "--steps", "256", "--eval-every", "128", "--eval-episodes", "2", "--out", "run")
+    bkrl("train", "--alg", "table-q", *short, cwd=tmp_path)
+    study = '[[world]]\nname = "w"\nalgs = ["table-q"]\nseeds = [1]\ntrain_rs = { env = "Toy-Grid", epsilon = 0.1 }\n'
+    (tmp_path / "own.toml").write_text(study)
+    printed = bkrl("sweep", "own.toml", "--executor", "print", cwd=tmp_path).stdout
+    assert "--alg table-q" in printed
+    assert "--epsilon 0.1" in printed
+    bkrl("report", "run", "--out", "report", cwd=tmp_path)
+    assert "table-q" in (tmp_path / "report/report.html").read_text()
+
+
+@pytest.mark.parametrize("path", sorted(TENANTS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_method_from_outside_is_short(path):
+    assert len(path.read_text().splitlines()) < 150
