@@ -1,6 +1,6 @@
 """The kinds of potentials: what each is made from, how it is fitted, how it is opened again.
 
-A new kind that is made from labels is one module that ends in `KIND = LabelledKind(…)`, and its line in `_MODULES`.
+A new kind that is made from labels is one module that ends in `KINDS = (LabelledKind(…),)`, and its line in `_MODULES`.
 """
 
 from __future__ import annotations
