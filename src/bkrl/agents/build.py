@@ -53,13 +53,13 @@ def observation_options(world: World, network: str, view: str | None = None) -> 
     """What to ask of `make_vec` so that this network can see, and the key of its view.
 
     Args:
-        world: where it acts.
+        world: the facts of its env.
         network: its name.
         view: `symbolic`, `image` or, for what the network was made for, None. Whatever the policy sees, potentials,
             novelty and captions read the symbols.
 
     Raises:
-        UsageError: the world is not drawn, or the network cannot read its symbols.
+        UsageError: the env has no pictures, or the network cannot read its symbols.
     """
     drawn = family(world.family).images
     if view is None:
@@ -105,7 +105,7 @@ def new_agent(name: str, envs: WorldVectorEnv, view: str, num_values: int, seed:
 
 
 def advice_network(facts: World, seed: int) -> ActorCritic:
-    """A fresh, small network that can hold advice on the symbols of this world's family."""
+    """A fresh, small network that can hold advice on the symbols of this env's family."""
     return build_network(
         "compact",
         obs_shape=facts.obs_shape,

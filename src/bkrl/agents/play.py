@@ -38,8 +38,8 @@ class Episode:
     """One finished episode of T actions.
 
     Attributes:
-        seed: what its world was seeded with.
-        mission: its mission, "" if the world has none.
+        seed: what its env was seeded with.
+        mission: its mission, "" if the env has none.
         observations: (T+1, *obs_shape) uint8, the true final one included; empty unless asked for.
         actions: (T,) int64; empty unless asked for.
         rewards: (T,) float32; empty unless asked for.
@@ -60,7 +60,7 @@ class Episode:
 
 
 class Start:
-    """How worlds begin the episodes of a seed: laid out once, and put back when the same seed is asked for again."""
+    """How envs begin the episodes of a seed: reset once, and put back when the same seed is asked for again."""
 
     def __init__(self, envs: WorldVectorEnv) -> None:
         self.envs = envs
@@ -74,7 +74,7 @@ class Start:
             self.envs.restore(self.state)
             return self.observations
         self.observations, _ = self.envs.reset(seed=seed)
-        with suppress(NotImplementedError):  # worlds that cannot be saved are laid out each time
+        with suppress(NotImplementedError):  # envs that cannot be saved are reset each time
             self.state, self.seed = self.envs.snapshot(), seed
         return self.observations
 
@@ -204,15 +204,16 @@ class _LookOnce:
         if self.seen is None:
             self.seen = Seen(keys.shape[1:], max(4 * len(keys), _KEPT_BYTES // keys[0].size))
         places, new = self.seen.add(keys)
+        A = len(self.agent.action_names)
         if len(new):
             asked = np.resize(new, max(len(new), _FEW))
             acted = self.agent.act(views[asked], state, started[asked], None)
-            said = np.concatenate([acted.logits, acted.values], axis=1)[: len(new)]
             if not len(self.said):
-                self.said = np.zeros((self.seen.room, said.shape[1]), np.float32)
-            self.said[self.seen.count - len(new) : self.seen.count] = said
-        A = len(self.agent.action_names)
-        logits, values = np.split(self.said[places], [A], axis=1)
+                self.said = np.zeros((self.seen.room, A + acted.values.shape[1]), np.float32)
+            rows = self.said[self.seen.count - len(new) : self.seen.count]
+            rows[:, :A], rows[:, A:] = acted.logits[: len(new)], acted.values[: len(new)]
+        said = self.said[places]
+        logits, values = said[:, :A], said[:, A:]
         return Acted((logits if noise is None else logits + noise).argmax(1), logits, values, state)
 
 
@@ -225,20 +226,20 @@ class _Noise:
         self.drawn = self.ahead.numpy()  # the same memory
         self.used = np.zeros(num_envs, np.int64)
 
-    def begin(self, world: int, seed: int) -> None:
-        """Another episode begins in a world."""
-        self.generators[world].manual_seed(derive_seed(seed, "actions"))
-        self.used[world] = _NOISE_STEPS
+    def begin(self, env: int, seed: int) -> None:
+        """Another episode begins in an env."""
+        self.generators[env].manual_seed(derive_seed(seed, "actions"))
+        self.used[env] = _NOISE_STEPS
 
-    def next(self, worlds: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(B, A) noise for the next action in each of the worlds (B,)."""
-        used = self.used[worlds]
-        for world in worlds[used == _NOISE_STEPS].tolist():
-            self.ahead[world].exponential_(generator=self.generators[world]).log_().neg_()
-            self.used[world] = 0
+    def next(self, envs: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(B, A) noise for the next action in each of the envs (B,)."""
+        used = self.used[envs]
+        for env in envs[used == _NOISE_STEPS].tolist():
+            self.ahead[env].exponential_(generator=self.generators[env]).log_().neg_()
+            self.used[env] = 0
         used %= _NOISE_STEPS
-        self.used[worlds] = used + 1
-        return self.drawn[worlds, used]
+        self.used[envs] = used + 1
+        return self.drawn[envs, used]
 
 
 class _Tape:

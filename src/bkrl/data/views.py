@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +35,7 @@ class Views:
 
     def __getitem__(self, rows: Any) -> Views:
         """The rows chosen by an index, a slice, an index array or a mask over the leading axes."""
-        return self._each(lambda array: array[rows])
+        return Views(*[None if array is None else array[rows] for array in self.arrays()])  # type: ignore[arg-type]
 
     def __setitem__(self, rows: Any, views: Views) -> None:
         """Write rows; both must hold the same kinds of views."""
@@ -43,16 +43,13 @@ class Views:
             if array is not None:
                 array[rows] = new
 
-    def arrays(self) -> list[NDArray[Any] | None]:
+    def arrays(self) -> tuple[NDArray[Any] | None, ...]:
         """Symbols, image, text, mission and goal."""
-        return [getattr(self, field.name) for field in fields(self)]
+        return self.symbols, self.image, self.text, self.mission, self.goal
 
     def flat(self) -> Views:
         """(T, N) rows as (T * N,) rows."""
-        return self._each(lambda array: array.reshape(array.shape[0] * array.shape[1], *array.shape[2:]))
-
-    def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Views:
-        return Views(*(a if a is None else change(a) for a in self.arrays()))  # type: ignore[arg-type]
+        return Views(*(a if a is None else a.reshape(-1, *a.shape[2:]) for a in self.arrays()))  # type: ignore[arg-type]
 
     @staticmethod
     def joined(parts: Sequence[Views]) -> Views:

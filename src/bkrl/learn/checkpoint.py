@@ -31,7 +31,7 @@ class Checkpoint:
     """What was read back.
 
     Attributes:
-        step: world steps taken.
+        step: env steps taken.
         tensors: arrays by name.
         facts: counters and everything else that is JSON.
         best: the name of the checkpoint of the best evaluation so far, this one included.

@@ -69,7 +69,7 @@ def train(
     saved_at = learner.step
     started, first_step = time.perf_counter(), learner.step
     progress_line = reporter.progress(title, learner.total_steps)
-    with _patience() as interrupted, learner.hardware.compiling(), progress_line as update:
+    with _signals_wait() as interrupted, learner.hardware.compiling(), progress_line as update:
         while True:
             best = False
             while progress["milestones"] < len(milestones) and learner.step >= milestones[progress["milestones"]]:
@@ -187,7 +187,7 @@ def _truncate(run: Run, size: int, digest: str | None = None) -> None:
 
 
 def _note(figures: dict[str, float], score: float | None) -> str:
-    """How well it goes: by the last evaluation where there is one, for the first episodes to end are the lucky ones."""
+    """How well it goes: the last evaluation if there is one, since the first episodes to end are the short ones."""
     if score is not None:
         return f"return {score:.2f} when last evaluated"
     if "rollout/success_rate" not in figures:
@@ -227,11 +227,11 @@ class _Interrupted:
 
 
 @contextmanager
-def _patience() -> Iterator[_Interrupted]:
+def _signals_wait() -> Iterator[_Interrupted]:
     """Let the first SIGINT or SIGTERM wait until the iteration is over; another one, a second later, acts at once.
 
-    Those that come together are one wish: a signal to a group of processes reaches a worker twice, from its parent too.
-    What whoever started the process has told it to ignore stays ignored.
+    Signals that come within a second count as one: a worker gets those sent to its group twice, from its parent too.
+    A signal that was ignored before stays ignored.
     """
     state = _Interrupted()
 

@@ -317,7 +317,7 @@ class PPO:
 
         return N, look
 
-    # --------------------------------------------------------------------------------------------------- what to fear
+    # ----------------------------------------------------------------------------------------- divergence and warnings
 
     @torch.no_grad()
     def _check_network(self, look: _Look, order: Tensor) -> None:
@@ -380,12 +380,12 @@ class PPO:
         for prefix, part in self._parts():
             tensors |= {f"{prefix}{key}": value for key, value in part.state().items()}
         try:
-            worlds = self.envs.snapshot()
+            envs = self.envs.snapshot()
         except NotImplementedError:
-            worlds = {}
-        tensors |= {f"worlds.{key}": value for key, value in worlds.items()}
+            envs = {}
+        tensors |= {f"worlds.{key}": value for key, value in envs.items()}
         counters = {"step": self.step, "episodes": self.collector.episodes, "iteration": self.iteration}
-        return Saved(tensors, counters | {"ignorant_loss": self.ignorant_loss}, exact=bool(worlds))
+        return Saved(tensors, counters | {"ignorant_loss": self.ignorant_loss}, exact=bool(envs))
 
     def restore(self, saved: Saved) -> None:
         """See `Learner.restore`."""

@@ -1,6 +1,6 @@
 """Φ paid as a plain bonus: the forms of shaping that are not potential-based, and one that is made so.
 
-`additive` pays c · Φ(h_{t+1}) for action t, for ever. `decay` pays the same with a weight that falls to 0. `pbim` pays
+`additive` pays c · Φ(h_{t+1}) for action t, always. `decay` pays the same with a weight that falls to 0. `pbim` pays
 the same and takes it back where the episode terminates (potential-based intrinsic motivation, Forbes et al. 2024), so
 that every finished episode's discounted sum of bonuses is 0, whatever was done in it.
 """
@@ -87,7 +87,7 @@ class InvariantBonus(RolloutsOnly, Bonus):
         """(T, N): the bonus, and minus all that is owed where an episode terminates or the debt would be too large."""
         bonus = super().paid(rollout, phi, phi_final)
         paid = bonus.copy()
-        self.owed[rollout.ages[0] == 0] = 0.0  # worlds that a checkpoint could not put back begin anew
+        self.owed[rollout.ages[0] == 0] = 0.0  # envs that a checkpoint could not put back begin anew
         for t in range(rollout.num_steps):
             owed = (self.owed + bonus[t]) / self.gamma
             settled = rollout.terminated[t] | (np.abs(owed) > MOST_OWED)
@@ -96,7 +96,7 @@ class InvariantBonus(RolloutsOnly, Bonus):
         return paid
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """Steps taken, and what each world's episode owes."""
+        """Steps taken, and what each env's episode owes."""
         return {**super().state(), "owed": self.owed}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:

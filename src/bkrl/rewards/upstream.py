@@ -1,10 +1,10 @@
 """The published code's defects, each behind a switch of its own, so that what each one does can be measured.
 
-Nothing here is right, and nothing here is used unless `bkrl train-rs --compat` asks for it.  With all of its switches
-on, a rollout is paid as the published loop pays it (its potential is that of the run, on bkrl's fixed scale):
+Everything here is wrong on purpose, and is used only where `bkrl train-rs --compat` asks for it.  With all of its
+switches on, a rollout is paid as the published loop pays it (its potential is that of the run, on bkrl's fixed scale):
 
     line  = [carried row, Φ(h_0), …, Φ(h_{T-1})]         the carried row is the last rollout's last, divided already
-    σ²    = running variance of f_j = γ f_{j-1} + line_j, over all rollouts and worlds, f never reset
+    σ²    = running variance of f_j = γ f_{j-1} + line_j, over all rollouts and envs, f never reset
     F_t   = γ line_{t+1} / σ - line_t / σ                 added to the reward of a_t, whatever ended in between
 
 `PublishedShaping` is this arithmetic, `PublishedReward` the reward stream around it; the functions between them change
@@ -150,16 +150,17 @@ def blind(windows: NumberedWindows) -> NumberedWindows:
 
 
 def one_clock(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
-    """b5: which rows of a window count as this episode's is read off the last world, for all worlds.
+    """b5: which rows of a window count as this episode's is read off the last env, for all envs.
 
-    `windows` are those of `number_rollout`: rows 0..T of every world, then the final ones.
+    `windows` are those of `number_rollout`: rows 0..T of every env, then the final ones.
     """
-    rows, worlds = (rollout.num_steps + 1) * rollout.num_envs, rollout.num_envs
+    envs = rollout.num_envs
+    rows = (rollout.num_steps + 1) * envs
     length = windows.valid.shape[1]
     valid = windows.valid.copy()
-    by_row = valid[:rows].reshape(-1, worlds, length)
+    by_row = valid[:rows].reshape(-1, envs, length)
     by_row[:] = by_row[:, -1:]
-    clock = rollout.ages[rollout.final_index // worlds, -1] + 1
+    clock = rollout.ages[rollout.final_index // envs, -1] + 1
     valid[rows:] = clock[:, None] >= np.arange(length)[::-1]
     return NumberedWindows(windows.views, windows.index, windows.actions, valid)
 
@@ -261,7 +262,7 @@ class PublishedReward(RolloutsOnly):
         potential: Φ, of any horizon.
         gamma: the discount PPO learns with.
         defects: names from `DEFECTS`.
-        reward_scale: factor of the world's reward.
+        reward_scale: factor of the env's reward.
         shaping_coef: factor of F.
     """
 

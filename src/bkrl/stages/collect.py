@@ -8,25 +8,28 @@ records again.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent, observation_options
 from bkrl.agents.play import MOST_AT_ONCE, play
+from bkrl.agents.protocol import Agent
 from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import World, captioner, make_vec, missions_vary, world
+from bkrl.envs import captioner, make_vec, missions_vary, world
+from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
-from bkrl.learn.protocol import Learner
 from bkrl.rewards.rnd import RND
 from bkrl.rewards.streams import EnvReward, RewardStream
 from bkrl.runs.record import Run
@@ -47,15 +50,62 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
-    made = None
+    learner = None
     if to_do(config):
         torch.set_num_threads(config.threads)
-        made = explorer(config)
+        learner = explorer(config)
     result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
-    if made is None or result.complete:
+    if learner is None or result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
-    points = recording_points(config)
+    points, policies = recording_points(config), result.file("policies")
+    _say_what_is_recorded(config, points, reporter)
+    policies.mkdir(exist_ok=True)
+    with tracked(config.track, result, reporter):
+        train(
+            learner,
+            result,
+            reporter,
+            title=f"explore {config.env}",
+            checkpoint_every=max(config.steps // 10, 1),
+            milestones=points,
+            at_milestone=lambda number, step: _keep(learner.agent, policies, step),
+            kept=lambda number: _files(points[number]),
+        )
+    learner.close()
+    writer = DatasetWriter(
+        result,
+        env_id=config.env,
+        obs_shape=facts.obs_shape,
+        action_names=facts.action_names,
+        info={"family": facts.family, "rules": facts.rules, "language": config.language},
+    )
+    options, view = observation_options(facts, config.network, config.view)
+    count = config.episodes_per_checkpoint
+    envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
+    seeds = {point: derive_seed(config.seed, "record", number) for number, point in enumerate(points)}
+    with reporter.progress("record", len(points) * count, "episodes") as update:
+        returns, successes, lengths = _record(policies, seeds, envs, count, writer, describe, update)
+    envs.close()
+    writer.close()
+    result.finish(
+        [*writer.outputs, *(name for point in points for name in _files(point))],
+        env_id=config.env,
+        view=view,
+        steps=learner.step,
+        recorded_episodes=writer.num_episodes,
+        recorded_steps=int(sum(lengths)),
+        mean_return=float(np.mean(returns)),
+        success_rate=float(np.mean(successes)),
+        checkpoints=points,
+        reward_free=config.ext_coef == 0,
+    )
+    finished(result)
+    return result
+
+
+def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Reporter) -> None:
+    """Warn where the dataset will be another one than the settings promise."""
     if len(points) < config.checkpoints:
         reporter.warn(
             f"{config.steps:,} steps are too few for {config.checkpoints} recording points "
@@ -68,9 +118,6 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             f"The missions of {config.env} change between episodes. The explorer does not see them, which does no harm "
             "while it is paid for novelty alone; a policy that learns this world itself would not see them either."
         )
-    with tracked(config.track, result, reporter):
-        steps = _explore(config, made, points, result, reporter)
-    return _record(config, facts, describe, points, steps, result, reporter)
 
 
 def recording_points(config: CollectConfig) -> list[int]:
@@ -110,89 +157,45 @@ def explorer(config: CollectConfig) -> PPO:
     return PPO(envs, agent, streams, config.ppo, total_steps=config.steps, seed=config.seed, hardware=hardware)
 
 
-def _explore(config: CollectConfig, learner: Learner, points: list[int], result: Run, reporter: Reporter) -> int:
-    """Train, keeping a policy at each of `points`; the steps taken."""
-    result.file("policies").mkdir(exist_ok=True)
-
-    def keep(number: int, step: int) -> None:
-        del number
-        learner.agent.save(result.file("policies"), _name(step))
-
-    train(
-        learner,
-        result,
-        reporter,
-        title=f"explore {config.env}",
-        checkpoint_every=max(config.steps // 10, 1),
-        milestones=points,
-        at_milestone=keep,
-        kept=lambda number: _files(points[number]),
-    )
-    learner.close()
-    return learner.step
-
-
 def _record(
-    config: CollectConfig, facts: World, describe: Any, points: list[int], steps: int, result: Run, reporter: Reporter
-) -> Run:
-    """Let each kept policy play, and write what it saw and did."""
-    writer = DatasetWriter(
-        result,
-        env_id=config.env,
-        obs_shape=facts.obs_shape,
-        action_names=facts.action_names,
-        info={"family": facts.family, "rules": facts.rules, "language": config.language},
-    )
-    options, view = observation_options(facts, config.network, config.view)
-    count = config.episodes_per_checkpoint
-    envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
-    outputs: list[str] = []
+    policies: Path,
+    seeds: Mapping[int, int],
+    envs: WorldVectorEnv,
+    count: int,
+    writer: DatasetWriter,
+    describe: Callable[[NDArray[np.uint8]], list[str]],
+    update: Callable[[float], None],
+) -> tuple[list[float], list[bool], list[int]]:
+    """Let each kept policy play `count` episodes, seeded from `seeds` on by the step at which it was kept.
+
+    Returns:
+        The return, success and length of each episode.
+    """
     returns, successes, lengths = [], [], []
-    with reporter.progress("record", len(points) * count, "episodes") as update:
-        for number, point in enumerate(points):
-            agent = load_agent(result.file("policies"), _name(point))
-            outputs += _files(point)
-            done = number * count
-            seed = derive_seed(config.seed, "record", number)
-            for episode in play(
-                agent,
-                envs,
-                count,
-                seed=seed,
-                keep=True,
-                tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
-            ):
-                writer.add_episode(
-                    episode.observations,
-                    episode.actions,
-                    episode.rewards,
-                    describe(episode.observations),
-                    mission=episode.mission,
-                    terminated=episode.terminated,
-                    truncated=episode.truncated,
-                    success=episode.success,
-                    seed=episode.seed,
-                    checkpoint_step=point,
-                )
-                returns.append(episode.episode_return)
-                successes.append(episode.success)
-                lengths.append(episode.length)
-    envs.close()
-    writer.close()
-    result.finish(
-        [*writer.outputs, *outputs],
-        env_id=config.env,
-        view=view,
-        steps=steps,
-        recorded_episodes=writer.num_episodes,
-        recorded_steps=int(sum(lengths)),
-        mean_return=float(np.mean(returns)),
-        success_rate=float(np.mean(successes)),
-        checkpoints=points,
-        reward_free=config.ext_coef == 0,
-    )
-    finished(result)
-    return result
+    for number, (point, seed) in enumerate(seeds.items()):
+        agent, done = load_agent(policies, _name(point)), number * count
+        episodes = play(agent, envs, count, seed=seed, keep=True, tick=lambda ended, done=done: update(done + ended))  # type: ignore[misc]
+        for episode in episodes:
+            writer.add_episode(
+                episode.observations,
+                episode.actions,
+                episode.rewards,
+                describe(episode.observations),
+                mission=episode.mission,
+                terminated=episode.terminated,
+                truncated=episode.truncated,
+                success=episode.success,
+                seed=episode.seed,
+                checkpoint_step=point,
+            )
+            returns.append(episode.episode_return)
+            successes.append(episode.success)
+            lengths.append(episode.length)
+    return returns, successes, lengths
+
+
+def _keep(agent: Agent, policies: Path, step: int) -> None:
+    agent.save(policies, _name(step))
 
 
 def _files(step: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Actor-critic networks: uint8 observations in, action logits and one value per reward stream out.
 
-`compact` (the default) is a small network made for these worlds: every entry of the observation is a category with
-weights of its own, met by two layers of 128; in pictures every square that the world draws is looked at alike. `paper`
+`compact` (the default) is a small network made for these envs: every entry of the observation is a category with
+weights of its own, met by two layers of 128; in pictures every square that the env draws is looked at alike. `paper`
 is the published convolutional actor-critic with 512 features, for comparison on equal work. `recurrent` is `compact`
 with a memory (`agents/recurrent.py`). All keep observations in uint8 until they are inside the encoder.
 
@@ -66,7 +66,7 @@ class Compact(ActorCritic):
 
     A picture is looked at cell by cell, as symbols are: two layers, the same for all squares, make 16 features of each.
     Sharing the trunk and fusing the heads keeps an acting step at a sum of rows and two matrix products, which is what
-    bounds the speed of training when the worlds are fast.
+    bounds the speed of training when the envs are fast.
     """
 
     def __init__(
