@@ -152,7 +152,7 @@ def changed(config: Any) -> list[str]:
     return [one.name for one in flags_of(type(config)) if one.of(config) != one.default]
 
 
-def words(names: Iterable[str], last: str = "or") -> str:
+def words(names: Iterable[str]) -> str:
     """ "a, b or c"."""
     *most, final = names
-    return f"{', '.join(most)} {last} {final}" if most else final
+    return f"{', '.join(most)} or {final}" if most else final

@@ -40,7 +40,7 @@ _WORLD_KEYS = {
 }
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
-_VARIANTS = ("code", "pref", "goal")
+_VARIANTS = choices(settings.LabelConfig, "variant")
 
 
 class _Draw(NamedTuple):
