@@ -44,8 +44,7 @@ _GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambd
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
-    int,
-    Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256, identity=False),
+    int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256, identity=False)
 ]
 Backend = Annotated[
     Literal["native", "reference"],
@@ -199,16 +198,14 @@ class LabelConfig:
         ),
     ] = "default"
     max_requests: Annotated[
-        int,
-        Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
+        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False)
     ] = 0
     max_cost: Annotated[
         float,
         Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
     ] = 0.0
     prices: Annotated[
-        Path | None,
-        Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False),
+        Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
     ] = None
     tier: Annotated[
         Literal["default", "flex"],
@@ -272,8 +269,7 @@ class LabelConfig:
         Flag("read the answers of this label run again with today's parsers; its settings, no calls", reads=True),
     ] = None
     dry_run: Annotated[
-        bool,
-        Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True),
+        bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
     ] = False
     cache: Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)] = Path("cache")
     seed: Seed = 1
@@ -297,15 +293,13 @@ class TrainRmConfig:
         Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]", identity=False)
     ] = None
     dataset: Annotated[
-        Path | None,
-        Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True),
+        Path | None, Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True)
     ] = None
     encoder: Annotated[
         str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS)
     ] = "hash"
     epochs: Annotated[
-        int,
-        Flag("preference labels: most passes over the pairs (training stops early)", least=1, only=_PREFERENCES),
+        int, Flag("preference labels: most passes over the pairs (training stops early)", least=1, only=_PREFERENCES)
     ] = 30
     ensemble: Annotated[
         int, Flag("preference labels: networks to train, whose mean is Φ", least=1, only=_PREFERENCES)
@@ -394,17 +388,12 @@ class ReproduceConfig:
 class SlurmConfig:
     """How jobs of a SLURM cluster are asked for; a study's [slurm] table may say the same, and more."""
 
-    partition: Annotated[
-        str | None,
-        Flag("partition  [default: the study's, or the cluster's]", only=(_SLURM,)),
-    ] = None
+    partition: Annotated[str | None, Flag("partition  [default: the study's, or the cluster's]", only=(_SLURM,))] = None
     time: Annotated[
-        int | None,
-        Flag("minutes of a job; it continues in another  [default: the study's, or 240]", only=(_SLURM,)),
+        int | None, Flag("minutes of a job; it continues in another  [default: the study's, or 240]", only=(_SLURM,))
     ] = None
     mem: Annotated[
-        float | None,
-        Flag("GB of memory of a job  [default: the study's, or the cluster's]", only=(_SLURM,)),
+        float | None, Flag("GB of memory of a job  [default: the study's, or the cluster's]", only=(_SLURM,))
     ] = None
 
 

@@ -4,15 +4,7 @@
 """
 
 from bkrl.methods import ppo, rnd, shaped
-from bkrl.methods.registry import (
-    Method,
-    Trainee,
-    TrainRsConfig,
-    find_method,
-    methods,
-    register_method,
-    settings_of,
-)
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, methods, register_method, settings_of
 
 __all__ = [
     "Method",

@@ -24,8 +24,7 @@ class PPOSettings(TrainRsConfig):
     """Settings of ppo, and of what extends it."""
 
     init_from: Annotated[
-        Path | None,
-        Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True),
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
     ] = None
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
     compat: Annotated[

@@ -47,8 +47,7 @@ class ShapedSettings(PPOSettings):
         ),
     ] = "pbrs"
     shaping_coef: Annotated[
-        float | None,
-        Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_PAID,)),
+        float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_PAID,))
     ] = None
     shaping_shift: Annotated[
         float,

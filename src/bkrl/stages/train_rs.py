@@ -105,12 +105,7 @@ def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter
 
 
 def evaluate(
-    agent: Agent,
-    envs: WorldVectorEnv,
-    episodes: int,
-    seed: int,
-    also_greedy: bool = False,
-    start: Start | None = None,
+    agent: Agent, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False, start: Start | None = None
 ) -> dict[str, float]:
     """Success rate, return and length on seeded episodes, of the sampled policy and, if asked, of the greedy one.
 

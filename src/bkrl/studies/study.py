@@ -22,15 +22,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build, choices
 from bkrl.methods import find_method, methods
 from bkrl.stages import VERBS
-from bkrl.studies.tables import (
-    check_choice,
-    check_keys,
-    check_unique,
-    name_of_folder,
-    on_top,
-    seed_list,
-    tables_of,
-)
+from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top, seed_list, tables_of
 
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
