@@ -64,9 +64,10 @@ def test_what_cannot_be_registered_is_refused():
 class Small:
     """Settings whose group has other defaults than its class."""
 
-    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(num_envs=4, num_steps=8))
+    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(num_envs=3, num_steps=8))
 
 
 def test_a_group_keeps_the_defaults_that_its_owner_gives_it():
-    assert build(Small, {"ppo": {"num_steps": 16}}).ppo == PPOConfig(num_envs=4, num_steps=16)
-    assert {one.name: one.default for one in flags_of(Small)}["num_envs"] == 4
+    found = build(Small, {"ppo": {"num_minibatches": 3}}).ppo  # which 64 envs of 32 steps would not divide into
+    assert found == PPOConfig(num_envs=3, num_steps=8, num_minibatches=3)
+    assert {one.name: one.default for one in flags_of(Small)}["num_envs"] == 3

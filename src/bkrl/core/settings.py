@@ -24,27 +24,33 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
     Raises:
         UsageError: a setting is unknown, of the wrong type, out of its limits, or both given and fixed.
     """
-    name = _name(kind)
     chosen = choose(kind, {**table, **fixed})
     own = {f.name for f in dataclasses.fields(chosen)}
+    return chosen(
+        **{key: value for key, value in {**_values(kind, chosen, table, fixed), **fixed}.items() if key in own}
+    )
+
+
+def _values(kind: type, chosen: type, table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table, checked; a nested table is laid over the default that its owner gives the group."""
+    name, values = _name(kind), {}
     defaults = {f.name: f.default_factory for f in dataclasses.fields(chosen) if callable(f.default_factory)}
     hints = {key: hint for one in (*kinds_of(kind).values(), chosen) for key, hint in hints_of(one).items()}
-    values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:
             raise UsageError(f"There is no setting '{key}' in {name}.{did_you_mean(key, hints)}")
         if key in fixed:
             raise UsageError(f"'{key}' of {name} is decided by the study's plan; leave it out.")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            found = build(cast(type, hints[key]), value)
-            given = {name: getattr(found, name) for name in value}
-            values[key] = dataclasses.replace(defaults[key](), **given) if key in defaults else found
+            group = cast(type, hints[key])
+            given = _values(group, group, value, {})
+            values[key] = dataclasses.replace(defaults[key](), **given) if key in defaults else group(**given)
             continue
         try:
             values[key] = typed(hints[key], value, f"'{key}' in {name}")
         except Mismatch as problem:
             raise UsageError(f"{problem}.") from None
-    return chosen(**{key: value for key, value in {**values, **fixed}.items() if key in own})
+    return values
 
 
 def choose(kind: type, given: Mapping[str, Any]) -> type:
