@@ -19,16 +19,14 @@ from bkrl.stats.intervals import (
     mean_of_means,
     stratified_bootstrap,
     student_975,
-    t_interval,
     unknown,
 )
 from bkrl.stats.variance import (
     FEW_DATASETS,
     Origin,
     both_resampled,
-    dataset_means,
+    nested_interval,
     ratio_over_datasets,
-    resampled,
     several,
 )
 
@@ -97,14 +95,7 @@ def summarise_steps(
     if not crossings:
         raise ValueError("steps to a threshold need at least one run")
     times, censored = restrict(crossings, horizon)
-    if 0 < several(origins) < FEW_DATASETS:
-        restricted = t_interval(dataset_means(times, origins))
-    elif several(origins):
-        restricted = stratified_bootstrap([times], rng, mean_of_means, indices=[resampled(origins, rng)])
-    elif len(times) < FEW_SEEDS:
-        restricted = t_interval(times)
-    else:
-        restricted = stratified_bootstrap([times], rng, mean_of_means)
+    restricted = nested_interval(times, origins, rng, mean_of_means)
     # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
     reached = np.sort(np.where(censored, np.inf, times))
     median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2

@@ -9,7 +9,7 @@ dataset or another draw of labels would have done.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from bkrl.stats.intervals import (
     REPETITIONS,
     Interval,
     PairedTest,
-    centre_interval,
+    Strata,
     improvement,
     pooled_iqm,
     probability_of_improvement,
@@ -263,18 +263,23 @@ def compare_over_datasets(
     return PairedTest(symmetric(estimate, error, df, n), p, 0.0, n, "datasets")
 
 
-def nested_interval(values: NDArray[np.float64], origins: Sequence[Origin], rng: np.random.Generator) -> Interval:
+def nested_interval(
+    values: NDArray[np.float64],
+    origins: Sequence[Origin],
+    rng: np.random.Generator,
+    statistic: Callable[[Strata], NDArray[np.float64]] = pooled_iqm,
+) -> Interval:
     """What the tables show of runs: over seeds as `centre_interval`, but over datasets where there are several.
 
-    From ``FEW_DATASETS`` on the interquartile mean with the bootstrap of `resampled`; below, the mean of the
-    datasets' means with Student's t over those: so few datasets resampled look far too much alike.
+    From ``FEW_DATASETS`` on the `statistic` with the bootstrap of `resampled`; below, the mean of the datasets' means
+    with Student's t over those: so few datasets resampled look far too much alike.
     """
     count = several(origins)
-    if not count:
-        return centre_interval(values, rng)
-    if count < FEW_DATASETS:
+    if 0 < count < FEW_DATASETS:
         return t_interval(dataset_means(values, origins))
-    return stratified_bootstrap([values], rng, pooled_iqm, indices=[resampled(origins, rng)])
+    if not count and len(values) < FEW_SEEDS:
+        return t_interval(values)
+    return stratified_bootstrap([values], rng, statistic, indices=[resampled(origins, rng)] if count else None)
 
 
 def nested_improvement(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -154,17 +153,15 @@ def _legend_columns_and_lines(panel: Panel) -> tuple[int, int]:
 
 def identity_of(path: Path) -> str:
     """The identity a PNG of `write_png` carries; InputError when the file is no PNG or carries none."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
-        raw = path.read_bytes()
+        with Image.open(path, formats=["PNG"]) as image:
+            found = image.info.get(IDENTITY)
+    except (UnidentifiedImageError, ValueError, Image.DecompressionBombError):
+        raise InputError(f"{path} is not a PNG.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
-    if not raw.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise InputError(f"{path} is not a PNG.")
-    place = 8
-    while place + 8 <= len(raw):
-        size, kind = struct.unpack(">I4s", raw[place : place + 8])
-        key, _, text = raw[place + 8 : place + 8 + size].partition(b"\0")
-        if kind == b"tEXt" and key == IDENTITY.encode():
-            return text.decode("latin-1")
-        place += 12 + size
-    raise InputError(f"{path} was not made by bkrl report: it names none.")
+    if found is None:
+        raise InputError(f"{path} was not made by bkrl report: it names none.")
+    return str(found)
