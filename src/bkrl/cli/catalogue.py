@@ -53,6 +53,6 @@ def _samples() -> list[list[Any]]:
     for name in samples():
         run = Run.open(Path(name), verify=False)
         kind = run.facts.get("kind", "dataset")
-        told = advice_source(run.facts.get("training", {})) or "–"
-        rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–", told])
+        source = advice_source(run.facts.get("training", {})) or "–"
+        rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–", source])
     return rows

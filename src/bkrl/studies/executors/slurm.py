@@ -181,7 +181,7 @@ class Slurm:
                 self._states[job], self._called[job] = state, called
             if state == "PENDING" and reason in _HOPELESS and job in self._jobs.values():
                 self._warn(
-                    reason, f"job {job} waits because of {reason}, which waiting will not mend; see its settings."
+                    reason, f"job {job} waits because of {reason}, and waiting will not help; see its settings."
                 )
         return True
 
