@@ -309,9 +309,10 @@ def test_python_m_bkrl_is_bkrl(tmp_path):
 
 
 def test_completion_is_offered():
-    done = subprocess.run(
-        [Path(sys.executable).parent / "bkrl", "--show-completion", "bash"], capture_output=True, text=True
-    )
+    # Typer else looks for a shell among the parent processes, where a scheduler has none.
+    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [Path(sys.executable).parent / "bkrl", "--show-completion", "bash"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert "bkrl" in done.stdout
 
 

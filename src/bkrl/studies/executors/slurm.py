@@ -180,9 +180,7 @@ class Slurm:
             if state not in _OVER:
                 self._states[job], self._called[job] = state, called
             if state == "PENDING" and reason in _HOPELESS and job in self._jobs.values():
-                self._warn(
-                    reason, f"job {job} waits because of {reason}, and waiting will not help; see its settings."
-                )
+                self._warn(reason, f"job {job} waits because of {reason}, and waiting will not help; see its settings.")
         return True
 
     def _warn(self, about: str, text: str) -> None:
