@@ -11,7 +11,7 @@ from bkrl.agents.build import new_agent
 from bkrl.agents.play import play
 from bkrl.core.config import PPOConfig
 from bkrl.envs import World
-from bkrl.envs.vector import ReferenceVectorEnv
+from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import EnvReward
 

@@ -138,7 +138,11 @@ class TrainableAgent(Agent, Protocol):
 
 
 class Goals(Protocol):
-    """What sets agents their goals while they act (`Views.goal`). An agent may carry its own, as `goals`."""
+    """What sets agents their goals while they act (`Views.goal`).
+
+    An agent may carry its own, as `goals`; training and evaluations then share them, so they keep
+    nothing between calls.
+    """
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[Any]:
         """(N, ...) the goals of N agents, which see `views`; `started` as in `Agent.act`."""

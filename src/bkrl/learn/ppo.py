@@ -417,7 +417,7 @@ class PPO:
     def _parts(self) -> list[tuple[str, Stateful]]:
         """What has a state of its own, by the prefix of its names in a checkpoint."""
         parts: dict[str, object] = {f"stream.{index}.": stream for index, stream in enumerate(self.streams)}
-        parts["goals."] = self.collector.goals
+        parts["goals."] = self.collector.view.goals
         return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
 
     def facts(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Collector:
         goals: Goals | None = None,
     ) -> None:
         T, N, A = num_steps, envs.num_envs, len(agent.action_names)
-        self.envs, self.agent, self.seed, self.goals = envs, agent, seed, goals
+        self.envs, self.agent, self.seed = envs, agent, seed
         self.num_steps, self.horizon = num_steps, horizon
         self.view = Viewer(envs, agent, goals)
         self.logits = torch.zeros(T, N, A, device=device)
