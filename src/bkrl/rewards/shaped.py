@@ -130,7 +130,7 @@ class ShapedReward:
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
         """(T, N) float32."""
-        phi, phi_final = self.values(rollout)
+        phi, phi_final = self.potentials(rollout)
         paid = self.paid(rollout, phi, phi_final)
         self._metrics = shaping_metrics(phi, paid)
         return (self.reward_scale * rollout.rewards + paid).astype(np.float32)
@@ -140,6 +140,10 @@ class ShapedReward:
         before = self.values.of_windows(transitions.before).astype(np.float64)
         after = np.where(transitions.terminated, 0.0, self.values.of_windows(transitions.after))
         return (self.reward_scale * transitions.rewards + self.paid_once(before, after)).astype(np.float32)
+
+    def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Φ at rows 0..T, (T+1, N), and of the final windows, (K,)."""
+        return self.values(rollout)
 
     def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
         """(T, N) what is added to the rewards; arguments as in `shaping_rewards`."""

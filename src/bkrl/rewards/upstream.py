@@ -27,7 +27,7 @@ from bkrl.data.windows import Rollout
 from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.goal import GoalRaw
 from bkrl.potentials.protocol import Potential, Raw, Scale, Scaled
-from bkrl.rewards.shaped import shaping_metrics
+from bkrl.rewards.shaped import ShapedReward
 from bkrl.rewards.streams import RolloutsOnly
 
 ALL = "upstream"
@@ -253,50 +253,33 @@ class PublishedShaping:
         self.carried, self.filter, self.moments = (state[name].copy() for name in ("carried", "filter", "moments"))
 
 
-class PublishedReward(RolloutsOnly):
+class PublishedReward(RolloutsOnly, ShapedReward):
     """reward_scale · r_t + shaping_coef · F_t, where F and what Φ sees have the chosen defects.
 
     b1 and b30 are the potential's (`with_defects`), b9 is how every run is, and b10 concerns PPO too.
 
     Args:
-        potential: Φ, of any horizon.
-        gamma: the discount PPO learns with.
+        potential, gamma: as in `ShapedReward`.
         defects: names from `DEFECTS`.
-        reward_scale: factor of the env's reward.
-        shaping_coef: factor of F.
+        factors: reward_scale and shaping_coef, as there.
     """
 
     why = "The published code shapes a rollout at a time"
-    name = "shaped"
-    episodic = True
-    coef = 1.0
 
-    def __init__(
-        self,
-        potential: Potential,
-        gamma: float,
-        defects: frozenset[str],
-        *,
-        reward_scale: float = 1.0,
-        shaping_coef: float = 1.0,
-    ) -> None:
-        self.potential = potential
-        self.gamma = gamma
-        self.defects = defects
-        self.reward_scale = reward_scale
-        self.shaping_coef = shaping_coef
-        self.horizon = potential.horizon
-        self.shaping = PublishedShaping(defects)
-        self._metrics: dict[str, float] = {}
+    def __init__(self, potential: Potential, gamma: float, defects: frozenset[str], **factors: float) -> None:
+        super().__init__(potential, gamma, **factors)
+        self.potential, self.defects, self.shaping = potential, defects, PublishedShaping(defects)
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
         """(T, N) float32."""
-        phi, phi_final = self.potentials(rollout)
-        shaping = self.shaping_coef * self.shaping(rollout, phi, phi_final, self.gamma)
-        self._metrics = shaping_metrics(phi, shaping)
+        rewards = super().rewards(rollout)
         if {"b6", "b7"} & self.defects:
             self._metrics["shaping/spread"] = self.shaping.spread
-        return (self.reward_scale * rollout.rewards + shaping).astype(np.float32)
+        return rewards
+
+    def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
+        """(T, N) float32."""
+        return self.shaping_coef * self.shaping(rollout, phi, phi_final, self.gamma)
 
     def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Φ at rows 0..T, (T+1, N), and of the final windows, (K,)."""
@@ -313,10 +296,6 @@ class PublishedReward(RolloutsOnly):
             values = self.potential(windows.windows())
         rows = (rollout.num_steps + 1) * rollout.num_envs
         return values[:rows].reshape(-1, rollout.num_envs), values[rows:]
-
-    def metrics(self) -> dict[str, float]:
-        """Mean and spread of Φ and of F in the last rollout, and the running spread σ."""
-        return dict(self._metrics)
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """The shaping's state: it belongs in a checkpoint."""
