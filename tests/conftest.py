@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from bkrl.cli.main import run_command
 
 if TYPE_CHECKING:
     import torch
+
+# A test asks what a function gives, not how long it takes on a busy machine; and it tries the same examples each time.
+settings.register_profile("bkrl", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bkrl")
 
 # A job that a script starts in the background ignores Ctrl-C, and one of nohup's a terminal that is closed; so would
 # every process that a test wants to stop.

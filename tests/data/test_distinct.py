@@ -9,7 +9,7 @@ from bkrl.data.windows import Windows
 from tests.potentials.rollouts import random_rollouts
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 2**31), st.integers(0, 40), st.integers(1, 20), st.integers(1, 3))
 def test_rows_come_back_and_representatives_are_distinct(seed, count, width, levels):
     rows = np.random.default_rng(seed).integers(0, levels, (count, width)).astype(np.uint8)
@@ -80,7 +80,7 @@ def test_an_empty_view_is_not_taken_for_a_missing_one():
     np.testing.assert_array_equal(distinct[inverse].windows().valid, windows.valid)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 2), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9)
 )

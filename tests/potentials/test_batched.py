@@ -88,7 +88,7 @@ def potential(request) -> Iterator[Scaled]:
     made.close()
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**31), steps=st.integers(1, 6), worlds=st.integers(1, 3), end_rate=st.floats(0, 0.9),
 )  # fmt: skip

@@ -376,7 +376,7 @@ def published_loop(
     return paid
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
     horizon=st.integers(1, 4),

@@ -30,7 +30,7 @@ def test_what_was_returned_before_does_not_change():
     assert (first.actions == kept[1]).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_envs=st.integers(1, 4),
