@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.core.flags import LENIENT, Setting, flags_of, kinds_of, option_name, without_effect
+from bkrl.core.flags import LENIENT, Setting, flags_of, kinds_of, option_name, owners, without_effect, words
 from bkrl.core.registry import did_you_mean
 from bkrl.core.settings import build, choose, nested
 
@@ -72,7 +72,7 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
     Nested dataclasses become panels of the help; positional flags become arguments; `Literal`s become choices.
     """
     settings = flags_of(config)
-    parameters = [_of_setting(one) for one in settings]
+    parameters = [_of_setting(one, _panel(config, one)) for one in settings]
     if kinds_of(config) or any(one.flag.only for one in settings):
         words = "leave alone what has no effect beside the other flags; else it is refused"
         parameters.append(_parameter("lenient", Annotated[bool, typer.Option(LENIENT, help=words)], False))
@@ -98,7 +98,15 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
     return call
 
 
-def _of_setting(one: Setting) -> inspect.Parameter:
+def _panel(config: type, one: Setting) -> str | None:
+    """The panel of the help in which a setting stands; None: the first one."""
+    if len(one.path) > 1:
+        return _PANELS.get(one.path[0])
+    having = owners(config, one.name)
+    return None if len(having) == len(kinds_of(config)) else f"With --alg {words(having)}"
+
+
+def _of_setting(one: Setting, panel: str | None) -> inspect.Parameter:
     """The parameter that a setting becomes."""
     kind, flag, default = one.kind, one.flag, one.default
     if kind == tuple[Path, ...]:
@@ -114,7 +122,6 @@ def _of_setting(one: Setting) -> inspect.Parameter:
         limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
         if kind is int and flag.least is not None and flag.most is None and one.name != "seed":
             limits["max"] = MOST
-        panel = _PANELS.get(one.path[0]) if len(one.path) > 1 else None
         info = typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits)
     return _parameter(one.name, Annotated[kind, info], default)
 
@@ -147,8 +154,8 @@ _WORDS = (
 def complaint(problem: TyperException) -> str:
     """What Typer has against a command line, as one sentence with the nearest name and the help that belongs to it."""
     text = problem.format_message()
-    for pattern, words in _WORDS:
-        text = re.sub(pattern, words, text)
+    for pattern, plainer in _WORDS:
+        text = re.sub(pattern, plainer, text)
     if _is_no_number(problem):
         text = re.sub(r"it must be at (least|most) \S+", "it must be a finite number", text)
     text = text.strip()

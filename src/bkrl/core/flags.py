@@ -122,12 +122,16 @@ def option_name(path: tuple[str, ...]) -> str:
     return "--" + path[-1].replace("_", "-")
 
 
+def owners(config: type, name: str) -> list[str]:
+    """What chooses the classes that have a setting, of all that `config` stands for; [] where it is the only class."""
+    return [choice for choice, kind in kinds_of(config).items() if name in {one.name for one in _own(kind)}]
+
+
 def foreign(config: type, names: Iterable[str]) -> dict[str, str]:
     """The settings among `names` that a class lacks and a sibling has, each with what it belongs to: "--alg rnd"."""
-    has = {alg: {one.name for one in flags_of(kind)} for alg, kind in kinds_of(config).items()}
-    lacking = [name for name in names if has and name not in {one.name for one in flags_of(config)}]
-    owners = {name: [alg for alg, own in has.items() if name in own] for name in lacking}
-    return {name: f"--alg {words(algs)}" for name, algs in owners.items() if algs}
+    own = {one.name for one in flags_of(config)}
+    algs = {name: owners(config, name) for name in names if name not in own}
+    return {name: f"--alg {words(found)}" for name, found in algs.items() if found}
 
 
 def without_effect(config: Any, given: Iterable[str], sure: bool = True) -> dict[str, str]:
