@@ -27,6 +27,7 @@ from bkrl.envs import make, make_vec
 from bkrl.envs.babyai import FAMILY, runs_natively
 from bkrl.envs.babyai.captions import caption
 from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
+from bkrl.envs.babyai.glam import LEVELS as GLAM
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.reference import ReferenceBabyAI
 
@@ -46,7 +47,7 @@ class Mismatch(AssertionError):
 
 def native_ids() -> list[str]:
     """Every id the engine runs: the published levels, then minigrid's."""
-    ids = list(LEVELS)
+    ids = [*LEVELS, *GLAM]
     for env_id in FAMILY.other_ids():
         try:
             if runs_natively(env_id):
@@ -186,10 +187,10 @@ def first_step(grid: Any, start: Cell, goal: Cell) -> int | None:
     return None
 
 
-def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str]) -> None:
+def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str], **options: Any) -> None:
     """Run worlds of one id with these seeds for so many steps each; Mismatch where anything differs."""
-    native = make_vec(env_id, len(seeds))
-    references = [make(env_id, backend="reference") for _ in seeds]
+    native = make_vec(env_id, len(seeds), **options)
+    references = [make(env_id, backend="reference", **options) for _ in seeds]
     drivers = [
         Driver(stream, env, np.random.default_rng([seed, 7])) for env, seed in zip(references, seeds, strict=True)
     ]
@@ -229,6 +230,9 @@ def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counte
             check("terminated", n, terminated[n], done)
             check("truncated", n, truncated[n], cut)
             check("success", n, infos["success"][n], info["success"])
+            if "task_kind" in infos:
+                check("kind of task", n, infos["task_kind"][n], info["task_kind"])
+                seen[f"kind {info['task_kind']}"] += 1
             if done or cut:
                 check("final observation", n, infos["final_obs"][n], last[n])
                 check("episode ended", n, infos["_final_obs"][n] and infos["_episode"][n], True)
@@ -289,7 +293,7 @@ def main() -> int:
     for env_id, stream in itertools.islice(pairs, args.skip, None):
         if seen["steps"] >= args.steps and seen["seeds"] >= args.seeds:
             break
-        published = env_id in LEVELS
+        published = env_id in LEVELS or env_id in GLAM
         compare(env_id, stream, next(seeds), 1000 if published else 300, seen)
         seen[f"id {env_id}"] += 1
         print(f"\r{seen['steps']:,} steps {seen['seeds']:,} seeds {time.time() - started:.0f} s {env_id} {stream:40}",

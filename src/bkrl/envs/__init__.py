@@ -141,15 +141,18 @@ def _native(backend: str) -> bool:
     return backend == "native"
 
 
-def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callable[[NDArray[np.uint8]], list[str]]:
+def captioner(
+    env_id: str, language: str | None = None, compat: bool = False
+) -> Callable[[NDArray[np.uint8]], list[str]]:
     """The caption function of a world: (B, *obs_shape) uint8 → B captions, memoised.
 
     Args:
         env_id: the world.
-        language: "en", or "fr" for BabyAI.
+        language: "en", or "fr" for BabyAI; None: the world's own.
         compat: keep the known defects of the published captioner.
     """
     known = family_of(env_id)
+    language = language or world(env_id).language
     if language != "en" and known.languages == ("en",):
         raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
     if compat and not known.published_captions:
@@ -157,7 +160,7 @@ def captioner(env_id: str, language: str = "en", compat: bool = False) -> Callab
     return partial(known.caption, language=language, compat=compat)
 
 
-def sentences(env_id: str, language: str = "en") -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
+def sentences(env_id: str, language: str | None = None) -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
     """What makes texts of a world's observations: (B, *obs_shape) uint8 → (B,) tuples of each caption's sentences."""
     caption = captioner(env_id, language)
     return lambda observations: np.fromiter(map(sentences_of, caption(observations)), object, len(observations))

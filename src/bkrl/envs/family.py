@@ -36,6 +36,7 @@ class World:
         max_steps: an episode is truncated after this many actions.
         rules: one sentence: whose rules this id follows, with every deviation.
         solved: one sentence: what counts as success.
+        language: of its captions where none is asked for.
     """
 
     env_id: str
@@ -45,6 +46,7 @@ class World:
     max_steps: int
     rules: str
     solved: str
+    language: str = "en"
 
 
 class ClauseReader(Protocol):

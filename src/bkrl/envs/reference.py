@@ -32,6 +32,10 @@ class ReferenceVectorEnv(WorldVectorEnv):
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
 
+    def _about(self) -> dict[str, Any]:
+        kinds = [getattr(env.unwrapped, "task_kind", None) for env in self.envs]
+        return {} if kinds[0] is None else {"task_kind": np.array(kinds, object)}
+
     def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
         return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in which.tolist()]
 

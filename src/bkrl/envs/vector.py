@@ -31,7 +31,8 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
       first observation of the next episode.
     * DISABLED: the env must be reset, with `reset(options={"reset_mask": …})`, before anything is stepped again.
 
-    `infos["success"]` (N,) is always there. With `episode_statistics`, steps that end an episode have
+    `infos["success"]` (N,) is always there, and in GLAM's levels `infos["task_kind"]` too: of a step that ends an
+    episode, both are those of that episode. With `episode_statistics`, steps that end an episode have
     `infos["episode"]` (`r` the return, `l` the length) with the mask `infos["_episode"]`.
 
     Seeds: `reset(seed=s)` seeds env i with s + i; a list gives each its own. Without a seed an env goes on drawing
@@ -109,7 +110,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         self._over[chosen] = self._last[chosen] = False
         self._any_last = bool(self._last.any())
         self._begun = True
-        return self._views(), {"success": np.zeros(self.num_envs, bool)}
+        return self._views(), {"success": np.zeros(self.num_envs, bool), **self._about()}
 
     def step(
         self, actions: Any
@@ -127,7 +128,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         observations, rewards, terminated, truncated, success = self._act(actions, self._over)
         if self.max_episode_steps is not None:
             truncated |= (self._scores()[1] >= self.max_episode_steps) & ~self._over
-        infos: dict[str, Any] = {"success": success}
+        infos: dict[str, Any] = {"success": success, **self._about()}
         done = terminated | truncated
         any_ended = np.count_nonzero(done) > 0  # the quickest way to ask
         if any_ended:
@@ -238,6 +239,10 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     def _exact(self, index: int, reward: float) -> float:
         """The reward of an env's last step in full precision; `reward` is what `_act` returned."""
         return reward
+
+    def _about(self) -> dict[str, Any]:
+        """What else `infos` always hold, of the episodes that run; asked for before ended ones are begun anew."""
+        return {}
 
     def _details(self, index: int) -> dict[str, Any]:
         """What else the infos of a single environment hold, for env `index`."""

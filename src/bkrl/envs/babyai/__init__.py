@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bkrl.core.errors import UsageError
+from bkrl.envs.babyai import glam
 from bkrl.envs.babyai.constants import ACTION_NAMES, OBS_SHAPE
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.family import Episodes, Family, World
@@ -28,6 +30,11 @@ _SOLVED = {
     "pick up": "The agent picks up the named object with empty hands.",
     "go to, then go to": "The agent has faced the first named object and then faces the second.",
 }
+_GLAM_RULES = (
+    f"{MINIGRID_RULES} An episode's kind of task comes from the world's own stream of random numbers, where the "
+    "published code draws one for each environment, without a seed. Missions name or avoid the held-out objects."
+)
+_CARRIED_OUT = "The mission is carried out."
 _ARTICLES = re.compile(r"\b(a|the) ")  # they say how many such objects there are, not which are meant
 _EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
 _PREFIXES = ("BabyAI-", "MiniGrid-")
@@ -42,8 +49,8 @@ class BabyAI(Family):
     exact: ClassVar[Literal["rooms"]] = "rooms"
 
     def worlds(self) -> list[World]:
-        """The published BabyAI-Text levels."""
-        return [_world_of(level) for level in LEVELS.values()]
+        """The published BabyAI-Text levels and those of GLAM."""
+        return [_world_of(level) for level in LEVELS.values()] + [*map(_glam_world, glam.LEVELS.values())]
 
     def find(self, env_id: str) -> World | None:
         """The facts of any BabyAI or MiniGrid id of PyPI minigrid; None for names of another kind.
@@ -68,25 +75,25 @@ class BabyAI(Family):
         )
 
     def make_reference(
-        self, world: World, render_mode: str | None = None, max_steps: int | None = None, **unknown: Any
+        self, world: World, render_mode: str | None = None, max_steps: int | None = None, **options: Any
     ) -> ReferenceBabyAI:
         """One environment on PyPI minigrid: a `gymnasium.Env` with observation uint8 (7, 7, 3)."""
-        _refuse(world, unknown, "render_mode and max_steps")
+        world, level = _chosen(world, options, "render_mode and max_steps")
         from bkrl.envs.babyai.reference import ReferenceBabyAI
 
-        return ReferenceBabyAI(world, render_mode, _checked(max_steps))
+        return ReferenceBabyAI(world, render_mode, _checked(max_steps), level)
 
     def make(
-        self, world: World, render_mode: str | None = None, max_steps: int | None = None, **unknown: Any
+        self, world: World, render_mode: str | None = None, max_steps: int | None = None, **options: Any
     ) -> Env[NDArray[np.uint8], int]:
         """One environment on the native engine; on minigrid where the level has rules of its own."""
-        _refuse(world, unknown, "render_mode and max_steps")
         if not runs_natively(world.env_id):
-            return self.make_reference(world, render_mode, max_steps)
+            return self.make_reference(world, render_mode, max_steps, **options)
+        world, level = _chosen(world, options, "render_mode and max_steps")
         from bkrl.envs.babyai.vector import BabyAIVectorEnv
         from bkrl.envs.single import SingleEnv
 
-        return SingleEnv(BabyAIVectorEnv(world, 1, max_steps=_checked(max_steps)), render_mode)
+        return SingleEnv(BabyAIVectorEnv(world, 1, max_steps=_checked(max_steps), glam=level), render_mode)
 
     def make_vec(
         self,
@@ -97,7 +104,7 @@ class BabyAI(Family):
         threads: int = 1,
         render_mode: str | None = None,
         max_steps: int | None = None,
-        **unknown: Any,
+        **options: Any,
     ) -> WorldVectorEnv:
         """N worlds on the native engine.
 
@@ -111,19 +118,24 @@ class BabyAI(Family):
             threads: threads to step with.
             render_mode: None or "rgb_array"; `frame` and `render` work with both.
             max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
-            unknown: refused with a UsageError.
+            options: of GLAM's levels, see `glam.GlamLevel`: num_dists, room_size, language, task_kinds, held_out,
+                task_mix. Others are refused with a UsageError.
         """
-        _refuse(world, unknown, "threads, render_mode and max_steps")
+        changed, level = _chosen(world, options, "threads, render_mode and max_steps")
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"'{render_mode}' is not a render mode of '{world.env_id}'; use 'rgb_array' or none.")
         if not runs_natively(world.env_id):
-            return super().make_vec(world, num_envs, episodes, render_mode="rgb_array", max_steps=max_steps)
+            return super().make_vec(world, num_envs, episodes, render_mode="rgb_array", max_steps=max_steps, **options)
         from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
-        return BabyAIVectorEnv(world, num_envs, threads=threads, max_steps=_checked(max_steps), **episodes)
+        return BabyAIVectorEnv(
+            changed, num_envs, threads=threads, max_steps=_checked(max_steps), glam=level, **episodes
+        )
 
     def missions_vary(self, world: World) -> bool:
         """Of a published level its targets tell; of other ids, whether a few episodes have different missions."""
+        if world.env_id in glam.LEVELS:
+            return True
         if world.env_id in LEVELS:
             return any(len(target.colors) * len(target.kinds) > 1 for target in LEVELS[world.env_id].targets)
         from bkrl.envs.babyai.reference import make_minigrid
@@ -164,9 +176,15 @@ def _world_of(level: Level) -> World:
     return World(level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, rules, _SOLVED[level.task])
 
 
+def _glam_world(level: glam.GlamLevel) -> World:
+    return World(
+        level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, _GLAM_RULES, _CARRIED_OUT, level.captions
+    )
+
+
 def runs_natively(env_id: str) -> bool:
     """Whether the native engine knows all the rules of an id."""
-    if env_id in LEVELS:
+    if env_id in LEVELS or env_id in glam.LEVELS:
         return not os.environ.get("BABYAI_DONE_ACTIONS")  # minigrid's switch for another kind of verifier
     from bkrl.envs.babyai.loading import why_not
     from bkrl.envs.babyai.reference import make_minigrid
@@ -180,6 +198,15 @@ def _checked(max_steps: int | None) -> int | None:
     return None if max_steps is None else checked_steps("max_steps", max_steps)
 
 
-def _refuse(world: World, unknown: dict[str, Any], known: str) -> None:
-    if unknown:
-        raise UsageError(f"'{world.env_id}' has no option '{next(iter(unknown))}'; it knows {known}.")
+def _chosen(world: World, options: dict[str, Any], known: str) -> tuple[World, glam.GlamLevel | None]:
+    """The world with these options, and its level where it is one of GLAM's. UsageError for unknown options."""
+    level = glam.LEVELS.get(world.env_id)
+    if level is not None:
+        known = ", ".join((*glam.OPTIONS, known))
+    for name in options:
+        if level is None or name not in glam.OPTIONS:
+            raise UsageError(f"'{world.env_id}' has no option '{name}'; it knows {known}.")
+    if level is None:
+        return world, None
+    level = level.chosen(options)
+    return replace(world, max_steps=level.max_steps), level

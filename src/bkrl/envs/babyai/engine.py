@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError
 from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
 from bkrl.envs.babyai.drawing import Canvas, parts
+from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.kernels import step_worlds
-from bkrl.envs.babyai.layouts import Layouts, LoadedLayouts, PublishedLayouts
+from bkrl.envs.babyai.layouts import GlamLayouts, Layouts, LoadedLayouts, PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import MARGIN, WALL_CELL, WORLD
@@ -32,17 +33,19 @@ class Engine:
         num_envs: N.
         threads: threads to step with.
         max_steps: replaces the level's step limit, by which the reward shrinks too.
+        glam: the level where it is one of `glam`, with the caller's options.
 
     Attributes:
         observations: (N, 147) uint8, the views as they are now; owned by the engine and written in place.
         worlds: (N,) records, see `state.WORLD`.
     """
 
-    def __init__(self, env_id: str, num_envs: int, threads: int = 1, max_steps: int | None = None) -> None:
+    def __init__(
+        self, env_id: str, num_envs: int, threads: int = 1, max_steps: int | None = None, glam: GlamLevel | None = None
+    ) -> None:
         self.env_id = env_id
         self.num_envs = num_envs
-        level = LEVELS.get(env_id)
-        self._layouts: Layouts = PublishedLayouts(level) if level else LoadedLayouts(env_id, num_envs)
+        self._layouts = _layouts_of(env_id, num_envs, glam)
         self._stride = self._layouts.width + 2 * MARGIN
         size = self._stride * (self._layouts.height + 2 * MARGIN)
         self._grids = np.full((num_envs, size), WALL_CELL, np.uint32)
@@ -59,7 +62,9 @@ class Engine:
         """Restart the streams of chosen worlds. A world without a seed goes on, or starts from the system's entropy."""
         for n in np.flatnonzero(chosen).tolist():
             if seeds[n] is not None or not self.worlds["seeded"][n]:
-                write_stream(self.worlds[n], seeding.np_random(seeds[n])[0])
+                stream, seed = seeding.np_random(seeds[n])
+                write_stream(self.worlds[n], stream)
+                self._layouts.seeded(n, int(seed))
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """A new episode in each chosen world."""
@@ -99,6 +104,10 @@ class Engine:
     def missions(self, which: NDArray[np.int64]) -> list[str]:
         """What the running episodes of the worlds with these numbers ask for; "" before the first."""
         return self._layouts.missions(self.worlds, which) if self.begun else [""] * len(which)
+
+    def task_kinds(self) -> NDArray[np.object_] | None:
+        """(N,) the names of the running episodes' kinds of tasks; None for levels that are not of `glam`."""
+        return self._layouts.task_kinds()
 
     def generator(self, index: int) -> np.random.Generator:
         """A copy of one world's stream of random numbers."""
@@ -175,3 +184,13 @@ class Engine:
         """One map without its margins, (height, width)."""
         padded = self._grids[index].reshape(-1, self._stride)
         return padded[MARGIN : MARGIN + self._layouts.height, MARGIN : MARGIN + self._layouts.width]
+
+
+def _layouts_of(env_id: str, num_envs: int, glam: GlamLevel | None) -> Layouts:
+    if glam is not None:
+        return GlamLayouts(glam, num_envs)
+    if env_id in LEVELS:
+        return PublishedLayouts(LEVELS[env_id])
+    from bkrl.envs.babyai.reference import make_minigrid
+
+    return LoadedLayouts(make_minigrid(env_id), num_envs)

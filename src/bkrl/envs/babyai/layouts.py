@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.generate import level_record
+from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.kernels import begin_worlds
 from bkrl.envs.babyai.levels import Level
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import MARGIN
 from bkrl.envs.threads import Shares
+
+if TYPE_CHECKING:
+    from minigrid.minigrid_env import MiniGridEnv
 
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
 
@@ -23,6 +27,13 @@ class Layouts:
 
     width: int
     height: int
+
+    def seeded(self, n: int, seed: int) -> None:
+        """World `n` has a new stream of random numbers, from this seed."""
+
+    def task_kinds(self) -> NDArray[np.object_] | None:
+        """(N,) the names of the running episodes' kinds of tasks, None where a level has no kinds."""
+        return None
 
     def begin(
         self,
@@ -83,10 +94,8 @@ class PublishedLayouts(Layouts):
 class LoadedLayouts(Layouts):
     """Any other level: one minigrid environment draws the layouts of all worlds, each from that world's stream."""
 
-    def __init__(self, env_id: str, num_envs: int) -> None:
-        from bkrl.envs.babyai.reference import make_minigrid
-
-        self._env = make_minigrid(env_id)
+    def __init__(self, env: MiniGridEnv, num_envs: int) -> None:
+        self._env = env
         self._env.reset(seed=0)  # gives it a generator, whose state each world lends it in turn
         self.width, self.height = int(self._env.width), int(self._env.height)
         self._missions = np.zeros(num_envs, f"S{_MISSION_BYTES}")
@@ -103,13 +112,18 @@ class LoadedLayouts(Layouts):
         from bkrl.envs.babyai.loading import load
 
         padded = grids.reshape(len(grids), self.height + 2 * MARGIN, self.width + 2 * MARGIN)
-        for n in np.flatnonzero(chosen):
-            read_stream(worlds[n], self._env.np_random)
-            first, _ = self._env.reset()
-            write_stream(worlds[n], self._env.np_random)
+        for n in np.flatnonzero(chosen).tolist():
+            first = self._reset(n, worlds[n])
             load(self._env, padded[n], worlds[n])
             observations[n] = first["image"].ravel()
             self._missions[n] = self._env.mission.encode()
+
+    def _reset(self, n: int, world: Any) -> dict[str, Any]:
+        """Have minigrid begin the next episode of world `n`; its first observation."""
+        read_stream(world, self._env.np_random)
+        first, _ = self._env.reset()
+        write_stream(world, self._env.np_random)
+        return first
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions as minigrid worded them."""
@@ -122,3 +136,39 @@ class LoadedLayouts(Layouts):
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Take the missions back."""
         self._missions[:] = np.ascontiguousarray(state["missions"]).view(self._missions.dtype)[:, 0]
+
+
+class GlamLayouts(LoadedLayouts):
+    """The levels of `glam`: each world has its kind of task, and its turn among them."""
+
+    def __init__(self, level: GlamLevel, num_envs: int) -> None:
+        from bkrl.envs.babyai.reference import make_minigrid
+
+        self._glam: Any = make_minigrid(level.env_id, level=level)
+        super().__init__(self._glam, num_envs)
+        self._level, self._names = level, np.array(level.task_kinds, object)
+        self._turns, self._kinds = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+
+    def seeded(self, n: int, seed: int) -> None:
+        """See `Layouts`."""
+        self._turns[n] = self._level.first_turn(seed)
+
+    def task_kinds(self) -> NDArray[np.object_]:
+        """See `Layouts`."""
+        kinds: NDArray[np.object_] = self._names[self._kinds]
+        return kinds
+
+    def _reset(self, n: int, world: Any) -> dict[str, Any]:
+        self._glam.turn = int(self._turns[n])
+        first = super()._reset(n, world)
+        self._turns[n], self._kinds[n] = self._glam.turn, self._glam.task_kind
+        return first
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The missions, and (N,) each the turns and the kinds of tasks."""
+        return {**super().snapshot(), "turns": self._turns.copy(), "kinds": self._kinds.copy()}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Take them back."""
+        super().restore(state)
+        self._turns[:], self._kinds[:] = state["turns"], state["kinds"]

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.babyai import FAMILY
+from bkrl.envs.babyai import FAMILY, glam
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
 from bkrl.envs.family import World
@@ -64,13 +65,20 @@ class TextLevel(RoomGridLevel):
         return PickupInstr(desc) if self.level.task == "pick up" else GoToInstr(desc)
 
 
-def make_minigrid(env_id: str, render_mode: str | None = None) -> MiniGridEnv:
-    """The bare minigrid environment behind an id, without wrappers. Raises UsageError for an unknown or unusable id."""
+def make_minigrid(env_id: str, render_mode: str | None = None, level: glam.GlamLevel | None = None) -> MiniGridEnv:
+    """The bare minigrid environment behind an id, without wrappers; `level` is that of `glam` with options.
+
+    Raises UsageError for an unknown or unusable id.
+    """
     if env_id in LEVELS:
         return TextLevel(LEVELS[env_id], render_mode=render_mode)
+    if env_id in glam.LEVELS:
+        return GlamEnv(level or glam.LEVELS[env_id], render_mode=render_mode)
     names = FAMILY.other_ids()
     if env_id not in names:
-        raise UsageError(f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *names])}")
+        raise UsageError(
+            f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *glam.LEVELS, *names])}"
+        )
     try:
         with warnings.catch_warnings():
             # Gymnasium advises a newer version of some ids; the caller has named the one that is wanted.
@@ -132,9 +140,15 @@ class ReferenceBabyAI(WorldEnv):
     its own cell [3, 6]. Success is termination with a reward above 0.
     """
 
-    def __init__(self, world: World, render_mode: str | None = None, max_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        render_mode: str | None = None,
+        max_steps: int | None = None,
+        level: glam.GlamLevel | None = None,
+    ) -> None:
         super().__init__(world, gym.spaces.Box(0, 255, world.obs_shape, np.uint8), render_mode)
-        self.inner = make_minigrid(world.env_id, render_mode="rgb_array")
+        self.inner = make_minigrid(world.env_id, render_mode="rgb_array", level=level)
         if max_steps is not None:
             self.inner.max_steps = max_steps
             if isinstance(self.inner, RoomGridLevel):
@@ -145,6 +159,15 @@ class ReferenceBabyAI(WorldEnv):
         """What the running episode asks for."""
         return str(self.inner.mission) if self._begun else ""
 
+    @property
+    def task_kind(self) -> str | None:
+        """The name of the running episode's kind of task; None where the level is not of `glam`."""
+        return self.inner.level.task_kinds[self.inner.task_kind] if isinstance(self.inner, GlamEnv) else None
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        kind = self.task_kind
+        return {"success": success} if kind is None else {"success": success, "task_kind": kind}
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
@@ -154,7 +177,7 @@ class ReferenceBabyAI(WorldEnv):
         # So that `np_random` is the stream in use, for code that inspects or saves it.
         self._np_random = self.inner.np_random
         self._np_random_seed = self.inner.np_random_seed
-        return observation["image"], {"success": False}
+        return observation["image"], self._info(False)
 
     def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """One step of minigrid."""
@@ -162,7 +185,7 @@ class ReferenceBabyAI(WorldEnv):
         observation, reward, terminated, truncated, _ = self.inner.step(index)
         self._over = bool(terminated or truncated)
         success = bool(terminated) and float(reward) > 0
-        return observation["image"], float(reward), bool(terminated), bool(truncated), {"success": success}
+        return observation["image"], float(reward), bool(terminated), bool(truncated), self._info(success)
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """The whole world as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.family import World
 from bkrl.envs.vector import Moved, WorldVectorEnv
 
@@ -24,6 +25,7 @@ class BabyAIVectorEnv(WorldVectorEnv):
         num_envs: N.
         threads: threads to step with; more than one pays from a few hundred worlds on.
         max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
+        glam: the level where it is one of `glam`, with the caller's options; infos then have `task_kind`.
         kwargs: see `WorldVectorEnv`.
     """
 
@@ -34,13 +36,21 @@ class BabyAIVectorEnv(WorldVectorEnv):
         *,
         threads: int = 1,
         max_steps: int | None = None,
+        glam: GlamLevel | None = None,
         **kwargs: Any,
     ) -> None:
         if max_steps is not None:
             world = replace(world, max_steps=max_steps)
         super().__init__(world, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
-        self.engine = Engine(world.env_id, num_envs, threads, max_steps)
+        self.engine = Engine(world.env_id, num_envs, threads, max_steps, glam)
+        self._kinds = self.engine.task_kinds()
         self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
+
+    def _about(self) -> dict[str, Any]:
+        return {} if self._kinds is None else {"task_kind": self._kinds}
+
+    def _details(self, index: int) -> dict[str, Any]:
+        return {} if self._kinds is None else {"task_kind": self._kinds[index]}
 
     def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
         return self.engine.missions(which)
@@ -59,6 +69,7 @@ class BabyAIVectorEnv(WorldVectorEnv):
         if seeds is not None:
             self.engine.seed(seeds, chosen)
         self.engine.begin(chosen)
+        self._kinds = self.engine.task_kinds()
 
     def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
         shown, rewards, terminated, truncated, success = self.engine.step(actions, idle)
@@ -79,3 +90,4 @@ class BabyAIVectorEnv(WorldVectorEnv):
 
     def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
         self.engine.restore(state)
+        self._kinds = self.engine.task_kinds()

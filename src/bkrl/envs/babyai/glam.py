@@ -1,0 +1,155 @@
+"""The levels that GLAM introduced, as data: several kinds of tasks in one level, some objects never asked for.
+
+Source: Carta et al. 2023 (arXiv 2302.02662) and its code. Five pairs of colour and noun are held out: missions of the
+training levels never name them, missions of the test level name nothing else. Two things are put right here. The
+published code draws the kind of task once per environment, from a generator that no seed reaches; here the env's own
+stream draws it for each episode (`task_mix`). And it draws whole layouts until the mission passes the filter, which
+takes 0.1 s for some; here objects are drawn so that it passes, with the same distribution (`glam_reference`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
+from bkrl.envs.babyai.constants import BALL, BOX, COLORS_AS_DRAWN, GREEN, GREY, KEY, RED, YELLOW
+
+Pair = tuple[int, int]
+"""A colour and a kind of object, ids of `constants`."""
+
+PAIRS: Final[tuple[Pair, ...]] = tuple((color, kind) for color in COLORS_AS_DRAWN for kind in (KEY, BALL, BOX))
+HELD_OUT: Final[tuple[Pair, ...]] = ((YELLOW, BOX), (RED, KEY), (GREEN, BALL))
+HELD_OUT_DOORS: Final = (RED, GREY)
+
+TASK_KINDS: Final[Mapping[str, str]] = {
+    "goto": "go to A",
+    "pickup": "pick up A",
+    "open": "open the door, which is locked",
+    "putnext": "put A next to B",
+    "seq": "pick up A, then go to B | go to B after you pick up A",
+    "pickup-then-goto": "pick up A, then go to B",
+    "goto-after-pickup": "go to B after you pick up A",
+    "pickup-seq-pickup": "pick up A, then pick up B | pick up B after you pick up A",
+}
+"""Name of a kind of task → its missions; where there are two forms, either comes half of the time."""
+MIXED: Final = ("goto", "pickup", "open", "putnext", "seq")
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "language": ("en", "fr"),
+    "held_out": ("mission-only", "also-distractors"),
+    "task_mix": ("per-episode", "per-instance", "balanced"),
+}
+_SMALLEST, _LARGEST = 5, 50  # rooms; in a smaller one two objects may find no place
+
+
+@dataclass(frozen=True)
+class GlamLevel:
+    """One level; all but the first three and the last can be chosen by whoever makes an env.
+
+    Attributes:
+        env_id: its id.
+        asks_for: what missions may name: pairs that are not held out ("train"), those that are ("test"), or any.
+        captions: the language of its captions where none is asked for.
+        task_kinds: names from `TASK_KINDS`, all equally likely.
+        num_dists: objects beside those that the mission names (and beside the key of an "open" task).
+        room_size: cells a side, walls included.
+        language: of missions.
+        held_out: "mission-only", as published: held-out pairs lie about in training levels, but no mission names them;
+            "also-distractors": they are nowhere. Makes no difference where `asks_for` is not "train".
+        task_mix: who draws the kind of a task. "per-episode": the env's stream, for each episode. "per-instance", as
+            published: the same for all episodes of an env, drawn when it is seeded. "balanced": one after the other,
+            beginning with number seed modulo their count.
+    """
+
+    env_id: str
+    asks_for: Literal["train", "test", "all"] = "train"
+    captions: str = "en"
+    task_kinds: tuple[str, ...] = MIXED
+    num_dists: int = 8
+    room_size: int = 8
+    language: str = "en"
+    held_out: str = "mission-only"
+    task_mix: str = "per-episode"
+
+    @property
+    def max_steps(self) -> int:
+        """The step limit of the longest kind of task."""
+        places = [self.rooms(kind) if kind in ("goto", "pickup", "open") else 2 for kind in self.task_kinds]
+        return max(places) * self.room_size**2
+
+    @property
+    def asked_for(self) -> tuple[Pair, ...]:
+        """The pairs that missions may name."""
+        if self.asks_for == "all":
+            return PAIRS
+        return tuple(pair for pair in PAIRS if (pair in HELD_OUT) == (self.asks_for == "test"))
+
+    @property
+    def placed(self) -> tuple[Pair, ...]:
+        """The pairs that a distractor may be."""
+        return self.asked_for if (self.asks_for, self.held_out) == ("train", "also-distractors") else PAIRS
+
+    @property
+    def doors(self) -> tuple[int, ...]:
+        """The colours that a door may have."""
+        if self.asks_for == "all":
+            return COLORS_AS_DRAWN
+        return tuple(color for color in COLORS_AS_DRAWN if (color in HELD_OUT_DOORS) == (self.asks_for == "test"))
+
+    def first_turn(self, seed: int) -> int:
+        """What `task_mix` carries from one episode to the next (`GlamEnv.turn`), after seeding."""
+        return seed % len(self.task_kinds) if self.task_mix == "balanced" else -1
+
+    @staticmethod
+    def rooms(kind: str) -> int:
+        """How many rooms, side by side, a kind of task has."""
+        return 2 if kind == "open" else 1
+
+    def chosen(self, options: Mapping[str, Any]) -> GlamLevel:
+        """The level with these fields replaced; UsageError, with what is possible, for a value that cannot be."""
+        options = dict(options)
+        if "task_kinds" in options:
+            kinds = options["task_kinds"]
+            options["task_kinds"] = kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+            for kind in kinds or ("",):
+                if kind not in TASK_KINDS:
+                    near, known = did_you_mean(str(kind), TASK_KINDS), ", ".join(TASK_KINDS)
+                    raise UsageError(f"There is no kind of task '{kind}'.{near} task_kinds takes some of {known}.")
+        for name, choices in _CHOICES.items():
+            if name in options and options[name] not in choices:
+                raise UsageError(f"{name} must be {' or '.join(choices)}, not {options[name]!r}.")
+        for name, least in (("num_dists", 0), ("room_size", _SMALLEST)):
+            value = options.get(name, least)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value:
+                raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+        level = replace(self, **options)
+        if level.room_size > _LARGEST:
+            raise UsageError(f"room_size must be at most {_LARGEST}, not {level.room_size}.")
+        most = (level.room_size - 2) ** 2 // 2 - 2
+        if level.num_dists > most:
+            raise UsageError(
+                f"In a room of size {level.room_size} there is space for {most} distractors, not for "
+                f"{level.num_dists}: choose a smaller num_dists or a larger room_size."
+            )
+        return level
+
+
+OPTIONS: Final = ("num_dists", "room_size", "language", "task_kinds", "held_out", "task_mix")
+
+LEVELS: Final[Mapping[str, GlamLevel]] = {
+    level.env_id: level
+    for level in (
+        GlamLevel("BabyAI-MixedTrainLocal-v0"),
+        GlamLevel("BabyAI-MixedTestLocal-v0", "test"),
+        GlamLevel("BabyAI-MixedTrainLocalFrench-v0", captions="fr", language="fr"),
+        GlamLevel("BabyAI-PickUpSeqPickUpLocal-v0", task_kinds=("pickup-seq-pickup",)),
+        GlamLevel("BabyAI-PickUpSeqGoToLocal-v0", task_kinds=("seq",)),
+        GlamLevel("BabyAI-PickUpThenGoToLocal-v0", task_kinds=("pickup-then-goto",)),
+        GlamLevel("BabyAI-GoToAfterPickUpLocal-v0", task_kinds=("goto-after-pickup",)),
+        # As published: captions are French, missions English, and eight objects lie in the room.
+        GlamLevel("BabyAI-GoToFrench-v0", "all", "fr", ("goto",), num_dists=7),
+    )
+}

@@ -1,0 +1,157 @@
+"""The levels of `glam` on PyPI minigrid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+from minigrid.envs.babyai.core.verifier import (
+    AfterInstr,
+    BeforeInstr,
+    GoToInstr,
+    Instr,
+    ObjDesc,
+    OpenInstr,
+    PickupInstr,
+    PutNextInstr,
+)
+
+from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.glam import GlamLevel, Pair
+from bkrl.text.language import french_mission
+
+
+class GlamEnv(RoomGridLevel):
+    """One of the levels of `glam`.
+
+    Where "open" is among the kinds of tasks, the map has two rooms, of which other kinds have walls for the second.
+
+    Attributes:
+        task_kind: number of the running episode's kind in `level.task_kinds`.
+        turn: what `task_mix` carries from one episode to the next: the kind of this env ("per-instance", -1 before the
+            first episode), or of the next episode ("balanced").
+    """
+
+    def __init__(self, level: GlamLevel, **kwargs: Any) -> None:
+        self.level = level
+        self.task_kind, self.turn = 0, -1
+        super().__init__(
+            num_rows=1, num_cols=max(map(level.rooms, level.task_kinds)), room_size=level.room_size, **kwargs
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode. A seed restarts the stream of random numbers and the turns of `task_mix`."""
+        if seed is None and self._np_random is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        if seed is not None:
+            self.turn = self.level.first_turn(seed)
+        return super().reset(seed=seed, options=options)
+
+    def _gen_grid(self, width: int, height: int) -> None:
+        self.task_kind = self._draw_kind()
+        self.num_cols = self.level.rooms(self.level.task_kinds[self.task_kind])
+        super()._gen_grid(width, height)
+        if self.level.language == "fr":
+            self.mission = french_mission(self.surface)
+
+    def _draw_kind(self) -> int:
+        count = len(self.level.task_kinds)
+        if self.level.task_mix == "per-episode":
+            return int(self._rand_int(0, count))
+        if self.level.task_mix == "per-instance":
+            self.turn = self.turn if self.turn >= 0 else int(self._rand_int(0, count))
+            return self.turn
+        kind, self.turn = self.turn, (self.turn + 1) % count
+        return kind
+
+    def gen_mission(self) -> None:
+        """Draw agent, objects of the mission and distractors, in this order; for "open", see `_gen_open`."""
+        kind = self.level.task_kinds[self.task_kind]
+        if kind == "open":
+            self._gen_open()
+            return
+        for x in range(self.room_size, self.grid.width):
+            self.grid.vert_wall(x, 0)
+        self.place_agent(0, 0)
+        if kind in ("goto", "pickup"):
+            pairs = [self._rand_elem(self.level.asked_for), *self._others(self.level.num_dists)]
+            first = second = pairs[0]
+        else:
+            first, second, pairs = self._draw_two(may_equal=kind != "putnext")
+        for color, thing in pairs:
+            self.add_object(0, 0, TYPE_NAMES[thing], COLOR_NAMES[color])
+        self.check_objs_reachable()
+        self.instrs = self._instruction(kind, _description(first), _description(second))
+
+    def _instruction(self, kind: str, first: ObjDesc, second: ObjDesc) -> Instr:
+        if kind == "goto":
+            return GoToInstr(first)
+        if kind == "pickup":
+            return PickupInstr(first)
+        if kind == "putnext":
+            return PutNextInstr(first, second)
+        earlier = PickupInstr(first)
+        later = PickupInstr(second) if kind == "pickup-seq-pickup" else GoToInstr(second)
+        then = kind == "pickup-then-goto" or (kind != "goto-after-pickup" and self._rand_bool())
+        return BeforeInstr(earlier, later) if then else AfterInstr(later, earlier)
+
+    def _gen_open(self) -> None:
+        """One room is empty and locked; the key, the distractors and then the agent are put into the other."""
+        locked = int(self._rand_int(0, 2))
+        color = COLOR_NAMES[self._rand_elem(self.level.doors)]
+        self.add_door(locked, 0, door_idx=2 * locked, color=color, locked=True)
+        self.add_object(1 - locked, 0, "key", color)
+        for shade, thing in self._others(self.level.num_dists):
+            self.add_object(1 - locked, 0, TYPE_NAMES[thing], COLOR_NAMES[shade])
+        self.place_agent(1 - locked, 0)
+        self.check_objs_reachable()
+        named = self.level.asks_for == "test" or self._rand_bool()
+        self.instrs = OpenInstr(ObjDesc("door", color if named else None))
+
+    def _others(self, count: int) -> list[Pair]:
+        return [self._rand_elem(self.level.placed) for _ in range(count)]
+
+    def _draw_two(self, may_equal: bool) -> tuple[Pair, Pair, list[Pair]]:
+        """Two pairs that the mission may name, and the pairs of all n objects, with these two first among them.
+
+        The published way: n pairs, each any of u; two of the n, drawn with replacement, are the mission's; where the
+        same object was drawn twice and no other is like it, the second is drawn again; all of it again until both are
+        among the a pairs that may be asked for. Objects are put down one like the other, so it does not matter which
+        two of the n are meant, and three cases remain:
+
+        * two objects were drawn at once: (n-1)/n · (a/u)², or (n-1)/n · a(a-1)/u² where the two must not be alike;
+        * one object twice, the only one of its kind, then another: 1/n · a/u · (a-1)/u · ((u-1)/u)^(n-2);
+        * one object twice, and another is like it: 1/n · a/u · (1 - ((u-1)/u)^(n-1)), which a mission that needs
+          two kinds of objects does not allow.
+
+        So the case is drawn first, then the pairs within it.
+        """
+        asked, placed = self.level.asked_for, self.level.placed
+        a, u, n = len(asked), len(placed), self.level.num_dists + 2
+        unlike = (u - 1) / u  # the chance that a distractor is unlike the first object
+        two = (n - 1) * a * (a if may_equal else a - 1)
+        again = a * (a - 1) * unlike ** (n - 2)
+        twice = a * u * (1 - unlike ** (n - 1)) if may_equal else 0
+        case = self._weighted([two, again, twice])
+        first = self._rand_elem(asked)
+        if case == 2:  # the first of the others that is like it stands after a geometric number of unlike ones
+            before = self._weighted([unlike**j for j in range(n - 1)])
+            pairs = [first, *self._unlike(first, before), first, *self._others(n - 2 - before)]
+            return first, first, pairs
+        second = self._rand_elem([pair for pair in asked if pair != first] if case == 1 or not may_equal else asked)
+        others = self._unlike(first, n - 2) if case == 1 else self._others(n - 2)
+        return first, second, [first, second, *others]
+
+    def _unlike(self, first: Pair, count: int) -> list[Pair]:
+        others = [pair for pair in self.level.placed if pair != first]
+        return [self._rand_elem(others) for _ in range(count)]
+
+    def _weighted(self, weights: list[float]) -> int:
+        bounds = np.cumsum(weights)
+        return int(np.searchsorted(bounds, self._rand_float(0, bounds[-1]), side="right"))
+
+
+def _description(pair: Pair) -> ObjDesc:
+    color, kind = pair
+    return ObjDesc(TYPE_NAMES[kind], COLOR_NAMES[color])
