@@ -2,7 +2,7 @@
 
     python benchmarks/labelling.py [--json] [--quick]
 
-A server of its own process answers every request after 500 ms. `Asker` asks it 10,240 different questions, as many
+A server of its own process answers every request after 500 ms. `AskSession` asks it 10,240 different questions, as many
 as 5,000 pairs in both orders are (a prompt of 3 kB, a JSON schema), at most 64 at a time, every reply kept in a
 store on disk.
 
@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from command_line import parser_of, show
@@ -124,25 +123,23 @@ def questions(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
 
 
 def label(folder: Path, count: int) -> tuple[float, float]:
-    """Ask `count` questions through `Asker` and a store: seconds, processor seconds."""
-    from bkrl.core.reporter import Reporter
+    """Ask `count` questions through an `AskSession` and a store: seconds, processor seconds."""
     from bkrl.llm import open_backend
-    from bkrl.llm.ask import Asker, AskPolicy
+    from bkrl.llm.ask import AskPolicy
     from bkrl.llm.protocol import Message, Request
+    from bkrl.llm.session import AskSession
     from bkrl.llm.store import Store
 
     def requests(count: int, sample: int) -> list[Request]:
         turns = [tuple(Message(turn["role"], turn["content"]) for turn in turns) for turns in questions(count)]
         return [Request(messages, SCHEMA, 0.5, 2048, sample=sample) for messages in turns]
 
-    with Store(folder) as store:
-        policy = AskPolicy(max_concurrency=CONCURRENCY)
-        asker = Asker(open_backend("openai:m"), store, policy, Reporter())
-        asker.run([partial(asker.ask, request) for request in requests(1, sample=1)], "warm up")
-        asker = Asker(asker.backend, store, policy, Reporter())
-        jobs = [partial(asker.ask, request) for request in requests(count, sample=0)]
+    policy = AskPolicy(max_concurrency=CONCURRENCY)
+    with Store(folder) as store, AskSession(open_backend("openai:m"), store, policy) as session:
+        session.ask(requests(1, sample=1), "warm up")
+        asked = requests(count, sample=0)
         started, cpu = time.perf_counter(), time.process_time()
-        exchanges = asker.run(jobs, "label")
+        exchanges = session.ask(asked, "label")
         took, cpu = time.perf_counter() - started, time.process_time() - cpu
     assert all(exchange.status == "ok" and not exchange.cached for exchange in exchanges)
     return took, cpu

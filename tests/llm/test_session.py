@@ -36,14 +36,16 @@ def opened(store: Store, policy: AskPolicy = QUICK, budget: Budget | None = None
 
 
 def test_one_session_is_asked_again_and_again(server: FaultServer, tmp_path: Path) -> None:
+    before = set(threading.enumerate())  # a server's threads, and what other tests have left open
     with Store(tmp_path) as store, opened(store) as session:
         first = session.ask(requests(*range(5)))
+        asking = [thread for thread in threading.enumerate() if thread.name == "ask" and thread not in before]
         again = session.ask(requests(*range(10)))
         assert [exchange.answer for exchange in again[:5]] == [exchange.answer for exchange in first]
         assert session.ask([]) == []
         assert (session.usage.asked, session.usage.sent, session.usage.cached) == (15, 10, 0)
     assert max(server.billed.values()) == 1
-    assert not [thread for thread in threading.enumerate() if thread.name == "ask"], "close ends its thread"
+    assert [thread.is_alive() for thread in asking] == [False], "one thread for the session, which close ends"
 
 
 def test_a_session_works_from_a_running_event_loop(server: FaultServer, tmp_path: Path) -> None:
