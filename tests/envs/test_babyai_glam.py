@@ -190,7 +190,8 @@ def test_every_kind_equals_minigrid(kind: str) -> None:
     seen: Counter[str] = Counter()
     for stream, seeds in (("random", [1, 2]), ("meddler", [3, 4]), ("errands", [5, 6]), ("bot", [7, 8])):
         equality.compare(TRAIN, stream, seeds, 100, seen, task_kinds=(kind,), held_out="also-distractors")
-    assert seen[f"kind {kind}"] == seen["steps"] == 800
+    equality.compare(TEST, "errands", [9, 10], 100, seen, task_kinds=(kind,), room_size=5, num_dists=2)
+    assert seen[f"kind {kind}"] == seen["steps"] == 1000
 
 
 def test_mixed_levels_equal_minigrid() -> None:
@@ -299,6 +300,7 @@ def test_room_size_and_number_of_distractors() -> None:
     [
         ({"task_kinds": ["goto", "putnxt"]}, "no kind of task 'putnxt'. Did you mean 'putnext'"),
         ({"task_kinds": []}, "task_kinds takes some of goto, pickup, open"),
+        ({"task_kinds": ["goto", "goto"]}, "names a kind twice"),
         ({"num_dists": -1}, "num_dists must be a whole number of at least 0, not -1"),
         ({"room_size": 4}, "room_size must be a whole number of at least 5, not 4"),
         ({"room_size": 51}, "room_size must be at most 50"),

@@ -191,6 +191,4 @@ def _layouts_of(env_id: str, num_envs: int, glam: GlamLevel | None) -> Layouts:
         return GlamLayouts(glam, num_envs)
     if env_id in LEVELS:
         return PublishedLayouts(LEVELS[env_id])
-    from bkrl.envs.babyai.reference import make_minigrid
-
-    return LoadedLayouts(make_minigrid(env_id), num_envs)
+    return LoadedLayouts(env_id, num_envs)

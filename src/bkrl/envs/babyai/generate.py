@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import COLORS_AS_DRAWN, EMPTY, KINDS_AS_DRAWN, WALL
+from bkrl.envs.babyai.constants import COLORS_AS_DRAWN, DOOR, EMPTY, KINDS_AS_DRAWN, WALL
 from bkrl.envs.babyai.levels import Level
 from bkrl.envs.babyai.pcg64 import integer_below
 from bkrl.envs.babyai.state import (
@@ -79,18 +79,18 @@ def generate(grid: Any, world: Any, level: Any, stride: int) -> None:
 def draw_layout(grid: Any, world: Any, level: Any, stride: int) -> bool:
     """`RoomGridLevel._gen_grid` and the level's `gen_mission`; False where something found no place."""
     clear_room(grid, level.room_size, stride)
-    if not place_agent(grid, world, level.room_size, stride):
+    if not place_agent(grid, world, level.room_size, stride, 0):
         return False
     for i in range(level.num_targets):
         color = level.colors[i, integer_below(world, level.num_colors[i])]
         kind = level.kinds[i, integer_below(world, level.num_kinds[i])]
         world.target_color[2 * i], world.target_kind[2 * i] = color, kind
-        if not place_object(grid, world, make_cell(kind, color, 0), level.room_size, stride):
+        if not place_object(grid, world, make_cell(kind, color, 0), level.room_size, stride, 0):
             return False
     for _ in range(level.distractors):
         color = _COLORS[integer_below(world, len(_COLORS))]
         kind = _KINDS[integer_below(world, len(_KINDS))]
-        if not place_object(grid, world, make_cell(kind, color, 0), level.room_size, stride):
+        if not place_object(grid, world, make_cell(kind, color, 0), level.room_size, stride, 0):
             return False
     return True
 
@@ -105,10 +105,13 @@ def clear_room(grid: Any, size: int, stride: int) -> None:
 
 
 @helper
-def find_place(grid: Any, world: Any, size: int, stride: int, agent: int) -> int:
-    """`MiniGridEnv.place_obj`: a random empty cell of the room, not beside the agent; _NOWHERE after MAX_TRIES."""
+def find_place(grid: Any, world: Any, size: int, stride: int, agent: int, left: int) -> int:
+    """`MiniGridEnv.place_obj`: a random empty cell of the room that begins in column `left`, not beside the agent.
+
+    _NOWHERE after MAX_TRIES.
+    """
     for _ in range(MAX_TRIES + 1):
-        x = integer_below(world, size)
+        x = left + integer_below(world, size)
         y = integer_below(world, size)
         at = (MARGIN + y) * stride + MARGIN + x
         if kind_of(cell_at(grid, at)) != EMPTY:
@@ -126,10 +129,10 @@ def distance(a: int, b: int, stride: int) -> int:
 
 
 @helper
-def place_agent(grid: Any, world: Any, size: int, stride: int) -> bool:
+def place_agent(grid: Any, world: Any, size: int, stride: int, left: int) -> bool:
     """`RoomGrid.place_agent`: with an empty cell or a wall in front."""
     while True:
-        world.agent = find_place(grid, world, size, stride, _NOWHERE)
+        world.agent = find_place(grid, world, size, stride, _NOWHERE, left)
         if world.agent == _NOWHERE:
             return False
         world.heading = integer_below(world, HEADINGS)
@@ -139,9 +142,9 @@ def place_agent(grid: Any, world: Any, size: int, stride: int) -> bool:
 
 
 @helper
-def place_object(grid: Any, world: Any, cell: int, size: int, stride: int) -> bool:
+def place_object(grid: Any, world: Any, cell: int, size: int, stride: int, left: int) -> bool:
     """`RoomGrid.place_in_room`."""
-    at = find_place(grid, world, size, stride, world.agent)
+    at = find_place(grid, world, size, stride, world.agent, left)
     if at == _NOWHERE:
         return False
     grid[at] = cell
@@ -150,7 +153,7 @@ def place_object(grid: Any, world: Any, cell: int, size: int, stride: int) -> bo
 
 @helper
 def all_reachable(grid: Any, agent: int, stride: int) -> bool:
-    """`check_objs_reachable`: whether each object stands beside a cell the agent can walk to (there are no doors)."""
+    """`check_objs_reachable`: whether each object stands beside a cell the agent can walk to, through any door."""
     reached = np.zeros(len(grid), np.bool_)
     stack = np.empty(len(grid), np.int64)
     reached[agent] = True
@@ -159,7 +162,7 @@ def all_reachable(grid: Any, agent: int, stride: int) -> bool:
     while waiting > 0:
         waiting -= 1
         at = stack[waiting]
-        if kind_of(cell_at(grid, at)) != EMPTY:
+        if kind_of(cell_at(grid, at)) not in (EMPTY, DOOR):
             continue
         for beside in (at + 1, at - 1, at + stride, at - stride):
             if not reached[beside]:

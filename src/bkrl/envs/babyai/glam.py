@@ -37,10 +37,12 @@ TASK_KINDS: Final[Mapping[str, str]] = {
 """Name of a kind of task → its missions; where there are two forms, either comes half of the time."""
 MIXED: Final = ("goto", "pickup", "open", "putnext", "seq")
 
+TASK_MIXES: Final = ("per-episode", "per-instance", "balanced")
+
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "language": ("en", "fr"),
     "held_out": ("mission-only", "also-distractors"),
-    "task_mix": ("per-episode", "per-instance", "balanced"),
+    "task_mix": TASK_MIXES,
 }
 _SMALLEST, _LARGEST = 5, 50  # rooms; in a smaller one two objects may find no place
 
@@ -118,6 +120,8 @@ class GlamLevel:
                 if kind not in TASK_KINDS:
                     near, known = did_you_mean(str(kind), TASK_KINDS), ", ".join(TASK_KINDS)
                     raise UsageError(f"There is no kind of task '{kind}'.{near} task_kinds takes some of {known}.")
+            if len(set(kinds)) < len(kinds):
+                raise UsageError(f"task_kinds names a kind twice: {', '.join(kinds)}. All are equally likely.")
         for name, choices in _CHOICES.items():
             if name in options and options[name] not in choices:
                 raise UsageError(f"{name} must be {' or '.join(choices)}, not {options[name]!r}.")
@@ -135,6 +139,34 @@ class GlamLevel:
                 f"{level.num_dists}: choose a smaller num_dists or a larger room_size."
             )
         return level
+
+
+def cases(level: GlamLevel, may_equal: bool) -> list[float]:
+    """How the two objects of a mission come to be drawn, as three weights.
+
+    The published way: n pairs, each any of u; two of the n, drawn with replacement, are the mission's; where the same
+    object was drawn twice and no other is like it, the second is drawn again; all of it again until both are among the
+    a pairs that may be asked for. Objects are put down one like the other, so it does not matter which two of the n
+    are meant, and three cases remain, whose chances all have the factor 1 / (n u²):
+
+    * two objects were drawn at once: (n-1)/n · (a/u)², or (n-1)/n · a(a-1)/u² where the two must not be alike;
+    * one object twice, the only one of its kind, then another: 1/n · a/u · (a-1)/u · ((u-1)/u)^(n-2);
+    * one object twice, and another is like it: 1/n · a/u · (1 - ((u-1)/u)^(n-1)), which a mission that needs two
+      kinds of objects does not allow.
+    """
+    a, u, n = len(level.asked_for), len(level.placed), level.num_dists + 2
+    unlike = (u - 1) / u  # the chance that a distractor is unlike the first object
+    return [
+        (n - 1) * a * (a if may_equal else a - 1),
+        a * (a - 1) * unlike ** (n - 2),
+        a * u * (1 - unlike ** (n - 1)) if may_equal else 0,
+    ]
+
+
+def repeats(level: GlamLevel) -> list[float]:
+    """In the third of these cases: a weight for each number of others before the first that is like the object."""
+    u = len(level.placed)
+    return [((u - 1) / u) ** j for j in range(level.num_dists + 1)]
 
 
 OPTIONS: Final = ("num_dists", "room_size", "language", "task_kinds", "held_out", "task_mix")

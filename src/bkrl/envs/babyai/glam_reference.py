@@ -18,7 +18,7 @@ from minigrid.envs.babyai.core.verifier import (
 )
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
-from bkrl.envs.babyai.glam import GlamLevel, Pair
+from bkrl.envs.babyai.glam import GlamLevel, Pair, cases, repeats
 from bkrl.text.language import french_mission
 
 
@@ -113,30 +113,15 @@ class GlamEnv(RoomGridLevel):
         return [self._rand_elem(self.level.placed) for _ in range(count)]
 
     def _draw_two(self, may_equal: bool) -> tuple[Pair, Pair, list[Pair]]:
-        """Two pairs that the mission may name, and the pairs of all n objects, with these two first among them.
+        """Two pairs that the mission may name, and the pairs of all objects, with these two first among them.
 
-        The published way: n pairs, each any of u; two of the n, drawn with replacement, are the mission's; where the
-        same object was drawn twice and no other is like it, the second is drawn again; all of it again until both are
-        among the a pairs that may be asked for. Objects are put down one like the other, so it does not matter which
-        two of the n are meant, and three cases remain:
-
-        * two objects were drawn at once: (n-1)/n · (a/u)², or (n-1)/n · a(a-1)/u² where the two must not be alike;
-        * one object twice, the only one of its kind, then another: 1/n · a/u · (a-1)/u · ((u-1)/u)^(n-2);
-        * one object twice, and another is like it: 1/n · a/u · (1 - ((u-1)/u)^(n-1)), which a mission that needs
-          two kinds of objects does not allow.
-
-        So the case is drawn first, then the pairs within it.
+        The case of `glam.cases` is drawn first, then the pairs within it.
         """
-        asked, placed = self.level.asked_for, self.level.placed
-        a, u, n = len(asked), len(placed), self.level.num_dists + 2
-        unlike = (u - 1) / u  # the chance that a distractor is unlike the first object
-        two = (n - 1) * a * (a if may_equal else a - 1)
-        again = a * (a - 1) * unlike ** (n - 2)
-        twice = a * u * (1 - unlike ** (n - 1)) if may_equal else 0
-        case = self._weighted([two, again, twice])
+        asked, n = self.level.asked_for, self.level.num_dists + 2
+        case = self._weighted(cases(self.level, may_equal))
         first = self._rand_elem(asked)
-        if case == 2:  # the first of the others that is like it stands after a geometric number of unlike ones
-            before = self._weighted([unlike**j for j in range(n - 1)])
+        if case == 2:
+            before = self._weighted(repeats(self.level))
             pairs = [first, *self._unlike(first, before), first, *self._others(n - 2 - before)]
             return first, first, pairs
         second = self._rand_elem([pair for pair in asked if pair != first] if case == 1 or not may_equal else asked)

@@ -7,6 +7,7 @@ from typing import Any
 from bkrl.core.jit import kernel
 from bkrl.envs.babyai.constants import DROP, REWARD_DECAY
 from bkrl.envs.babyai.generate import begin_episode, generate
+from bkrl.envs.babyai.glam_generate import generate_glam
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
 from bkrl.envs.babyai.view import observe
@@ -65,5 +66,27 @@ def begin_worlds(
     for n in range(start, stop):
         if chosen[n]:
             generate(grids[n], worlds[n], level[0], stride)
+            begin_episode(worlds[n])
+            observe(grids[n], worlds[n], stride, observations[n])
+
+
+@kernel
+def begin_glam_worlds(
+    grids: Any,
+    worlds: Any,
+    level: Any,
+    episodes: Any,
+    case_ends: Any,
+    repeat_ends: Any,
+    chosen: Any,
+    stride: int,
+    observations: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """A new episode in each chosen world of one of GLAM's levels."""
+    for n in range(start, stop):
+        if chosen[n]:
+            generate_glam(grids[n], worlds[n], level[0], episodes[n], case_ends, repeat_ends, stride)
             begin_episode(worlds[n])
             observe(grids[n], worlds[n], stride, observations[n])

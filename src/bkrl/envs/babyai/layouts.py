@@ -1,8 +1,8 @@
-"""Where a world's next layout comes from: a kernel for the published levels, minigrid for every other."""
+"""Where a world's next layout comes from: a kernel for the published and GLAM's levels, minigrid for every other."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.generate import level_record
 from bkrl.envs.babyai.glam import GlamLevel
-from bkrl.envs.babyai.kernels import begin_worlds
+from bkrl.envs.babyai.glam_generate import EPISODE, FIRST, SECOND, case_bounds, glam_record, repeat_bounds
+from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_worlds
 from bkrl.envs.babyai.levels import Level
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import MARGIN
 from bkrl.envs.threads import Shares
-
-if TYPE_CHECKING:
-    from minigrid.minigrid_env import MiniGridEnv
 
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
 
@@ -94,8 +92,10 @@ class PublishedLayouts(Layouts):
 class LoadedLayouts(Layouts):
     """Any other level: one minigrid environment draws the layouts of all worlds, each from that world's stream."""
 
-    def __init__(self, env: MiniGridEnv, num_envs: int) -> None:
-        self._env = env
+    def __init__(self, env_id: str, num_envs: int) -> None:
+        from bkrl.envs.babyai.reference import make_minigrid
+
+        self._env = make_minigrid(env_id)
         self._env.reset(seed=0)  # gives it a generator, whose state each world lends it in turn
         self.width, self.height = int(self._env.width), int(self._env.height)
         self._missions = np.zeros(num_envs, f"S{_MISSION_BYTES}")
@@ -112,18 +112,13 @@ class LoadedLayouts(Layouts):
         from bkrl.envs.babyai.loading import load
 
         padded = grids.reshape(len(grids), self.height + 2 * MARGIN, self.width + 2 * MARGIN)
-        for n in np.flatnonzero(chosen).tolist():
-            first = self._reset(n, worlds[n])
+        for n in np.flatnonzero(chosen):
+            read_stream(worlds[n], self._env.np_random)
+            first, _ = self._env.reset()
+            write_stream(worlds[n], self._env.np_random)
             load(self._env, padded[n], worlds[n])
             observations[n] = first["image"].ravel()
             self._missions[n] = self._env.mission.encode()
-
-    def _reset(self, n: int, world: Any) -> dict[str, Any]:
-        """Have minigrid begin the next episode of world `n`; its first observation."""
-        read_stream(world, self._env.np_random)
-        first, _ = self._env.reset()
-        write_stream(world, self._env.np_random)
-        return first
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions as minigrid worded them."""
@@ -138,37 +133,72 @@ class LoadedLayouts(Layouts):
         self._missions[:] = np.ascontiguousarray(state["missions"]).view(self._missions.dtype)[:, 0]
 
 
-class GlamLayouts(LoadedLayouts):
-    """The levels of `glam`: each world has its kind of task, and its turn among them."""
+class GlamLayouts(Layouts):
+    """The levels of `glam`, drawn natively. Each world has its kind of task, and its turn among them."""
 
     def __init__(self, level: GlamLevel, num_envs: int) -> None:
-        from bkrl.envs.babyai.reference import make_minigrid
-
-        self._glam: Any = make_minigrid(level.env_id, level=level)
-        super().__init__(self._glam, num_envs)
+        self.height = level.room_size
+        self.width = max(map(level.rooms, level.task_kinds)) * (level.room_size - 1) + 1
         self._level, self._names = level, np.array(level.task_kinds, object)
-        self._turns, self._kinds = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+        self._tables = glam_record(level), np.zeros(num_envs, EPISODE), case_bounds(level), repeat_bounds(level)
+        self._episodes = self._tables[1]
 
     def seeded(self, n: int, seed: int) -> None:
         """See `Layouts`."""
-        self._turns[n] = self._level.first_turn(seed)
+        self._episodes["turn"][n] = self._level.first_turn(seed)
 
     def task_kinds(self) -> NDArray[np.object_]:
         """See `Layouts`."""
-        kinds: NDArray[np.object_] = self._names[self._kinds]
+        kinds: NDArray[np.object_] = self._names[self._episodes["kind"]]
         return kinds
 
-    def _reset(self, n: int, world: Any) -> dict[str, Any]:
-        self._glam.turn = int(self._turns[n])
-        first = super()._reset(n, world)
-        self._turns[n], self._kinds[n] = self._glam.turn, self._glam.task_kind
-        return first
+    def begin(
+        self,
+        shares: Shares,
+        grids: NDArray[np.uint32],
+        worlds: NDArray[Any],
+        chosen: NDArray[np.bool_],
+        observations: NDArray[np.uint8],
+    ) -> None:
+        """See `Layouts`."""
+        stride = self.width + 2 * MARGIN
+        shares.run(begin_glam_worlds, grids, worlds, *self._tables, chosen, stride, observations)
+
+    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+        """The missions in minigrid's words, or in French."""
+        columns = [worlds[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural")]
+        kinds = self.task_kinds()[which].tolist()
+        missions = list(map(_glam_mission, kinds, self._episodes["form"][which].tolist(), *columns))
+        if self._level.language == "en":
+            return missions
+        from bkrl.text.language import french_mission
+
+        return [*map(french_mission, missions)]
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The missions, and (N,) each the turns and the kinds of tasks."""
-        return {**super().snapshot(), "turns": self._turns.copy(), "kinds": self._kinds.copy()}
+        """(N, 3) turn, kind and form of each world."""
+        return {"glam": self._episodes.view(np.int64).reshape(-1, 3).copy()}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Take them back."""
-        super().restore(state)
-        self._turns[:], self._kinds[:] = state["turns"], state["kinds"]
+        self._episodes.view(np.int64).reshape(-1, 3)[:] = state["glam"]
+        last = len(self._names) - 1  # kernels do not check indices, and a snapshot may be damaged
+        for name, least in (("turn", -1), ("kind", 0)):
+            self._episodes[name] = self._episodes[name].clip(least, last)
+
+
+def _glam_mission(kind: str, form: int, colors: list[int], kinds: list[int], plural: int) -> str:
+    """What an episode of this kind asks for; `form` as in `EPISODE`, the others from a world's record."""
+    first, second = (
+        f"{'a' if plural >> i & 1 else 'the'} {COLOR_NAMES[colors[i]]} {TYPE_NAMES[kinds[i]]}" for i in (FIRST, SECOND)
+    )
+    if kind == "open":
+        return f"open {first}" if form else "open the door"
+    if kind == "goto":
+        return f"go to {first}"
+    if kind == "putnext":
+        return f"put {first} next to {second}"
+    if kind == "pickup":
+        return f"pick up {first}"
+    later = f"pick up {second}" if kind == "pickup-seq-pickup" else f"go to {second}"
+    return f"pick up {first}, then {later}" if form else f"{later} after you pick up {first}"

@@ -76,6 +76,12 @@ def integer_below(world: Any, bound: int) -> int:
     return drawn
 
 
+@helper
+def fraction(world: Any) -> float:
+    """A uniform number in [0, 1), as `Generator.random()`."""
+    return np.int64(_next_64(world) >> np.uint64(11)) / 9007199254740992.0  # 2**53
+
+
 def write_stream(world: Any, generator: np.random.Generator) -> None:
     """Copy the state of a NumPy generator into a world's record."""
     state: Any = generator.bit_generator.state

@@ -1,0 +1,277 @@
+"""Layouts and missions of GLAM's levels, drawn as `glam_reference.GlamEnv` draws them.
+
+The draws, their order and their bounds are those of that class, so the same stream of random numbers gives the same
+episode and is left in the same state.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.jit import helper
+from bkrl.envs.babyai.constants import DOOR, KEY, LOCKED
+from bkrl.envs.babyai.generate import all_reachable, clear_room, place_agent, place_object
+from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel, cases, repeats
+from bkrl.envs.babyai.pcg64 import fraction, integer_below
+from bkrl.envs.babyai.state import (
+    EMPTY_CELL,
+    GO_TO,
+    MARGIN,
+    MEMBER_SHIFT,
+    NO_TASK,
+    OPEN_DOOR,
+    PICK_UP,
+    PUT_NEXT,
+    TRACKED_SHIFT,
+    cell_at,
+    color_of,
+    kind_of,
+    make_cell,
+)
+
+GOTO, PICKUP, OPEN, PUTNEXT, SEQ, THEN, AFTER, TWO_PICKUPS = range(len(TASK_KINDS))
+PER_EPISODE, PER_INSTANCE, BALANCED = range(len(TASK_MIXES))
+FIRST: Final = 0
+SECOND: Final = 2
+"""Where in `target_color`, `target_kind` and `target_is_plural` of a world's record the mission's two objects stand."""
+_ANY: Final = -1
+_AT_ONCE, _AGAIN, _TWICE = range(3)
+
+GLAM_LEVEL = np.dtype(
+    [
+        ("room_size", np.int64),
+        ("num_dists", np.int64),
+        ("mix", np.int64),
+        ("always_named", np.int64),
+        ("num_kinds", np.int64),
+        ("kinds", np.int64, (len(TASK_KINDS),)),
+        ("num_asked", np.int64),
+        ("asked", np.int64, (18, 2)),
+        ("num_placed", np.int64),
+        ("placed", np.int64, (18, 2)),
+        ("num_doors", np.int64),
+        ("doors", np.int64, (6,)),
+    ]
+)
+EPISODE = np.dtype([("turn", np.int64), ("kind", np.int64), ("form", np.int64)])
+"""What a world's record has no place for: `turn` and `kind` as in `GlamEnv`; `form`: 1 where a sequence has "then", and
+where a door is named."""
+
+
+def glam_record(level: GlamLevel) -> NDArray[Any]:
+    """A level for the kernels: an array of one GLAM_LEVEL record."""
+    record = np.zeros(1, GLAM_LEVEL)
+    names = list(TASK_KINDS)
+    record["room_size"], record["num_dists"] = level.room_size, level.num_dists
+    record["mix"], record["always_named"] = TASK_MIXES.index(level.task_mix), level.asks_for == "test"
+    for name, values in (
+        ("kinds", [names.index(kind) for kind in level.task_kinds]),
+        ("asked", level.asked_for),
+        ("placed", level.placed),
+        ("doors", level.doors),
+    ):
+        record[f"num_{name}"] = len(values)
+        record[name][0, : len(values)] = values
+    return record
+
+
+def case_bounds(level: GlamLevel) -> NDArray[np.float64]:
+    """(2, 3) the cumulated weights of `cases`, for objects that must not be alike and for those that may."""
+    return np.array([np.cumsum(cases(level, may_equal)) for may_equal in (False, True)])
+
+
+def repeat_bounds(level: GlamLevel) -> NDArray[np.float64]:
+    """The cumulated weights of `repeats`."""
+    return np.cumsum(repeats(level))
+
+
+@helper
+def generate_glam(
+    grid: Any, world: Any, level: Any, episode: Any, case_ends: Any, repeat_ends: Any, stride: int
+) -> None:
+    """`GlamEnv._gen_grid`: the kind of task, then layouts until one passes; then the mission."""
+    if level.mix == PER_EPISODE:
+        episode.kind = integer_below(world, level.num_kinds)
+    elif level.mix == PER_INSTANCE:
+        if episode.turn < 0:
+            episode.turn = integer_below(world, level.num_kinds)
+        episode.kind = episode.turn
+    else:
+        episode.kind = episode.turn
+        episode.turn = (episode.turn + 1) % level.num_kinds
+    kind = level.kinds[episode.kind]
+    while True:
+        if kind == OPEN:
+            drawn = draw_open(grid, world, level, stride)
+        else:
+            drawn = draw_room(grid, world, level, kind, case_ends, repeat_ends, stride)
+        if not (drawn and all_reachable(grid, world.agent, stride)):
+            continue
+        episode.form = 0
+        if kind == OPEN:
+            episode.form = 1 if level.always_named else integer_below(world, 2) == 0
+        elif kind in (SEQ, TWO_PICKUPS):
+            episode.form = integer_below(world, 2) == 0
+        elif kind == THEN:
+            episode.form = 1
+        if kind != PUTNEXT or not already_next(grid, world, stride):
+            break
+    set_glam_mission(grid, world, level, kind, episode.form)
+
+
+@helper
+def draw_open(grid: Any, world: Any, level: Any, stride: int) -> bool:
+    """`GlamEnv._gen_open`, with what `RoomGrid._gen_grid` draws for two rooms."""
+    size = level.room_size
+    clear_room(grid, size, stride)
+    for y in range(1, size - 1):
+        start = (MARGIN + y) * stride + MARGIN + size
+        grid[start : start + size - 2] = EMPTY_CELL
+    door = (MARGIN + 1 + integer_below(world, size - 2)) * stride + MARGIN + size - 1
+    locked = integer_below(world, 2)
+    color = level.doors[integer_below(world, level.num_doors)]
+    grid[door] = make_cell(DOOR, color, LOCKED)
+    world.target_color[FIRST], world.target_kind[FIRST] = color, DOOR
+    left = (1 - locked) * (size - 1)
+    # Until it is placed, the agent stands in the middle of the right room.
+    world.agent = (MARGIN + size // 2) * stride + MARGIN + size - 1 + size // 2
+    if not place_object(grid, world, make_cell(KEY, color, 0), size, stride, left):
+        return False
+    numbers = np.empty(level.num_dists, np.int64)
+    fill(world, level, numbers, 0, level.num_dists, _ANY)
+    for number in numbers:
+        if not place_object(grid, world, make_cell(number & 15, number >> 4, 0), size, stride, left):
+            return False
+    return place_agent(grid, world, size, stride, left)
+
+
+@helper
+def draw_room(grid: Any, world: Any, level: Any, kind: int, case_ends: Any, repeat_ends: Any, stride: int) -> bool:
+    """`GlamEnv.gen_mission` up to the test of what can be reached, for the kinds with one room."""
+    size, count = level.room_size, level.num_dists + 1
+    clear_room(grid, size, stride)
+    if not place_agent(grid, world, size, stride, 0):
+        return False
+    numbers = np.empty(level.num_dists + 2, np.int64)  # of the objects: 16 * colour + kind
+    if kind in (GOTO, PICKUP):
+        numbers[0] = draw_pair(world, level.asked, level.num_asked, _ANY)
+        second = numbers[0]
+        fill(world, level, numbers, 1, count, _ANY)
+    else:
+        count += 1
+        second = draw_two(world, level, kind != PUTNEXT, case_ends, repeat_ends, numbers)
+    world.target_color[FIRST], world.target_kind[FIRST] = numbers[0] >> 4, numbers[0] & 15
+    world.target_color[SECOND], world.target_kind[SECOND] = second >> 4, second & 15
+    for i in range(count):
+        if not place_object(grid, world, make_cell(numbers[i] & 15, numbers[i] >> 4, 0), size, stride, 0):
+            return False
+    return True
+
+
+@helper
+def draw_two(world: Any, level: Any, may_equal: bool, case_ends: Any, repeat_ends: Any, numbers: Any) -> int:
+    """`GlamEnv._draw_two`: fills in `numbers`, the mission's first object in front; returns its second."""
+    n = len(numbers)
+    case = weighted(world, case_ends[1 if may_equal else 0])
+    first = numbers[0] = draw_pair(world, level.asked, level.num_asked, _ANY)
+    if case == _TWICE:
+        before = weighted(world, repeat_ends)
+        fill(world, level, numbers, 1, 1 + before, first)
+        numbers[1 + before] = first
+        fill(world, level, numbers, 2 + before, n, _ANY)
+        return first
+    unlike = case == _AGAIN or not may_equal
+    second = numbers[1] = draw_pair(world, level.asked, level.num_asked, first if unlike else _ANY)
+    fill(world, level, numbers, 2, n, first if case == _AGAIN else _ANY)
+    return second
+
+
+@helper
+def fill(world: Any, level: Any, numbers: Any, start: int, stop: int, unlike: int) -> None:
+    """Distractors for these places, each unlike one object."""
+    for i in range(start, stop):
+        numbers[i] = draw_pair(world, level.placed, level.num_placed, unlike)
+
+
+@helper
+def draw_pair(world: Any, pairs: Any, count: int, unlike: int) -> int:
+    """One of the first `count` pairs, as 16 * colour + kind, that is not `unlike`, which is one of them or _ANY."""
+    drawn = integer_below(world, count if unlike == _ANY else count - 1)
+    for i in range(count):
+        number = pairs[i, 0] << 4 | pairs[i, 1]
+        if number != unlike:
+            if drawn == 0:
+                return number
+            drawn -= 1
+    return _ANY
+
+
+@helper
+def weighted(world: Any, ends: Any) -> int:
+    """`GlamEnv._weighted`, of cumulated weights."""
+    place = fraction(world) * ends[-1]
+    number = 0
+    while number < len(ends) and ends[number] <= place:
+        number += 1
+    return number
+
+
+@helper
+def is_target(world: Any, cell: int, target: int) -> bool:
+    """Whether a cell holds what the mission calls this."""
+    return kind_of(cell) == world.target_kind[target] and color_of(cell) == world.target_color[target]
+
+
+@helper
+def already_next(grid: Any, world: Any, stride: int) -> bool:
+    """`PutNextInstr.objs_next`."""
+    for at in range(stride, len(grid) - stride):
+        if is_target(world, cell_at(grid, at), FIRST):
+            for beside in (at + 1, at - 1, at + stride, at - stride):
+                if is_target(world, cell_at(grid, beside), SECOND):
+                    return True
+    return False
+
+
+@helper
+def set_glam_mission(grid: Any, world: Any, level: Any, kind: int, form: int) -> None:
+    """The instructions of the mission, and which objects it means."""
+    world.task[:] = NO_TASK
+    world.strict = 0
+    world.target_is_plural = 0
+    world.in_sequence = kind in (SEQ, THEN, AFTER, TWO_PICKUPS)
+    rooms, places = 1, 2
+    if kind == GOTO:
+        world.task[0], places = GO_TO, 1
+    elif kind == OPEN:
+        world.task[0], rooms, places = OPEN_DOOR, 2, 1
+    elif kind == PUTNEXT:
+        world.task[0] = PUT_NEXT
+    else:
+        world.task[0] = PICK_UP
+        if kind == PICKUP:
+            places = 1
+        else:
+            world.task[2] = PICK_UP if kind == TWO_PICKUPS else GO_TO
+    world.max_steps = places * rooms * level.room_size * level.room_size
+    mark(grid, world, FIRST, 0)
+    if kind == PUTNEXT:
+        mark(grid, world, SECOND, 1)
+    elif world.in_sequence:
+        mark(grid, world, SECOND, 4)
+
+
+@helper
+def mark(grid: Any, world: Any, target: int, description: int) -> None:
+    """Every object of a target's colour and type is meant by this description."""
+    found = 0
+    for at in range(len(grid)):
+        cell = cell_at(grid, at)
+        if is_target(world, cell, target):
+            grid[at] = cell | 1 << (MEMBER_SHIFT + description) | 1 << (TRACKED_SHIFT + description)
+            found += 1
+    if found > 1:
+        world.target_is_plural |= 1 << target
