@@ -295,6 +295,12 @@ def test_room_size_and_number_of_distractors() -> None:
     assert len(placed(env)) == 2
 
 
+def test_gymnasium_cuts_no_longer_episodes_off_in_silence() -> None:
+    for make_one in (gym.make, lambda env_id, **options: gym.make_vec(env_id, 1, **options)):
+        with pytest.warns(UserWarning, match="up to 288 steps, and Gymnasium cuts it off after 128"):
+            make_one(f"bkrl/{TRAIN}", room_size=12)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

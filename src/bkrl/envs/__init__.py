@@ -185,7 +185,9 @@ def clause_reader(env_id: str) -> ClauseReader | None:
 
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     _warn_of_limit(env_id, options)
-    return make(env_id, **options)
+    env = make(env_id, **options)
+    _warn_of_longer(env.unwrapped, options, world(env_id).max_steps)
+    return env
 
 
 def _vector_entry(
@@ -206,6 +208,8 @@ def _vector_entry(
         _warn_of_limit(env_id, options, limit)
     common: dict[str, Any] = {"autoreset_mode": autoreset_mode, "episode_statistics": episode_statistics}
     envs = make_vec(env_id, num_envs, max_episode_steps=limit, **common, **options)
+    if limit is not None:
+        _warn_of_longer(envs, options, limit)
     if isinstance(envs, ReferenceVectorEnv) and options.get("backend") != "reference":
         gymnasium.logger.warn(f"{env_id} has no native engine, so it is slow. {envs.world.rules}")
     return envs
@@ -225,6 +229,17 @@ def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = Non
                 f"{name}={wanted} is beyond the {registered} steps registered for {env_id}, after which Gymnasium cuts "
                 f"episodes off: give max_episode_steps={wanted} as well, unless you have."
             )
+
+
+def _warn_of_longer(made: Any, options: dict[str, Any], limit: int) -> None:
+    """Say so when other options, like a larger room, let episodes last longer than Gymnasium does."""
+    longest = made.world.max_steps
+    registered = world(made.world.env_id).max_steps
+    if longest > max(limit, registered) and not {"max_steps", "length"} & set(options):
+        gymnasium.logger.warn(
+            f"With these options an episode of {made.world.env_id} has up to {longest} steps, and Gymnasium cuts it "
+            f"off after {limit}: give max_episode_steps={longest} as well, unless you have."
+        )
 
 
 class _Spec(EnvSpec):
