@@ -183,18 +183,21 @@ def play(
             given += 1
 
 
+_NO_VALUES = np.zeros((0, 0), np.float32)
+
+
 class _LookOnce:
     """An agent without memory, which looks at each distinct view once: what it says of a view does not change.
 
     A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
-    company.
+    company. Values are not kept: `play` has no use for them.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.keys = ViewKeys(agent.wants) if agent.wants else None
         self.seen: Seen | None = None
-        self.said = np.zeros((0, 0), np.float32)  # logits and values of the views in `seen`
+        self.said = np.zeros((0, len(agent.action_names)), np.float32)  # logits of the views in `seen`
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
         """See `Agent.act`."""
@@ -203,18 +206,14 @@ class _LookOnce:
         keys = self.keys(views)
         if self.seen is None:
             self.seen = Seen(keys.shape[1:], max(4 * len(keys), _KEPT_BYTES // keys[0].size))
+            self.said = np.zeros((self.seen.room, self.said.shape[1]), np.float32)
         places, new = self.seen.add(keys)
-        A = len(self.agent.action_names)
         if len(new):
-            asked = np.resize(new, max(len(new), _FEW))
-            acted = self.agent.act(views[asked], state, started[asked], None)
-            if not len(self.said):
-                self.said = np.zeros((self.seen.room, A + acted.values.shape[1]), np.float32)
-            rows = self.said[self.seen.count - len(new) : self.seen.count]
-            rows[:, :A], rows[:, A:] = acted.logits[: len(new)], acted.values[: len(new)]
-        said = self.said[places]
-        logits, values = said[:, :A], said[:, A:]
-        return Acted((logits if noise is None else logits + noise).argmax(1), logits, values, state)
+            asked = new if len(new) >= _FEW else np.resize(new, _FEW)
+            said = self.agent.act(views[asked], state, started[asked], None).logits
+            self.said[self.seen.count - len(new) : self.seen.count] = said[: len(new)]
+        logits = self.said[places]
+        return Acted((logits if noise is None else logits + noise).argmax(1), logits, _NO_VALUES, state)
 
 
 class _Noise:
