@@ -280,7 +280,7 @@ def completion(prompt: str, does: str, said: str = "") -> Any:
         "usage": usage,
     }
     if does == "echo":
-        body["model"] = said
+        body["model"] = said[said.lower().find("authorization") :]  # only 200 characters of a name are kept
     if does == "odd_names":
         body["model"] = "m\udfff\x00" * 1000
     if does == "no_usage":
