@@ -1,6 +1,7 @@
 """The whole chain, as one command, on both real worlds."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,13 @@ def test_a_dry_run_does_nothing(tmp_path, capsys):
     assert len(cells) == len(load_study("smoke", tmp_path / "r").cells)
     assert {cell["state"] for cell in cells} == {"to do"}
     assert not (tmp_path / "r").exists()
+
+
+def test_two_presets_write_into_two_folders():
+    """One after the other, as a newcomer runs them: the second must not find the runs of the first."""
+    folders = {preset: ReproduceConfig(preset=preset).folder.as_posix() for preset in ("laptop", "smoke")}
+    assert folders == {"laptop": "logs/reproduce", "smoke": "logs/smoke"}
+    assert ReproduceConfig(preset="smoke", out=Path("here")).folder == Path("here")
 
 
 @pytest.mark.slow

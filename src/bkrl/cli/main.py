@@ -69,7 +69,7 @@ def _reproduce(settings: Any, as_json: bool) -> None:
 
     show_result(run(settings, progress.reporter()), as_json)
     if settings.dry_run:
-        studies.sweep(SweepConfig(settings.preset, settings.out, dry_run=True), as_json)
+        studies.sweep(SweepConfig(settings.preset, settings.folder, dry_run=True), as_json)
 
 
 def _label(settings: Any, as_json: bool) -> None:

@@ -378,10 +378,18 @@ class ReportConfig:
 class ReproduceConfig:
     """The whole chain: collect → label → train-rm → train-rs → evaluate → report."""
 
-    preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: two minutes")] = "laptop"
-    out: Annotated[Path, Flag("folder for all runs and report.html", identity=False)] = Path("logs/reproduce")
+    preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: half a minute")] = "laptop"
+    out: Annotated[
+        Path | None,
+        Flag("folder for all runs and report.html  [default: logs/reproduce; smoke: logs/smoke]", identity=False),
+    ] = None
     jobs: Annotated[int, Flag("training runs side by side; 0: one for each core", least=0)] = 0
     dry_run: Annotated[bool, Flag("print what would be done")] = False
+
+    @property
+    def folder(self) -> Path:
+        """Where all runs live: `out`, or its default, which is not the same for two presets."""
+        return self.out or Path("logs") / ("reproduce" if self.preset == "laptop" else self.preset)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ def run(config: ReproduceConfig, reporter: Reporter) -> Run | None:
     Raises:
         RunFailed: some cells failed; each is named with its reason, the others are finished.
     """
-    reporter.say(f"preset {config.preset}, everything under {config.out}")
+    reporter.say(f"preset {config.preset}, everything under {config.folder}")
     if config.dry_run:
-        study = load_study(config.preset, config.out)
+        study = load_study(config.preset, config.folder)
         sweep.announce(study, study.cells, config.jobs or cores(), reporter)
         return None
     outcome = sweep.run(
-        SweepConfig(study=config.preset, out=config.out, jobs=config.jobs, retry_failed=True, report=True), reporter
+        SweepConfig(study=config.preset, out=config.folder, jobs=config.jobs, retry_failed=True, report=True), reporter
     )
     if outcome.report is None:
         raise RunFailed(f"{sweep.failures(outcome)} Run the same command to retry.")
