@@ -34,13 +34,24 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
             kinds,
             ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by", "advice from"], _samples()),
         ]
-    from bkrl.envs import env_ids, world
+    from bkrl.envs import env_ids, family, world
 
     by_rules: dict[str, list[list[Any]]] = {}
     for w in map(world, env_ids()):
         by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
     header = ["env", "family", "actions", "max steps", "solved when"]
-    return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
+    tables = [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
+    options: dict[tuple[str, str], list[str]] = {}
+    for w in map(world, env_ids()):
+        for one in family(w.family).options(w):
+            options.setdefault((one.name, one.flag.help), []).append(w.env_id)
+    rows = [[name, help_text, _some_of(ids)] for (name, help_text), ids in options.items()]
+    return [*tables, ("Options, written as ID@NAME=VALUE,NAME=VALUE", ["option", "what it is", "of"], rows)]
+
+
+def _some_of(ids: list[str]) -> str:
+    """The first of some ids, and how many others there are."""
+    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
 
 
 def _samples() -> list[list[Any]]:

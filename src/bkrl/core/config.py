@@ -136,7 +136,9 @@ class ExplorerConfig(PPOConfig):
 class CollectConfig:
     """Record text-annotated experience with PPO + RND exploration."""
 
-    env: Annotated[str, Flag("world to explore; see `bkrl list envs`")] = "BabyAI-Text-GoToLocal-Pretraining-S20"
+    env: Annotated[str, Flag("env to explore, with options as in ID@num_dists=4; see `bkrl list envs`")] = (
+        "BabyAI-Text-GoToLocal-Pretraining-S20"
+    )
     out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]", identity=False)] = None
     steps: Annotated[
         int, Flag("environment steps to train the explorer for; the last rollout is played to its end", least=1)
@@ -339,7 +341,10 @@ class EvaluateConfig:
 
     policy: Annotated[Path, Flag("a train-rs run", positional=True, reads=True)]
     out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]", identity=False)] = None
-    env: Annotated[str | None, Flag("another world of the same family  [default: the one it was trained in]")] = None
+    env: Annotated[
+        str | None,
+        Flag("another env of the same family, with options as in ID@num_dists=4  [default: the one it was trained in]"),
+    ] = None
     episodes: Annotated[int, Flag("episodes in each mode", least=1)] = 100
     mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
     gifs: Annotated[int, Flag("episodes to record as GIFs", least=0)] = 2

@@ -1,6 +1,7 @@
 """Worlds by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:ID")` imports it for you.
 
-Every world belongs to a `Family` (`family.py`): what differs between kinds of worlds is asked of it.
+Every world belongs to a `Family` (`family.py`): what differs between kinds of worlds is asked of it. An id may have
+options, `ID@NAME=VALUE,NAME=VALUE` (`options.py`).
 
 Each id is registered as `bkrl/ID`, and the listed ones without `bkrl/` too. An id of minigrid without `bkrl/`
 (`BabyAI-GoToLocal-v0`) is minigrid's own environment, slow and with other observations, even after `bkrl.envs:`.
@@ -9,7 +10,8 @@ Each id is registered as `bkrl/ID`, and the listed ones without `bkrl/` too. An 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any, Literal, TypeVar
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
+from bkrl.envs import options as env_options
 from bkrl.envs.family import ClauseReader, Episodes, Family, World
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import WorldVectorEnv
@@ -51,7 +54,7 @@ def register_family(new: F, env_id: str) -> F:
         taken = name
     if taken != name:
         raise UsageError(f"'{env_id}' is an environment of the family '{taken}' already; choose another id.")
-    for remembered in (_worlds, world):
+    for remembered in (_worlds, _bare_world, world):
         remembered.cache_clear()
     kept: F = _OWN.setdefault(name, new)
     return kept
@@ -84,7 +87,33 @@ def env_ids() -> list[str]:
 
 @cache
 def world(env_id: str) -> World:
-    """The facts about an id; UsageError with the nearest name when there is no such world."""
+    """The facts about an id, its options in order and without those that change nothing.
+
+    UsageError with the nearest name when there is no such world, and for options that it does not have.
+    """
+    bare, options = _read(env_id)
+    return _with_options(bare, options) if options else bare
+
+
+def _read(env_id: str) -> tuple[World, dict[str, Any]]:
+    """The world of an id without its options, and these."""
+    bare, written = env_options.split(env_id)
+    facts = _bare_world(bare)
+    return facts, env_options.read(bare, written, family(facts.family).options(facts)) if written else {}
+
+
+def _with_options(bare: World, options: Mapping[str, Any]) -> World:
+    """The world with these of its options; others, which change no facts, are left alone."""
+    known = family(bare.family)
+    settings = known.options(bare)
+    own = {one.name: options[one.name] for one in settings if one.name in options}
+    if not own:
+        return bare
+    return replace(known.changed(bare, own), env_id=env_options.joined(bare.env_id, own, settings))
+
+
+@cache
+def _bare_world(env_id: str) -> World:
     known = _worlds()
     if env_id in known:
         return known[env_id]
@@ -114,25 +143,36 @@ def make_vec(
         autoreset_mode: what follows the end of an episode; bkrl's own code needs the default (see `WorldVectorEnv`).
         max_episode_steps: actions after which an episode is truncated, if the world does not end it before.
         episode_statistics: have `infos["episode"]`, which bkrl's own code needs.
-        options: of the family, e.g. `observation="image"` for Crafter or `max_steps=100` for BabyAI.
+        options: of the family, e.g. `observation="image"` for Crafter or `max_steps=100` for BabyAI; they go before
+            those in the id.
     """
-    facts = world(env_id)
+    facts, options = _chosen(env_id, options)
     known = family(facts.family)
     episodes: Episodes = {
         "autoreset_mode": autoreset_mode,
         "max_episode_steps": max_episode_steps,
         "episode_statistics": episode_statistics,
     }
-    if _native(backend):
-        return known.make_vec(facts, num_envs, episodes, **options)
-    return Family.make_vec(known, facts, num_envs, episodes, **options)
+    make = known.make_vec if _native(backend) else partial(Family.make_vec, known)
+    made = make(facts, num_envs, episodes, **options)
+    made.world = replace(made.world, env_id=_with_options(facts, options).env_id)
+    return made
 
 
 def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasium.Env[Any, Any]:
     """One world as an ordinary `gymnasium.Env` with the same dynamics."""
-    facts = world(env_id)
+    facts, options = _chosen(env_id, options)
     known = family(facts.family)
-    return (known.make if _native(backend) else known.make_reference)(facts, **options)
+    made: Any = (known.make if _native(backend) else known.make_reference)(facts, **options)
+    if (named := _with_options(facts, options).env_id) != facts.env_id:  # environments of one's own have no `world`
+        made.world = replace(made.world, env_id=named)
+    return made
+
+
+def _chosen(env_id: str, options: Mapping[str, Any]) -> tuple[World, dict[str, Any]]:
+    """The world of an id without its options, and these with further ones, which go before them."""
+    facts, written = _read(env_id)
+    return facts, {**written, **options}
 
 
 def _native(backend: str) -> bool:
@@ -175,7 +215,8 @@ def sentences_of(caption: str) -> tuple[str, ...]:
 @cache
 def missions_vary(env_id: str) -> bool:
     """Whether episodes of a world ask for different things, of which the observations say nothing."""
-    return family_of(env_id).missions_vary(world(env_id))
+    bare, _ = _read(env_id)
+    return family(bare.family).missions_vary(bare)
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:
@@ -234,7 +275,7 @@ def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = Non
 def _warn_of_longer(made: Any, options: dict[str, Any], limit: int) -> None:
     """Say so when other options, like a larger room, let episodes last longer than Gymnasium does."""
     longest = made.world.max_steps
-    registered = world(made.world.env_id).max_steps
+    registered = _read(made.world.env_id)[0].max_steps
     if longest > max(limit, registered) and not {"max_steps", "length"} & set(options):
         gymnasium.logger.warn(
             f"With these options an episode of {made.world.env_id} has up to {longest} steps, and Gymnasium cuts it "

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import Setting
+
 if TYPE_CHECKING:
     from gymnasium import Env
     from gymnasium.vector import AutoresetMode
@@ -207,6 +210,18 @@ class Family:
     def other_ids(self) -> list[str]:
         """The ids that `find` knows."""
         return []
+
+    def options(self, world: World) -> list[Setting]:
+        """What can be chosen of a world that changes it, as in `ID@NAME=VALUE`: name, type, help and default.
+
+        `make`, `make_reference` and `make_vec` take each by its name. What changes only how a world is computed or
+        shown is none of them.
+        """
+        return []
+
+    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+        """The facts of a world with these of its options; UsageError for values that it cannot have."""
+        raise UsageError(f"'{world.env_id}' has no options.")
 
     def make_reference(self, world: World, **options: Any) -> Env[Any, Any]:
         """One environment on the library that the rules are of: slow, and the ground truth."""

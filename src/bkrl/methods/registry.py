@@ -43,7 +43,9 @@ class TrainRsConfig(metaclass=_OfMethod):
     """Train a policy by a method, such as PPO with a shaped reward; `bkrl train` is the same command."""
 
     alg: Annotated[str, Flag("the method; see `bkrl list algs`", pooled=True)] = "ppo"
-    env: Annotated[str, Flag("task to learn; see `bkrl list envs`", pooled=True)] = "BabyAI-Text-GoToLocal-RedBall-S20"
+    env: Annotated[str, Flag("task to learn, with options as in ID@num_dists=4; see `bkrl list envs`", pooled=True)] = (
+        "BabyAI-Text-GoToLocal-RedBall-S20"
+    )
     out: Annotated[Path | None, Flag("run directory  [default: logs/ALG-ENV-sSEED]", identity=False)] = None
     steps: Annotated[
         int, Flag("environment steps to train for; the last rollout is played to its end", least=1, pooled=True)

@@ -75,7 +75,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     learner.close()
     writer = DatasetWriter(
         result,
-        env_id=config.env,
+        env_id=facts.env_id,
         obs_shape=facts.obs_shape,
         action_names=facts.action_names,
         info={"family": facts.family, "rules": facts.rules, "language": config.language},
@@ -90,7 +90,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     writer.close()
     result.finish(
         [*writer.outputs, *(name for point in points for name in _files(point))],
-        env_id=config.env,
+        env_id=facts.env_id,
         view=view,
         steps=learner.step,
         recorded_episodes=writer.num_episodes,

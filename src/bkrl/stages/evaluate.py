@@ -36,8 +36,8 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     """
     source = Run.open(config.policy, "train-rs")
     agent = load_agent(source.path)
-    env_id = config.env or agent.env_id
-    facts = world(env_id)
+    facts = world(config.env or agent.env_id)
+    env_id = facts.env_id
     if facts.family != agent.family or facts.action_names != agent.action_names:
         raise InputError(
             f"{config.policy} acts in {agent.family} worlds with the actions of {agent.env_id}; "

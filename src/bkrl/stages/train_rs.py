@@ -92,7 +92,7 @@ def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter
     result.finish(
         [*made.result().save(result.path), *best],
         alg=config.alg,
-        env_id=config.env,
+        env_id=envs.world.env_id,
         steps=learner.step,
         **learner.facts(),
         success_rate=rows[-1]["eval/success_rate"],

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag, Setting
 from bkrl.envs.babyai import glam
 from bkrl.envs.babyai.constants import ACTION_NAMES, OBS_SHAPE
 from bkrl.envs.babyai.levels import LEVELS, Level
@@ -35,6 +37,7 @@ _GLAM_RULES = (
     "published code draws one for each environment, without a seed. Missions name or avoid the held-out objects."
 )
 _CARRIED_OUT = "The mission is carried out."
+_MAX_STEPS = Flag("actions after which an episode is cut off; its reward shrinks by them  [default: the level's]")
 _ARTICLES = re.compile(r"\b(a|the) ")  # they say how many such objects there are, not which are meant
 _EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
 _PREFIXES = ("BabyAI-", "MiniGrid-")
@@ -73,6 +76,19 @@ class BabyAI(Family):
             for env_id, spec in registry.items()
             if env_id.startswith(_PREFIXES) and str(spec.entry_point).startswith("minigrid.")
         )
+
+    def options(self, world: World) -> list[Setting]:
+        """The step limit; of GLAM's levels also what `glam.GlamLevel` has flags for."""
+        level = glam.LEVELS.get(world.env_id)
+        own = [] if level is None else [s._replace(default=getattr(level, s.name)) for s in glam.OPTIONS.values()]
+        return [*own, Setting(("max_steps",), int, _MAX_STEPS, None)]
+
+    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+        """See `Family.changed`."""
+        rest = dict(options)
+        limit = _checked(rest.pop("max_steps", None))
+        world, _ = _chosen(world, rest, "max_steps")
+        return world if limit is None else replace(world, max_steps=limit)
 
     def make_reference(
         self, world: World, render_mode: str | None = None, max_steps: int | None = None, **options: Any

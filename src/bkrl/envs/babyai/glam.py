@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag, flags_of
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai.constants import BALL, BOX, COLORS_AS_DRAWN, GREEN, GREY, KEY, RED, YELLOW
 
@@ -49,7 +50,7 @@ _SMALLEST, _LARGEST = 5, 50  # rooms; in a smaller one two objects may find no p
 
 @dataclass(frozen=True)
 class GlamLevel:
-    """One level; all but the first three and the last can be chosen by whoever makes an env.
+    """One level. Fields with a flag are options of its env.
 
     Attributes:
         env_id: its id.
@@ -69,12 +70,14 @@ class GlamLevel:
     env_id: str
     asks_for: Literal["train", "test", "all"] = "train"
     captions: str = "en"
-    task_kinds: tuple[str, ...] = MIXED
-    num_dists: int = 8
-    room_size: int = 8
-    language: str = "en"
-    held_out: str = "mission-only"
-    task_mix: str = "per-episode"
+    num_dists: Annotated[int, Flag("objects beside those that the mission names")] = 8
+    room_size: Annotated[int, Flag("cells a side, walls included")] = 8
+    language: Annotated[str, Flag("of missions: en or fr")] = "en"
+    task_kinds: Annotated[tuple[str, ...], Flag("kinds of tasks, as in goto+open, all equally likely")] = MIXED
+    held_out: Annotated[
+        str, Flag("where held-out objects are missing: mission-only, as published, or also-distractors")
+    ] = "mission-only"
+    task_mix: Annotated[str, Flag("who draws a task's kind: per-episode, per-instance or balanced")] = "per-episode"
 
     @property
     def max_steps(self) -> int:
@@ -169,7 +172,7 @@ def repeats(level: GlamLevel) -> list[float]:
     return [((u - 1) / u) ** j for j in range(level.num_dists + 1)]
 
 
-OPTIONS: Final = ("num_dists", "room_size", "language", "task_kinds", "held_out", "task_mix")
+OPTIONS: Final = {one.name: one for one in flags_of(GlamLevel) if one.flag.help}
 
 LEVELS: Final[Mapping[str, GlamLevel]] = {
     level.env_id: level
@@ -182,6 +185,6 @@ LEVELS: Final[Mapping[str, GlamLevel]] = {
         GlamLevel("BabyAI-PickUpThenGoToLocal-v0", task_kinds=("pickup-then-goto",)),
         GlamLevel("BabyAI-GoToAfterPickUpLocal-v0", task_kinds=("goto-after-pickup",)),
         # As published: captions are French, missions English, and eight objects lie in the room.
-        GlamLevel("BabyAI-GoToFrench-v0", "all", "fr", ("goto",), num_dists=7),
+        GlamLevel("BabyAI-GoToFrench-v0", "all", "fr", num_dists=7, task_kinds=("goto",)),
     )
 }

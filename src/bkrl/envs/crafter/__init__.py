@@ -7,13 +7,15 @@ PyPI crafter. The engine: `state`, `worldgen` (on `noise` and `mt19937`), `playe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Symbols, World
@@ -47,6 +49,16 @@ class Crafter(Family):
     def worlds(self) -> list[World]:
         """The Crafter ids."""
         return [_world_of(env_id, game) for env_id, game in GAMES.items()]
+
+    def options(self, world: World) -> list[Setting]:
+        """How long an episode may be."""
+        return [Setting(("length",), int, Flag("actions after which an episode is cut off"), world.max_steps)]
+
+    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+        """See `Family.changed`."""
+        from bkrl.envs.crafter.options import checked_length
+
+        return replace(world, max_steps=checked_length(options["length"]))
 
     def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
         """One world on PyPI crafter; options: observation, length, render_mode (see `reference.CrafterEnv`)."""

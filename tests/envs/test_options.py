@@ -1,0 +1,76 @@
+"""Options of an env stand in its id, and everything that knows the env by its id has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bkrl import envs
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import flags_of
+from bkrl.envs.babyai.glam import GlamLevel
+
+MIXED = "BabyAI-MixedTrainLocal-v0"
+
+
+def test_an_id_with_options_makes_the_env_that_the_options_make() -> None:
+    named = envs.make_vec(f"{MIXED}@task_kinds=goto+open,room_size=6,num_dists=3", 4)
+    given = envs.make_vec(MIXED, 4, num_dists=3, room_size=6, task_kinds=("goto", "open"))
+    np.testing.assert_array_equal(named.reset(seed=3)[0], given.reset(seed=3)[0])
+    assert list(named.missions()) == list(given.missions())
+    assert named.world == given.world
+    assert named.world.env_id == f"{MIXED}@num_dists=3,room_size=6,task_kinds=goto+open"  # in order
+    assert named.world.max_steps == 2 * 6**2
+
+
+def test_options_that_change_nothing_leave_the_id_as_it_is() -> None:
+    assert envs.world(f"{MIXED}@num_dists=8,task_mix=per-episode").env_id == MIXED
+    assert envs.make_vec(MIXED, 1, num_dists=8, threads=1).world.env_id == MIXED
+    assert envs.world(envs.world(f"{MIXED}@num_dists=0").env_id) == envs.world(f"{MIXED}@num_dists=0")
+
+
+def test_an_option_given_apart_goes_before_the_one_in_the_id() -> None:
+    assert envs.make_vec(f"{MIXED}@num_dists=0", 1, num_dists=2).world.env_id == f"{MIXED}@num_dists=2"
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_all_that_knows_an_env_by_its_id_takes_options(backend: str) -> None:
+    env = envs.make(f"{MIXED}@num_dists=0,task_kinds=pickup,max_steps=5", backend=backend)  # type: ignore[arg-type]
+    _, info = env.reset(seed=0)
+    assert info["task_kind"] == "pickup"
+    assert [env.step(6)[3] for _ in range(5)] == [False] * 4 + [True]
+    assert envs.missions_vary(f"{MIXED}@num_dists=0")
+    assert envs.captioner(f"{MIXED}@num_dists=0")(np.zeros((1, 7, 7, 3), np.uint8)) == ["You see nothing."]
+    assert envs.world("CrafterReward-v1@length=50").max_steps == 50
+    assert envs.make_vec("CrafterReward-v1@length=50", 1, backend=backend).world.max_steps == 50  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        (f"{MIXED}@", "options are written ID@NAME=VALUE"),
+        (f"{MIXED}@num_dists", "has 'num_dists'"),
+        (f"{MIXED}@num_dists=1,num_dists=2", "names an option twice"),
+        (f"{MIXED}@dists=1", "no option 'dists'; it knows num_dists"),
+        (f"{MIXED}@num_dists=many", "must be a whole number, not 'many'"),
+        (f"{MIXED}@num_dists=-1", "at least 0, not -1"),
+        (f"{MIXED}@task_kinds=goto+opne", "Did you mean 'open'"),
+        (f"{MIXED}@held_out=no", "mission-only or also-distractors"),
+        ("BabyAI-GoToLocal-v0@num_dists=1", "it knows max_steps"),
+        ("CrafterReward-v1@length=0", "at least 1"),
+        ("Toy-Corridor@a=1", "There is no world"),
+        ("BabyAI-MixedTrianLocal-v0@num_dists=1", "Did you mean"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_in_a_sentence(env_id: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        envs.world(env_id)
+
+
+def test_every_option_says_what_it_is() -> None:
+    for env_id in envs.env_ids():
+        facts = envs.world(env_id)
+        for one in envs.family(facts.family).options(facts):
+            assert one.flag.help, one.name
+    declared = {one.name for one in flags_of(GlamLevel) if one.flag.help}
+    assert declared == {"num_dists", "room_size", "language", "task_kinds", "held_out", "task_mix"}
