@@ -155,7 +155,7 @@ def make_vec(
     }
     make = known.make_vec if _native(backend) else partial(Family.make_vec, known)
     made = make(facts, num_envs, episodes, **options)
-    made.world = replace(made.world, env_id=_with_options(facts, options).env_id)
+    made.world = _with_options(facts, options)
     return made
 
 
@@ -164,8 +164,8 @@ def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasi
     facts, options = _chosen(env_id, options)
     known = family(facts.family)
     made: Any = (known.make if _native(backend) else known.make_reference)(facts, **options)
-    if (named := _with_options(facts, options).env_id) != facts.env_id:  # environments of one's own have no `world`
-        made.world = replace(made.world, env_id=named)
+    if (changed := _with_options(facts, options)) is not facts:  # environments of one's own have no `world`
+        made.world = changed
     return made
 
 
