@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import DOOR, KEY, LOCKED
-from bkrl.envs.babyai.generate import all_reachable, clear_room, place_agent, place_object
 from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel, cases, repeats
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
+from bkrl.envs.babyai.rooms import all_reachable, clear_room, place_agent, place_object
 from bkrl.envs.babyai.state import (
     EMPTY_CELL,
     GO_TO,
@@ -135,25 +135,26 @@ def draw_open(grid: Any, world: Any, level: Any, stride: int) -> bool:
     color = level.doors[integer_below(world, level.num_doors)]
     grid[door] = make_cell(DOOR, color, LOCKED)
     world.target_color[FIRST], world.target_kind[FIRST] = color, DOOR
-    left = (1 - locked) * (size - 1)
+    corner = MARGIN * stride + MARGIN + (1 - locked) * (size - 1)
     # Until it is placed, the agent stands in the middle of the right room.
     world.agent = (MARGIN + size // 2) * stride + MARGIN + size - 1 + size // 2
-    if not place_object(grid, world, make_cell(KEY, color, 0), size, stride, left):
+    if not place_object(grid, world, make_cell(KEY, color, 0), corner, size, stride):
         return False
     numbers = np.empty(level.num_dists, np.int64)
     fill(world, level, numbers, 0, level.num_dists, _ANY)
     for number in numbers:
-        if not place_object(grid, world, make_cell(number & 15, number >> 4, 0), size, stride, left):
+        if not place_object(grid, world, make_cell(number & 15, number >> 4, 0), corner, size, stride):
             return False
-    return place_agent(grid, world, size, stride, left)
+    return place_agent(grid, world, corner, size, stride)
 
 
 @helper
 def draw_room(grid: Any, world: Any, level: Any, kind: int, case_ends: Any, repeat_ends: Any, stride: int) -> bool:
     """`GlamEnv.gen_mission` up to the test of what can be reached, for the kinds with one room."""
     size, count = level.room_size, level.num_dists + 1
+    corner = MARGIN * stride + MARGIN
     clear_room(grid, size, stride)
-    if not place_agent(grid, world, size, stride, 0):
+    if not place_agent(grid, world, corner, size, stride):
         return False
     numbers = np.empty(level.num_dists + 2, np.int64)  # of the objects: 16 * colour + kind
     if kind in (GOTO, PICKUP):
@@ -166,7 +167,7 @@ def draw_room(grid: Any, world: Any, level: Any, kind: int, case_ends: Any, repe
     world.target_color[FIRST], world.target_kind[FIRST] = numbers[0] >> 4, numbers[0] & 15
     world.target_color[SECOND], world.target_kind[SECOND] = second >> 4, second & 15
     for i in range(count):
-        if not place_object(grid, world, make_cell(numbers[i] & 15, numbers[i] >> 4, 0), size, stride, 0):
+        if not place_object(grid, world, make_cell(numbers[i] & 15, numbers[i] >> 4, 0), corner, size, stride):
             return False
     return True
 
