@@ -3,15 +3,18 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bkrl.core.errors import InputError
-from bkrl.text.history import History
-from bkrl.text.language import ACTION_SETS, DEFECTS, Substitution, french_actions, words
-from bkrl.text.policy_prompts import FRENCH, GOAL_LABELS, balrog, glam, lamorel, prompts
+from bkrl.data.views import Views
+from bkrl.envs import world
+from bkrl.text.language import ACTION_SETS, DEFECTS, french_actions
+from bkrl.text.policy_prompts import FRENCH, balrog, glam, lamorel, prompts
+from bkrl.text.wording import Wording
 
 ACTIONS = ACTION_SETS["restricted"]
 FIRST = ("You see a wall 3 steps forward", "You see a purple ball 3 steps left")
@@ -25,17 +28,17 @@ def objects(*values):
 
 
 def history(*steps, observations=3):
-    """Of one agent: captions and, between them, actions."""
-    window = History.begin(1, observations)
-    for i in range(0, len(steps), 2):
-        window = window.seen(objects(steps[i]), np.array([i == 0]))
-        if i + 1 < len(steps):
-            window = window.acted(np.array([steps[i + 1]]))
-    return window
+    """Of one agent: captions and, between them, numbers of actions of `ACTIONS`."""
+    *past, present = [steps[i : i + 2] for i in range(0, len(steps), 2)]
+    turns = [None] * observations + [(text, ACTIONS[action]) for text, action in past]
+    window = objects(*turns[len(turns) - observations + 1 :])[None]
+    return Views(np.zeros((1, 1), np.uint8), text=objects(present[0]), history=window)
 
 
-def one(form, window, mission="go to the purple ball", actions=ACTIONS, **options):
-    [prompt], index = prompts(form, window, objects(mission), actions, **options)
+def one(form, views, mission="go to the purple ball", actions=ACTIONS, **options):
+    facts = replace(world("BabyAI-GoToLocal-v0"), action_names=tuple(actions))
+    worded = Wording(**options).of(facts)
+    [prompt], index = prompts(form, replace(views, mission=objects(worded.mission(mission))), worded)
     assert index.tolist() == [0]
     return prompt
 
@@ -104,9 +107,10 @@ def test_the_window_becomes_a_prompt():
 
 
 def test_equal_prompts_are_made_once():
-    window = History.begin(4).seen(objects(FIRST, SECOND, FIRST, FIRST), np.ones(4, bool))
     missions = objects("open the door", "open the door", "open the door", "open a door")
-    made, index = prompts(glam, window, missions, ACTIONS)
+    views = Views(np.zeros((4, 1), np.uint8), text=objects(FIRST, SECOND, FIRST, FIRST), mission=missions)
+    facts = replace(world("BabyAI-GoToLocal-v0"), action_names=ACTIONS)
+    made, index = prompts(glam, views, Wording().of(facts))
     assert index.tolist() == [0, 1, 0, 2]
     assert made == [
         glam([(sentences, "")], mission, ACTIONS)
@@ -114,15 +118,9 @@ def test_equal_prompts_are_made_once():
     ]
 
 
-def test_words_are_replaced_in_missions_and_observations_only():
-    swap = Substitution({"agent": "robot", "left": "aside", "ball": "box", "box": "ball"})
+def test_the_published_words_are_replaced_in_the_whole_prompt():
+    swap = {"agent": "robot", "left": "aside", "ball": "box", "box": "ball"}
     seen = ("You see a purple ball 3 steps left.",)
-    prompt = one(glam, history(seen, 0, seen), "put the ball next to a box", words=swap)
-    assert prompt == (
-        "Possible action of the agent: turn left, turn right, go forward \n Goal of the agent: put the box next to a "
-        "ball \n Observation 0: You see a purple box 3 steps aside, \n Action 0: turn left \n Observation 1: You see a "
-        "purple box 3 steps aside, \n Action 1: "
-    )
     everywhere = one(glam, history(seen), "put the ball next to a box", words=swap, compat=ALL)
     assert everywhere == (
         "Possible action of the robot: turn aside, turn right, go forward \n Goal of the robot: put the ball next to a "
@@ -133,39 +131,30 @@ def test_words_are_replaced_in_missions_and_observations_only():
 
 
 def test_everything_in_french():
-    invented = Substitution(words("invented-nouns", "fr"), "fr")
     seen = ("Tu portes une boîte grise.", "Tu vois une porte bleue fermée à clef 1 pas devant.")
-    names = french_actions(ACTIONS)
-    prompt = one(
-        glam,
-        history(seen),
-        "open the blue door after you pick up the box",
-        names,
-        language="fr",
-        words=invented,
-        goal_label=GOAL_LABELS["agent"]["fr"],
-    )
+    mission = "open the blue door after you pick up the box"
+    prompt = one(glam, history(seen), mission, language="fr", words="invented-nouns", goal_label="agent")
     assert prompt == (
         "Actions possibles pour l'agent: tourner à gauche, tourner à droite, aller tout droit \n Tu dois faire: ouvrir "
-        "la porte bleue après avoir attrapé l'afze \n Observation 0: Tu portes une afze grise, Tu vois une porte bleue "
-        "fermée à clef 1 pas devant, \n Action 0: "
+        "la porte bleue après avoir attrapé l'afze \n Observation 0: Tu portes une boîte grise, Tu vois une porte "
+        "bleue fermée à clef 1 pas devant, \n Action 0: "
     )
-    chat = one(balrog, history(seen), "go to a ball", names, language="fr")
+    chat = one(balrog, history(seen), "go to a ball", language="fr")
     assert chat[-1][1].splitlines()[1:3] == [
         "Tu portes une boîte grise",
         "une porte bleue fermée à clef 1 pas devant",
     ]
     assert "Ton but : aller à une balle." in chat[0][1]
     assert " \n But de l'agent: aller à une balle  \n" in one(
-        glam, history(seen), "go to a ball", names, language="fr", compat=ALL
+        glam, history(seen), "go to a ball", language="fr", compat=ALL
     )
     with pytest.raises(InputError, match="is no mission of BabyAI"):
-        one(glam, history(seen), "place a table", names, language="fr")
+        one(glam, history(seen), "place a table", language="fr")
 
 
 def test_other_labels_of_the_goal():
-    prompt = one(glam, history(FIRST), goal_label=GOAL_LABELS["agent"]["en"])
-    assert " \n You have to: go to the purple ball \n " in prompt
+    assert " \n You have to: go to the purple ball \n " in one(glam, history(FIRST), goal_label="agent")
+    assert " \n You have to: go to the purple ball \n " in one(glam, history((), 0, FIRST), goal_label="You have to")
 
 
 def test_the_program_in_the_documents_prints_a_prompt():

@@ -149,6 +149,7 @@ def play(
             if episode.seed - seed < frames:
                 episode.frames.append(envs.frame(i))
         symbols = symbols_of(raw)
+        view.acted(actions)
         raw, rewards, terminated, truncated, infos = envs.step(actions)
         for i, tape in tapes.items():
             tape.add(symbols[i], actions[i], rewards[i])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +12,11 @@ from numpy.typing import NDArray
 
 from bkrl.agents.protocol import Agent, Goals
 from bkrl.data.views import Views
-from bkrl.envs import sentences
 from bkrl.envs.vector import WorldVectorEnv
+from bkrl.text.wording import Wording
+
+OBSERVATIONS = 3
+"""What an agent sees of an episode where it does not say otherwise: so many observations, and the actions between."""
 
 
 def symbols_of(observations: Any) -> NDArray[np.uint8]:
@@ -21,6 +26,9 @@ def symbols_of(observations: Any) -> NDArray[np.uint8]:
 
 class Viewer:
     """Makes views of N envs, for one agent.
+
+    An agent that reads may have two attributes: `wording`, a `Wording` of captions, missions and action names; and
+    `observations`, the L observations of its `history`, the present one included.
 
     Args:
         envs: the envs.
@@ -33,14 +41,26 @@ class Viewer:
         self.goals: Goals | None = goals or getattr(agent, "goals", None)
         if "goal" in self.wants and self.goals is None:
             raise ValueError("the agent wants a goal, and nothing sets goals")
-        self.sentences = sentences(envs.world.env_id) if "text" in self.wants else None
+        self._remembers = "history" in self.wants
+        self._reads = self._remembers or "text" in self.wants
+        reads = self._reads or "mission" in self.wants
+        self._worded: Any = getattr(agent, "wording", Wording()).of(envs.world) if reads else None
+        length = getattr(agent, "observations", OBSERVATIONS)
+        self._history = np.full((envs.num_envs, length - 1), None, object)  # before the present
+        self._text: Any = None  # the present
 
     def __call__(self, observations: Any, started: NDArray[np.bool_]) -> Views:
         """(N,) views of the first or of the next observations; `started` as in `Agent.act`."""
-        views = self._of(observations)
-        if "mission" in self.wants:
-            views = replace(views, mission=self.envs.missions())
+        views = self._read(self._of(observations), started)
         return views if self.goals is None else replace(views, goal=self.goals(views, started))
+
+    def acted(self, actions: NDArray[np.int64]) -> None:
+        """The agents took `actions` (N,) at the views that were made last."""
+        if self._remembers and self._history.shape[1]:
+            names = self._worded.action_names
+            turns = zip(self._text, (names[action] for action in actions.tolist()), strict=True)
+            self._history[:, :-1] = self._history[:, 1:]
+            self._history[:, -1] = np.fromiter(turns, object, len(actions))
 
     def last(self, observations: Any, ended: NDArray[np.int64], before: Views) -> Views:
         """(K,) views of the last observations of episodes; mission and goal stay those of the step before.
@@ -52,12 +72,43 @@ class Viewer:
         """
         both = isinstance(observations, dict)
         views = self._of({key: one[ended] for key, one in observations.items()} if both else observations[ended])
-        if before.mission is None and before.goal is None:
+        if before.mission is None and before.goal is None and before.history is None:
             return views
         old = before[ended]
-        return replace(views, mission=old.mission, goal=old.goal)
+        history = self._history[ended] if self._remembers else None
+        return replace(views, mission=old.mission, goal=old.goal, history=history)
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """What the agents have seen and done lately, as arrays that a checkpoint can hold."""
+        if not self._remembers:
+            return {}
+        text = json.dumps(self._history.tolist(), ensure_ascii=False).encode()
+        return {"history": np.frombuffer(text, np.uint8).copy()}
+
+    def restored(self, saved: Mapping[str, NDArray[Any]], symbols: NDArray[np.uint8]) -> Views:
+        """What was made last of `symbols` (N, ...) before `saved` was called, without image and goal.
+
+        The envs are back in their state.
+        """
+        if self._remembers:
+            rows = json.loads(saved["history"].tobytes())
+            turns = [None if turn is None else (tuple(turn[0]), turn[1]) for row in rows for turn in row]
+            self._history = np.fromiter(turns, object, len(turns)).reshape(self._history.shape)
+        return self._read(self._of_symbols(symbols), np.zeros(self.envs.num_envs, bool))
 
     def _of(self, observations: Any) -> Views:
-        symbols = symbols_of(observations)
-        image = observations["image"] if "image" in self.wants else None
-        return Views(symbols, image, None if self.sentences is None else self.sentences(symbols))
+        views = self._of_symbols(symbols_of(observations))
+        return replace(views, image=observations["image"]) if "image" in self.wants else views
+
+    def _of_symbols(self, symbols: NDArray[np.uint8]) -> Views:
+        return Views(symbols, text=self._worded.texts(symbols) if self._reads else None)
+
+    def _read(self, views: Views, started: NDArray[np.bool_]) -> Views:
+        """With mission and history."""
+        if "mission" in self.wants:
+            views = replace(views, mission=self._worded.missions(self.envs.missions()))
+        if self._remembers:
+            self._history[started] = None
+            self._text = views.text
+            views = replace(views, history=self._history.copy())
+        return views

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-ViewName = Literal["symbols", "image", "text", "mission", "goal"]
+ViewName = Literal["symbols", "image", "text", "mission", "goal", "history"]
+Turn: TypeAlias = tuple[Sequence[str], str]
+"""The sentences of an observation and the name of the action taken there; "" in the present."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Views:
         text: (N,) objects, the caption as a tuple of sentences.
         mission: (N,) objects, the sentence that the env asks the agent to fulfil, "" where there is none.
         goal: (N, ...) of any dtype, what a method has set the agent as its goal.
+        history: (N, L - 1) objects, the steps before this one, the oldest first: a `Turn`, or None where the episode is
+            younger. After two steps, with L = 4: [None, (sentences, "go forward"), (sentences, "pick up")].
     """
 
     symbols: NDArray[np.uint8]
@@ -29,6 +33,7 @@ class Views:
     text: NDArray[np.object_] | None = None
     mission: NDArray[np.object_] | None = None
     goal: NDArray[Any] | None = None
+    history: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -44,8 +49,8 @@ class Views:
                 array[rows] = new
 
     def arrays(self) -> tuple[NDArray[Any] | None, ...]:
-        """Symbols, image, text, mission and goal."""
-        return self.symbols, self.image, self.text, self.mission, self.goal
+        """Symbols, image, text, mission, goal and history."""
+        return self.symbols, self.image, self.text, self.mission, self.goal, self.history
 
     def flat(self) -> Views:
         """(T, N) rows as (T * N,) rows."""
@@ -77,8 +82,12 @@ class ViewKeys:
             return columns[0]
         return np.concatenate([self._bytes(column).reshape(len(views), -1) for column in columns], axis=1)
 
+    def clear(self) -> None:
+        """Forget all texts: keys that were made before mean nothing from now on."""
+        self._numbers.clear()
+
     def _bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
         if array.dtype == object:
-            numbers = [self._numbers.setdefault(value, len(self._numbers)) for value in array.tolist()]
-            array = np.array(numbers, np.int64)[:, None]
+            numbers = [self._numbers.setdefault(value, len(self._numbers)) for value in array.ravel()]
+            array = np.array(numbers, np.int64).reshape(len(array), -1)
         return np.ascontiguousarray(array).view(np.uint8)

@@ -30,7 +30,7 @@ from bkrl.core.reporter import percent
 from bkrl.core.seeds import derive_seed
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.protocol import Saved, Stateful
+from bkrl.learn.protocol import Saved, Stateful, under
 from bkrl.learn.rollout import Clock, Collector
 from bkrl.rewards.streams import LearningStream, MeasuringStream, RewardStream
 
@@ -391,10 +391,10 @@ class PPO:
         """See `Learner.restore`."""
         self.collector.begin()
         tensors, counters = saved.tensors, saved.counters
-        weights = {name: torch.from_numpy(array) for name, array in _under(tensors, "network.").items()}
+        weights = {name: torch.from_numpy(array) for name, array in under(tensors, "network.").items()}
         self.agent.module.load_state_dict(weights)
         for index, parameter in enumerate(self.parameters):
-            moments = _under(tensors, f"optimizer.{index}.").items()
+            moments = under(tensors, f"optimizer.{index}.").items()
             if moments:
                 self.optimizer.state[parameter] = {k: torch.from_numpy(v).clone().to(self.device) for k, v in moments}
         self.collector.step, self.collector.episodes = int(counters["step"]), int(counters["episodes"])
@@ -406,9 +406,9 @@ class PPO:
             else:  # of another kind of device, whose generators are others
                 generator.manual_seed(derive_seed(self.seed, name, self.step))
         for prefix, part in self._parts():
-            part.restore(_under(tensors, prefix))
+            part.restore(under(tensors, prefix))
         if saved.exact:
-            self.envs.restore(_under(tensors, "worlds."))
+            self.envs.restore(under(tensors, "worlds."))
             self.collector.restore(tensors)
         else:
             self.collector.restart()
@@ -502,7 +502,3 @@ def _rates(text: str, groups: Mapping[str, object]) -> dict[str, float]:
         except ValueError:
             raise UsageError(f"--group-learning-rates: '{part}' is not NAME=RATE, such as {name}=1e-4.") from None
     return rates
-
-
-def _under(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

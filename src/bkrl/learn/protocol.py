@@ -94,3 +94,8 @@ class Stateful(Protocol):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what `state` returned."""
         ...
+
+
+def under(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Those whose names begin with a prefix, by what follows it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

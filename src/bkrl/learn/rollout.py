@@ -22,6 +22,7 @@ from bkrl.data.distinct import Repeats
 from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Rollout
 from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn.protocol import under
 
 
 class Collector:
@@ -132,10 +133,12 @@ class Collector:
         successes = 0
         if self.repeats is not None:
             self.repeats.clear()
+            self._keys.clear()
 
         for t in range(T):
             self._look(t)
             r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
+            self.view.acted(r.actions[H + t])
             clock.lap("policy")
 
             observations, r.rewards[t], r.terminated[t], r.truncated[t], infos = self.envs.step(r.actions[H + t])
@@ -210,6 +213,7 @@ class Collector:
         }
         if views.goal is not None:
             tensors["rollout.goal"] = views.goal[T].astype(str) if views.goal.dtype == object else views.goal[T]
+        tensors |= {f"rollout.view.{name}": one for name, one in self.view.saved().items()}
         return tensors | {f"rollout.state.{name}": one for name, one in self.state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -220,10 +224,12 @@ class Collector:
         r.ages[T] = tensors["rollout.ages"]
         if views.image is not None:
             views.image[T] = tensors["rollout.seen"]
-        if views.text is not None and self.view.sentences is not None:
-            views.text[T] = self.view.sentences(views.symbols[T])
-        if views.mission is not None:
-            views.mission[T] = self.envs.missions()
+        read = self.view.restored(under(tensors, "rollout.view."), views.symbols[T])
+        for column, row in zip(
+            (views.text, views.mission, views.history), (read.text, read.mission, read.history), strict=True
+        ):
+            if column is not None:
+                column[T] = row
         if views.goal is not None:
             views.goal[T] = tensors["rollout.goal"].astype(views.goal.dtype)
         device = self.logits.device

@@ -8,20 +8,22 @@ byte; `lamorel`, the shorter one of Lamorel's examples; `balrog`, the chat of BA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.text.history import NO_ACTION, History
-from bkrl.text.language import Substitution, french_mission
+from bkrl.data.distinct import distinct_rows
+from bkrl.data.views import Turn, ViewKeys, ViewName, Views
+from bkrl.text.language import Substitution
+
+if TYPE_CHECKING:
+    from bkrl.text.wording import Worded
 
 Chat: TypeAlias = tuple[tuple[str, str], ...]
 """(role, text) of each turn; the roles are "user" and "assistant"."""
-Turn: TypeAlias = tuple[Sequence[str], str]
-"""The sentences of an observation, without full stops, and the action taken there; "" in the present."""
 
 
 @dataclass(frozen=True)
@@ -114,59 +116,34 @@ def _lines(sentences: Sequence[str], labels: Labels) -> str:
     return "\n".join(sentence.removeprefix(labels.sees) for sentence in sentences)
 
 
+# Sentences are given without full stops.
 Form: TypeAlias = Callable[[Sequence[Turn], str, Sequence[str], Labels], str | Chat]
 FORMS: Final[Mapping[str, Form]] = {"glam": glam, "lamorel": lamorel, "balrog": balrog}
 
 
-def prompts(
-    form: Form,
-    history: History,
-    missions: NDArray[np.object_],
-    actions: Sequence[str],
-    *,
-    language: str = "en",
-    goal_label: str = "",
-    words: Substitution | None = None,
-    compat: frozenset[str] = frozenset(),
-) -> tuple[list[str | Chat], NDArray[np.int64]]:
+def prompts(form: Form, views: Views, worded: Worded) -> tuple[list[str | Chat], NDArray[np.int64]]:
     """The prompts of N agents, equal ones once.
 
     Args:
         form: one of `FORMS`.
-        history: what the agents have seen and done, after `seen`; captions are in `language` already.
-        missions: (N,) in English, as the env words them.
-        actions: their names, in `language`, in the order of the env's actions.
-        language: of the prompts, a key of `LABELS`.
-        goal_label: what stands for the label of the goal.
-        words: replaces words in missions and observations.
-        compat: defects from `bkrl.text.language.DEFECTS`.
+        views: (N,) rows, with text and mission; those with `history` show it.
+        worded: the wording in which the views were made.
 
     Returns:
         K different prompts, and for each agent (N,) the index of its own.
-
-    Raises:
-        InputError: a mission that is not one of BabyAI's cannot be translated.
     """
-    labels = LABELS[language]
-    if goal_label:
-        labels = replace(labels, goal=goal_label)
-    words = words or Substitution({})
-    exact = Substitution({}) if "g1" in compat else words
-    made: list[str | Chat] = []
-    numbers: dict[tuple[object, ...], int] = {}
-    index = np.empty(len(missions), np.int64)
-    rows = zip(history.texts.tolist(), history.actions.tolist(), missions.tolist(), strict=True)
-    for n, (texts, taken, mission) in enumerate(rows):
-        key = (mission, *texts, *taken)
-        if key not in numbers:
-            numbers[key] = len(made)
-            names = ["" if action == NO_ACTION else actions[action] for action in taken]
-            window = zip(texts, [*names, ""], strict=True)
-            turns = [([exact(s.removesuffix(".")) for s in text], name) for text, name in window if text is not None]
-            goal = french_mission(mission, compat) if language == "fr" else mission
-            prompt = form(turns, exact(goal), actions, labels)
-            made.append(_published(prompt, words) if "g1" in compat else prompt)
-        index[n] = numbers[key]
+    text, mission, history = views.text, views.mission, views.history
+    if text is None or mission is None:
+        raise ValueError("prompts need text and mission")
+    wants: list[ViewName] = ["text", "mission", "history"]
+    chosen, index = distinct_rows(ViewKeys(wants if history is not None else wants[:2])(views))
+    made = []
+    for row in chosen:
+        past = () if history is None else filter(None, history[row])
+        turns = [([s.removesuffix(".") for s in seen], name) for seen, name in (*past, (text[row], ""))]
+        made.append(form(turns, mission[row], worded.action_names, worded.labels))
+    if "g1" in worded.wording.compat:
+        made = [_published(prompt, worded.words) for prompt in made]
     return made, index
 
 

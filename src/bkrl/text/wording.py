@@ -1,0 +1,126 @@
+"""How an agent is spoken to: the language and the words of what it reads.
+
+Most agents have the env's own wording. An agent is trained in one wording and evaluated in others, which is how far it
+has understood words rather than learnt sentences by heart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.errors import UsageError
+from bkrl.envs import sentences
+from bkrl.envs.family import World
+from bkrl.text.language import ACTION_SETS, LANGUAGES, Substitution, french_actions, french_mission, words
+from bkrl.text.policy_prompts import GOAL_LABELS, LABELS, Labels
+
+Texts = Callable[[NDArray[np.uint8]], NDArray[np.object_]]
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The wording of captions, missions, action names and labels.
+
+    Attributes:
+        language: "en" or "fr"; "" for the env's own. English missions and action names are translated.
+        words: the name of a list of `language.WORDS`, or words with what stands for them.
+        actions: names of the env's actions, in their order, or the name of one of `language.ACTION_SETS`; () for the
+            env's own.
+        goal_label: what stands for the label of the goal in prompts, or its name in `GOAL_LABELS`; "" for the usual.
+        compat: defects from `language.DEFECTS`. With g1 words are replaced in the whole prompt, by who makes it.
+    """
+
+    language: str = ""
+    words: str | Mapping[str, str] = ""
+    actions: str | tuple[str, ...] = ()
+    goal_label: str = ""
+    compat: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        """UsageError for a language or a list of words that is none."""
+        if self.language not in ("", *LANGUAGES):
+            raise UsageError(f"There is no language '{self.language}' here; use {' or '.join(LANGUAGES)}.")
+        if isinstance(self.words, str) and self.words:
+            words(self.words)
+
+    def of(self, world: World) -> Worded:
+        """This wording of what agents read in a world; UsageError where it cannot have it."""
+        return Worded(world, self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, from which `Wording(**…)` makes it again."""
+        plain = {"language": self.language, "words": self.words, "goal_label": self.goal_label}
+        return {**plain, "actions": self.actions, "compat": sorted(self.compat)}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Wording:
+        """What `to_json` was called on."""
+        actions = values["actions"]
+        actions = actions if isinstance(actions, str) else tuple(actions)
+        return cls(**{**values, "actions": actions, "compat": frozenset(values["compat"])})
+
+
+class Worded:
+    """A wording in one world.
+
+    Attributes:
+        texts: (B, *obs_shape) uint8 → (B,) objects, captions as tuples of sentences.
+        action_names: in the order of the env's actions.
+        labels: of prompts.
+        words: what replaces words, for who does it in whole prompts.
+    """
+
+    def __init__(self, world: World, wording: Wording) -> None:
+        self.wording, self.language = wording, wording.language or world.language
+        chosen = wording.words
+        chosen = words(chosen, self.language, wording.compat) if isinstance(chosen, str) and chosen else chosen or {}
+        self.words = Substitution(chosen, self.language)
+        self._each = bool(chosen) and "g1" not in wording.compat
+        self.action_names = self._names(world)
+        self._plain = sentences(world.env_id, self.language if wording.language else None)
+        self._other = lru_cache(1 << 16)(lambda text: tuple(map(self.words, text)))
+        self._missions = self._reworded = np.zeros(0, object)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Of prompts."""
+        labels, label = LABELS[self.language], self.wording.goal_label
+        return replace(labels, goal=GOAL_LABELS.get(label, {}).get(self.language, label)) if label else labels
+
+    def texts(self, observations: NDArray[np.uint8]) -> NDArray[np.object_]:
+        """(B, *obs_shape) uint8 → (B,) captions as tuples of sentences."""
+        plain = self._plain(observations)
+        return np.fromiter(map(self._other, plain), object, len(plain)) if self._each else plain
+
+    def missions(self, missions: NDArray[np.object_]) -> NDArray[np.object_]:
+        """(N,) missions of the envs, in these words. An array that was given before is not read again."""
+        if missions is not self._missions:
+            self._missions = missions
+            self._reworded = np.fromiter(map(self.mission, missions), object, len(missions))
+        return self._reworded
+
+    def mission(self, mission: str) -> str:
+        """A mission in these words; InputError for one that cannot be translated."""
+        if self.wording.language == "fr":
+            mission = french_mission(mission, self.wording.compat)
+        return self.words(mission) if self._each else mission
+
+    def _names(self, world: World) -> tuple[str, ...]:
+        names: Sequence[str] = self.wording.actions or world.action_names
+        names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
+        if isinstance(names, str):
+            raise UsageError(f"There are no names of actions '{names}'. There are: {', '.join(ACTION_SETS)}.")
+        if len(names) != len(world.action_names):
+            raise UsageError(
+                f"{world.env_id} has {len(world.action_names)} actions here, and {len(names)} names are given: "
+                f"{', '.join(names)}."
+            )
+        if self.wording.language == "fr" and not self.wording.actions:
+            return french_actions(names, self.wording.compat)
+        return tuple(names)
