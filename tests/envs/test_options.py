@@ -45,6 +45,27 @@ def test_all_that_knows_an_env_by_its_id_takes_options(backend: str) -> None:
     assert envs.make_vec("CrafterReward-v1@length=50", 1, backend=backend).world.max_steps == 50  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize(("actions", "count"), [("restricted", 3), ("canonical", 6), ("augmented", 9)])
+def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: str, count: int) -> None:
+    env_id = f"BabyAI-GoToLocal-v0@actions={actions}"
+    named = envs.make_vec(env_id, 2, backend=backend)  # type: ignore[arg-type]
+    single = envs.make(env_id, backend=backend)  # type: ignore[arg-type]
+    plain = envs.make_vec("BabyAI-GoToLocal-v0", 2)
+    assert named.world.action_names == envs.world(env_id).action_names
+    assert named.single_action_space.n == single.action_space.n == len(named.world.action_names) == count
+    assert named.world.action_names[2] == "go forward"
+    for made in (named, plain, single):
+        made.reset(seed=0)
+    for action in np.random.default_rng(0).integers(0, count, 90).tolist():
+        seen = named.step(np.array([action, action]))
+        wanted = plain.step(np.array([min(action, 6)] * 2))
+        for a, b in zip(seen[:4], wanted[:4], strict=True):
+            np.testing.assert_array_equal(a, b)
+        if not single.unwrapped._over:  # type: ignore[attr-defined]
+            single.step(action)
+
+
 @pytest.mark.parametrize(
     ("env_id", "said"),
     [
@@ -56,7 +77,9 @@ def test_all_that_knows_an_env_by_its_id_takes_options(backend: str) -> None:
         (f"{MIXED}@num_dists=-1", "at least 0, not -1"),
         (f"{MIXED}@task_kinds=goto+opne", "Did you mean 'open'"),
         (f"{MIXED}@held_out=no", "mission-only or also-distractors"),
-        ("BabyAI-GoToLocal-v0@num_dists=1", "it knows max_steps"),
+        ("BabyAI-GoToLocal-v0@num_dists=1", "it knows actions, max_steps"),
+        ("BabyAI-GoToLocal-v0@actions=canonic", "no actions 'canonic'. Did you mean 'canonical'"),
+        ("MiniGrid-Dynamic-Obstacles-5x5-v0@actions=canonical", "has actions of its own"),
         ("CrafterReward-v1@length=0", "at least 1"),
         ("Toy-Corridor@a=1", "There is no world"),
         ("BabyAI-MixedTrianLocal-v0@num_dists=1", "Did you mean"),

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs.babyai.captions import caption
-from bkrl.envs.babyai.constants import COLOR_NAMES, DOOR, LOCKED, TYPE_NAMES
+from bkrl.envs.babyai.constants import ACTION_SETS, COLOR_NAMES, DOOR, LOCKED, TYPE_NAMES
 from bkrl.text.language import (
-    ACTION_SETS,
     ACTIONS_FR,
     DEFECTS,
     WORDS,

@@ -12,7 +12,8 @@ import pytest
 from bkrl.core.errors import InputError
 from bkrl.data.views import Views
 from bkrl.envs import world
-from bkrl.text.language import ACTION_SETS, DEFECTS, french_actions
+from bkrl.envs.babyai.constants import ACTION_SETS
+from bkrl.text.language import DEFECTS, french_actions
 from bkrl.text.policy_prompts import FRENCH, balrog, glam, lamorel, prompts
 from bkrl.text.wording import Wording
 

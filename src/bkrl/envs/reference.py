@@ -27,6 +27,7 @@ class ReferenceVectorEnv(WorldVectorEnv):
 
     def __init__(self, world: World, make: Callable[[], Env[Any, Any]], num_envs: int, **kwargs: Any) -> None:
         self.envs = [make() for _ in range(max(num_envs, 1))]
+        world = getattr(self.envs[0].unwrapped, "world", world)  # with the options that it was made with
         super().__init__(world, num_envs, self.envs[0].observation_space, **kwargs)
         self._shown: list[Any] = [None] * num_envs
         self._returns = np.zeros(num_envs, np.float64)

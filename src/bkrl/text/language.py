@@ -152,17 +152,6 @@ def _begins_with_vowel(word: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------ actions
 
-ACTION_SETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "restricted": ("turn left", "turn right", "go forward"),
-    "canonical": ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"),
-    "augmented": (
-        "turn left", "turn right", "go forward", "pick up", "drop", "toggle", "sleep", "do nothing", "think",
-    ),
-    "synonyms-1": ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
-    "synonyms-2": ("shift left", "shift right", "go ahead", "take", "release", "turn"),
-}  # fmt: skip
-"""Names of actions in the order of BabyAI's; the seventh and all that follow do nothing."""
-
 ACTIONS_FR: Final[Mapping[str, str]] = {
     "turn left": "tourner à gauche", "turn right": "tourner à droite", "go forward": "aller tout droit",
     "pick up": "attraper", "drop": "lâcher", "toggle": "basculer", "eat": "manger", "dance": "danser",

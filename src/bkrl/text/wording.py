@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import sentences
+from bkrl.envs.babyai.constants import ACTION_SETS
 from bkrl.envs.family import World
-from bkrl.text.language import ACTION_SETS, LANGUAGES, Substitution, french_actions, french_mission, words
+from bkrl.text.language import LANGUAGES, Substitution, french_actions, french_mission, words
 from bkrl.text.policy_prompts import GOAL_LABELS, LABELS, Labels
 
 Texts = Callable[[NDArray[np.uint8]], NDArray[np.object_]]
@@ -30,7 +31,7 @@ class Wording:
     Attributes:
         language: "en" or "fr"; "" for the env's own. English missions and action names are translated.
         words: the name of a list of `language.WORDS`, or words with what stands for them.
-        actions: names of the env's actions, in their order, or the name of one of `language.ACTION_SETS`; () for the
+        actions: names of the env's actions, in their order, or the name of one of `ACTION_SETS`; () for the
             env's own.
         goal_label: what stands for the label of the goal in prompts, or its name in `GOAL_LABELS`; "" for the usual.
         compat: defects from `language.DEFECTS`. With g1 words are replaced in the whole prompt, by who makes it.

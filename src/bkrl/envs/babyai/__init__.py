@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Setting
+from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai import glam
-from bkrl.envs.babyai.constants import ACTION_NAMES, OBS_SHAPE
+from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS, OBS_SHAPE
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.family import Episodes, Family, World
 
@@ -37,6 +38,10 @@ _GLAM_RULES = (
     "published code draws one for each environment, without a seed. Missions name or avoid the held-out objects."
 )
 _CARRIED_OUT = "The mission is carried out."
+_ALL = "all"
+_ACTIONS = Flag(
+    f"names of its actions: {', '.join(ACTION_SETS)} or {_ALL}; fewer leave out the last ones, further ones do nothing"
+)
 _MAX_STEPS = Flag("actions after which an episode is cut off; its reward shrinks by them  [default: the level's]")
 _ARTICLES = re.compile(r"\b(a|the) ")  # they say how many such objects there are, not which are meant
 _EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
@@ -78,10 +83,10 @@ class BabyAI(Family):
         )
 
     def options(self, world: World) -> list[Setting]:
-        """The step limit; of GLAM's levels also what `glam.GlamLevel` has flags for."""
+        """Actions and the step limit; of GLAM's levels also what `glam.GlamLevel` has flags for."""
         level = glam.LEVELS.get(world.env_id)
         own = [] if level is None else [s._replace(default=getattr(level, s.name)) for s in glam.OPTIONS.values()]
-        return [*own, Setting(("max_steps",), int, _MAX_STEPS, None)]
+        return [*own, Setting(("actions",), str, _ACTIONS, _ALL), Setting(("max_steps",), int, _MAX_STEPS, None)]
 
     def changed(self, world: World, options: Mapping[str, Any]) -> World:
         """See `Family.changed`."""
@@ -216,11 +221,20 @@ def _checked(max_steps: int | None) -> int | None:
 
 def _chosen(world: World, options: dict[str, Any], known: str) -> tuple[World, glam.GlamLevel | None]:
     """The world with these options, and its level where it is one of GLAM's. UsageError for unknown options."""
-    level = glam.LEVELS.get(world.env_id)
-    if level is not None:
-        known = ", ".join((*glam.OPTIONS, known))
+    options, level = dict(options), glam.LEVELS.get(world.env_id)
+    actions = options.pop("actions", _ALL)
+    if actions != _ALL:
+        if actions not in ACTION_SETS:
+            near, sets = did_you_mean(str(actions), ACTION_SETS), ", ".join(ACTION_SETS)
+            raise UsageError(f"There are no actions '{actions}'.{near} There are: {sets} and {_ALL}.")
+        if world.action_names != ACTION_NAMES:
+            raise UsageError(f"'{world.env_id}' has actions of its own; leave the option actions out.")
+        world = replace(world, action_names=ACTION_SETS[actions])
+    if level is None and options:
+        raise UsageError(f"'{world.env_id}' has no option '{next(iter(options))}'; it knows actions, {known}.")
     for name in options:
-        if level is None or name not in glam.OPTIONS:
+        if name not in glam.OPTIONS:
+            known = ", ".join((*glam.OPTIONS, "actions", known))
             raise UsageError(f"'{world.env_id}' has no option '{name}'; it knows {known}.")
     if level is None:
         return world, None

@@ -6,6 +6,7 @@ and kernels need neither minigrid nor pygame; a test compares them with the inst
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 # Object types: channel 0 of a view.
@@ -48,6 +49,17 @@ DROP: Final = 4
 TOGGLE: Final = 5
 DONE: Final = 6
 ACTION_NAMES: Final = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+ACTION_SETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "restricted": ("turn left", "turn right", "go forward"),
+    "canonical": ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"),
+    "augmented": (
+        "turn left", "turn right", "go forward", "pick up", "drop", "toggle", "sleep", "do nothing", "think",
+    ),
+    "synonyms-1": ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
+    "synonyms-2": ("shift left", "shift right", "go ahead", "take", "release", "turn"),
+}  # fmt: skip
+"""Names of sets → names of actions in the order above; the seventh and all that follow do nothing. The first three are
+those of GLAM (Carta et al. 2023), with which policies are trained; the others are its synonyms of the second."""
 
 # The view: VIEW x VIEW cells, indexed [x, y]; the agent stands at [VIEW // 2, VIEW - 1] and looks towards y = 0.
 VIEW: Final = 7

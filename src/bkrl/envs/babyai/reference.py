@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai import FAMILY, glam
-from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.constants import COLOR_NAMES, DONE, TYPE_NAMES
 from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
@@ -181,7 +181,7 @@ class ReferenceBabyAI(WorldEnv):
 
     def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """One step of minigrid."""
-        index = int(self._check_step(action)[0])
+        index = min(int(self._check_step(action)[0]), DONE)
         observation, reward, terminated, truncated, _ = self.inner.step(index)
         self._over = bool(terminated or truncated)
         success = bool(terminated) and float(reward) > 0

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.babyai.constants import OBS_SHAPE
+from bkrl.envs.babyai.constants import ACTION_NAMES, DONE, OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.family import World
@@ -72,6 +72,8 @@ class BabyAIVectorEnv(WorldVectorEnv):
         self._kinds = self.engine.task_kinds()
 
     def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
+        if len(self.world.action_names) > len(ACTION_NAMES):
+            actions = np.minimum(actions, DONE)
         shown, rewards, terminated, truncated, success = self.engine.step(actions, idle)
         return shown.reshape(self._looks.shape), rewards, terminated, truncated, success
 
