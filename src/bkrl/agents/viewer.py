@@ -52,6 +52,8 @@ class Viewer:
     def __call__(self, observations: Any, started: NDArray[np.bool_]) -> Views:
         """(N,) views of the first or of the next observations; `started` as in `Agent.act`."""
         views = self._read(self._of(observations), started)
+        if "env_state" in self.wants:
+            views = replace(views, env_state=self.envs.env_states())
         return views if self.goals is None else replace(views, goal=self.goals(views, started))
 
     def acted(self, actions: NDArray[np.int64]) -> None:

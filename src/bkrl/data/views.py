@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-ViewName = Literal["symbols", "image", "text", "mission", "goal", "history"]
+ViewName = Literal["symbols", "image", "text", "mission", "goal", "history", "env_state"]
 Turn: TypeAlias = tuple[Sequence[str], str]
 """The sentences of an observation and the name of the action taken there; "" in the present."""
 
@@ -26,6 +26,7 @@ class Views:
         goal: (N, ...) of any dtype, what a method has set the agent as its goal.
         history: (N, L - 1) objects, the steps before this one, the oldest first: a `Turn`, or None where the episode is
             younger. After two steps, with L = 4: [None, (sentences, "go forward"), (sentences, "pick up")].
+        env_state: (N,) records, all that is true of the env, for bots: no policy that learns should want it.
     """
 
     symbols: NDArray[np.uint8]
@@ -34,6 +35,7 @@ class Views:
     mission: NDArray[np.object_] | None = None
     goal: NDArray[Any] | None = None
     history: NDArray[np.object_] | None = None
+    env_state: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -49,8 +51,8 @@ class Views:
                 array[rows] = new
 
     def arrays(self) -> tuple[NDArray[Any] | None, ...]:
-        """Symbols, image, text, mission, goal and history."""
-        return self.symbols, self.image, self.text, self.mission, self.goal, self.history
+        """All of them, in this order."""
+        return self.symbols, self.image, self.text, self.mission, self.goal, self.history, self.env_state
 
     def flat(self) -> Views:
         """(T, N) rows as (T * N,) rows."""

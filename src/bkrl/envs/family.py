@@ -66,6 +66,31 @@ class ClauseReader(Protocol):
         ...
 
 
+class Bot(Protocol):
+    """An expert that plans from the state of envs; what it may know of that state, it says itself."""
+
+    def begin(self, num_envs: int) -> dict[str, NDArray[Any]]:
+        """What the bots of N envs remember before their first step: arrays with a leading axis N."""
+        ...
+
+    def act(
+        self,
+        env_states: NDArray[Any],
+        symbols: NDArray[np.uint8],
+        memory: dict[str, NDArray[Any]],
+        started: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """(N,) the next actions; the same for the same arguments.
+
+        Args:
+            env_states: (N,) from `WorldVectorEnv.env_states`.
+            symbols: (N, *obs_shape) what the agents see.
+            memory: from `begin`, or as the last call left it: changed in place.
+            started: (N,) True where an episode begins: what was before is forgotten there.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Symbols:
     """What the J entries of a flattened uint8 observation mean.
@@ -259,8 +284,8 @@ class Family:
         """What the entries of an observation mean; `high` are its space's upper bounds, where these are known."""
         return Symbols.of_shape(obs_shape, high)
 
-    def bot(self, world: World) -> Any | None:
-        """An agent that plans its way in this world; None where there is none."""
+    def bot(self, world: World) -> Bot | None:
+        """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it."""
         return None
 
     def oracles(self) -> Mapping[str, str]:

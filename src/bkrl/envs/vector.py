@@ -183,6 +183,13 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         self._last |= chosen
         self._any_last = True
 
+    def env_states(self) -> NDArray[Any]:
+        """(N,) of a dtype of the family's own: all that is true of each env now, for its family's bot.
+
+        UsageError where there is no bot.
+        """
+        raise UsageError(f"The bot does not know {self.world.env_id} on this backend; leave --backend out.")
+
     def frame(self, index: int) -> NDArray[np.uint8]:
         """An (H, W, 3) picture of env `index`."""
         raise NotImplementedError

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gymnasium import Env
     from numpy.typing import NDArray
 
+    from bkrl.envs.babyai.bot import BabyAIBot
     from bkrl.envs.babyai.reference import ReferenceBabyAI
     from bkrl.envs.vector import WorldVectorEnv
 
@@ -175,6 +176,12 @@ class BabyAI(Family):
         from bkrl.envs.babyai.captions import caption
 
         return caption(observations, language, compat)
+
+    def bot(self, world: World) -> BabyAIBot | None:
+        """One for all that runs natively."""
+        from bkrl.envs.babyai.bot import BabyAIBot
+
+        return BabyAIBot() if runs_natively(world.env_id) else None
 
     def oracles(self) -> dict[str, str]:
         """Of the published levels."""

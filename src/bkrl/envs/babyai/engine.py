@@ -157,6 +157,13 @@ class Engine:
         self._layouts.restore(state)
         self.begun = True
 
+    def states(self) -> NDArray[Any]:
+        """(N,) copies of what the worlds are now: "world", a record, and "grid", (H, W) cells with their margins."""
+        shape = self._layouts.height + 2 * MARGIN, self._stride
+        states = np.empty(self.num_envs, [("world", WORLD), ("grid", np.uint32, shape)])
+        states["world"], states["grid"] = self.worlds, self._grids.reshape(-1, *shape)
+        return states
+
     def describe(self, index: int) -> str:
         """The whole state of one world as text, for messages and for the curious."""
         from bkrl.envs.babyai.constants import STATE_NAMES, TYPE_NAMES

@@ -60,6 +60,11 @@ class BabyAIVectorEnv(WorldVectorEnv):
         self._check_begun("frame")
         return self.engine.frame(index)
 
+    def env_states(self) -> NDArray[Any]:
+        """See `Engine.states`."""
+        self._check_begun("env_states")
+        return self.engine.states()
+
     def close_extras(self, **kwargs: Any) -> None:
         """Let the threads go."""
         del kwargs

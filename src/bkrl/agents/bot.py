@@ -1,0 +1,93 @@
+"""An expert as an agent: what the family's bot would do, or, with a chance, any action."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.agents import FORMAT
+from bkrl.agents.protocol import Acted, State
+from bkrl.core.errors import UsageError
+from bkrl.core.files import atomic_write, read_json, to_json
+from bkrl.core.flags import Flag
+from bkrl.data.views import ViewName, Views
+from bkrl.envs import family, world
+from bkrl.envs.family import Bot
+
+
+class _Document(TypedDict):
+    """policy.json."""
+
+    env_id: str
+    family: str
+    action_names: list[str]
+    epsilon: Annotated[float, Flag("", least=0, most=1)]
+
+
+@dataclass(frozen=True)
+class BotAgent:
+    """See `Agent`. It plans from the state of the env, which no learning agent sees.
+
+    Attributes:
+        env_id: see `Agent`, as are the next two.
+        family: its bot plans.
+        action_names: likewise.
+        epsilon: the chance with which a sampled action is any action, all equally likely.
+    """
+
+    env_id: str
+    family: str
+    action_names: tuple[str, ...]
+    epsilon: float = 0.0
+    wants: ClassVar[tuple[ViewName, ...]] = ("symbols", "env_state")
+
+    @classmethod
+    def of(cls, env_id: str, epsilon: float = 0.0) -> BotAgent:
+        """The bot of an env; UsageError where there is none."""
+        facts = world(env_id)
+        agent = cls(env_id, facts.family, facts.action_names, epsilon)
+        assert agent.bot
+        return agent
+
+    @cached_property
+    def bot(self) -> Bot:
+        """What plans; UsageError where the env has none."""
+        found = family(self.family).bot(world(self.env_id))
+        if found is None:
+            raise UsageError(f"{self.env_id} has no bot; `bkrl list envs` shows the BabyAI levels, which have one.")
+        return found
+
+    def begin(self, num_envs: int) -> State:
+        """What the bot remembers."""
+        return self.bot.begin(num_envs)
+
+    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
+        """What the bot does, or, with noise, now and then something else."""
+        assert views.env_state is not None
+        memory = {name: np.array(one) for name, one in state.items()}
+        N, A = len(views), len(self.action_names)
+        chosen = self.bot.act(views.env_state, views.symbols, memory, started)
+        other = self.epsilon / A
+        logits = np.full((N, A), math.log(other) if other else -np.inf, np.float32)
+        logits[np.arange(N), chosen] = math.log(1 - self.epsilon + other)
+        actions = (logits if noise is None else logits + noise).argmax(1)
+        return Acted(actions, logits, np.zeros((N, 0), np.float32), memory)
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        """Write `NAME.json`; its name."""
+        document = {"format": FORMAT, "network": {"name": "bot"}, **asdict(self)}
+        atomic_write(folder / f"{name}.json", to_json(document))
+        return [f"{name}.json"]
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "policy") -> BotAgent:
+        """Read an agent back; InputError when its file is damaged."""
+        document: _Document = read_json(folder / f"{name}.json", _Document)
+        names = tuple(document["action_names"])
+        return cls(document["env_id"], document["family"], names, document["epsilon"])

@@ -1,0 +1,301 @@
+"""How the bot finds its way over the cells it has seen: marks, the shortest path, and paths past what is in the way."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from bkrl.core.jit import helper
+from bkrl.envs.babyai.constants import (
+    BALL,
+    BOX,
+    CLOSED,
+    DOOR,
+    EMPTY,
+    FLOOR,
+    FORWARD,
+    GOAL,
+    KEY,
+    LEFT,
+    LOCKED,
+    OPEN,
+    RIGHT,
+    TOGGLE,
+)
+from bkrl.envs.babyai.missions import is_tracked, refers
+from bkrl.envs.babyai.state import MARGIN, MEMBER_MASK, ahead, cell_at, color_of, kind_of, state_of
+
+# What a cell is to the bot.
+UNSEEN: Final = 0
+FREE: Final = 1
+WALLED: Final = 2
+SHUT: Final = 3  # a door that a toggle opens: closed, or locked with its key at hand
+BARRED: Final = 4  # a locked door whose key has been seen and lies somewhere
+BLOCKED: Final = 5  # an object that can be carried away
+
+# Which cells `mark` marks.
+PLACES: Final = 0  # what "go to" counts for description `which`
+OBJECTS: Final = 1  # of description `which`
+READY_DOORS: Final = 2  # of description `which`, to be opened by a toggle or two
+BARRED_DOORS: Final = 3  # of description `which`, for which a key has been seen
+BESIDE: Final = 4  # empty cells beside an object of description `which`
+UNKNOWN: Final = 5  # not seen yet
+KEYS: Final = 6  # of colour `which`
+BOXES: Final = 7  # that the mission does not mean
+GOALS: Final = 8
+CELL: Final = 9  # the one with index `which`
+SPOTS: Final = 10  # empty cells, where something can be laid down: off the path and (0) in nobody's way, (1) anywhere,
+# or (2) any
+
+NONE: Final = -1
+HERE: Final = 7
+"""No action: what was looked for is in front."""
+
+NO_WAY: Final = -1
+_CLOCKWISE: Final = 8
+
+
+class Mind(NamedTuple):
+    """What the bot of one env knows, and its working memory. Arrays of cells have the grid's indices.
+
+    Attributes:
+        grid: the cells of the env; only those that were seen are read.
+        world: the env's record.
+        seen: one bit for each cell.
+        stride: cells in a row.
+        terrain: what each cell is to the bot.
+        wanted: 1 for cells to be faced.
+        avoid: 1 on the paths that were looked for in this step.
+        parent, queue, later: of `way`.
+        first, states: of `approach`; eight states a cell.
+    """
+
+    grid: Any
+    world: Any
+    seen: Any
+    stride: Any
+    terrain: Any
+    wanted: Any
+    avoid: Any
+    parent: Any
+    queue: Any
+    later: Any
+    first: Any
+    states: Any
+
+
+@helper
+def has_seen(mind: Any, at: int) -> bool:
+    """Whether a cell has been in view in this episode."""
+    return (mind.seen[at >> 3] >> (at & 7)) & 1 != 0
+
+
+@helper
+def can_carry(kind: int) -> bool:
+    """Whether an object can be picked up."""
+    return kind in (KEY, BALL, BOX)
+
+
+@helper
+def opens(carried: int, door: int) -> bool:
+    """Whether what is carried is the key of a door."""
+    return kind_of(carried) == KEY and color_of(carried) == color_of(door)
+
+
+@helper
+def survey(mind: Any, fixed: bool, shut: bool) -> None:
+    """Write `terrain`. `fixed`: nothing may be carried away; `shut`: no door may be opened."""
+    keys, locked = 0, 0
+    carried: Any = mind.world.carrying
+    height = len(mind.grid) // mind.stride
+    for y in range(MARGIN, height - MARGIN):
+        for at in range(y * mind.stride + MARGIN, (y + 1) * mind.stride - MARGIN):
+            cell = cell_at(mind.grid, at)
+            kind, terrain = kind_of(cell), WALLED
+            if not has_seen(mind, at):
+                terrain = UNSEEN
+            elif kind in (EMPTY, FLOOR) or (kind == DOOR and state_of(cell) == OPEN):
+                terrain = FREE
+            elif kind == DOOR and not shut:
+                terrain = SHUT if state_of(cell) == CLOSED or opens(carried, cell) else BARRED
+                locked += terrain == BARRED
+            elif can_carry(kind):
+                terrain = WALLED if fixed else BLOCKED
+                if kind == KEY and not fixed:
+                    keys |= 1 << color_of(cell)
+            mind.terrain[at] = terrain
+    if locked:
+        for at in range(len(mind.grid)):
+            if mind.terrain[at] == BARRED and not (keys >> color_of(cell_at(mind.grid, at))) & 1:
+                mind.terrain[at] = WALLED
+
+
+@helper
+def mark(mind: Any, what: int, which: int) -> bool:
+    """Write `wanted`; whether there is any such cell."""
+    mind.wanted[:] = 0
+    if what == CELL:
+        mind.wanted[which] = 1
+        return True
+    found = False
+    height = len(mind.grid) // mind.stride
+    for y in range(MARGIN, height - MARGIN):
+        for at in range(y * mind.stride + MARGIN, (y + 1) * mind.stride - MARGIN):
+            seen = has_seen(mind, at)
+            if (not seen and what == UNKNOWN) or (seen and is_meant(mind, at, what, which)):
+                mind.wanted[at] = 1
+                found = True
+    return found
+
+
+@helper
+def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
+    """Whether a seen cell is one of those to be marked."""
+    cell = cell_at(mind.grid, at)
+    kind = kind_of(cell)
+    if what == PLACES:
+        return is_tracked(cell, which)
+    if what == OBJECTS:
+        return refers(cell, which)
+    if what == READY_DOORS:
+        carried: Any = mind.world.carrying
+        return refers(cell, which) and kind == DOOR and (state_of(cell) != LOCKED or opens(carried, cell))
+    if what == BARRED_DOORS:
+        return refers(cell, which) and mind.terrain[at] == BARRED
+    if what == BESIDE:
+        if kind == EMPTY:
+            for side in range(4):
+                beside = at + ahead(side, mind.stride)
+                if has_seen(mind, beside) and refers(cell_at(mind.grid, beside), which):
+                    return True
+        return False
+    if what == KEYS:
+        return kind == KEY and color_of(cell) == which
+    if what == BOXES:
+        return kind == BOX and cell & MEMBER_MASK == 0
+    if what == GOALS:
+        return kind == GOAL
+    if what == UNKNOWN or kind != EMPTY or at == mind.world.agent or (which < 2 and mind.avoid[at]):
+        return False
+    return which > 0 or keeps_ways_open(mind, at)
+
+
+@helper
+def keeps_ways_open(mind: Any, at: int) -> bool:
+    """Whether an object laid down here neither divides the free cells around nor cuts an object or door off.
+
+    Of the eight cells around, the free ones must be one arc of the circle, and each that is neither free nor wall
+    must have a free neighbour on the circle.
+    """
+    changes = 0
+    for i in range(_CLOCKWISE):
+        before, this, after = kind_around(mind, at, i + 7), kind_around(mind, at, i), kind_around(mind, at, i + 1)
+        changes += (this == FREE) != (after == FREE)
+        if this == BLOCKED and before != FREE and after != FREE:
+            return False
+    return changes <= 2
+
+
+@helper
+def kind_around(mind: Any, at: int, i: int) -> int:
+    """FREE, WALLED or (anything else) BLOCKED: the cell number i modulo 8 on the circle around a cell, clockwise."""
+    side = ahead((i // 2) % 4, mind.stride)
+    around = at + side + (ahead((i // 2 + 1) % 4, mind.stride) if i % 2 else 0)
+    terrain = mind.terrain[around]
+    return terrain if terrain in (FREE, WALLED) else BLOCKED
+
+
+@helper
+def approach(mind: Any) -> int:
+    """The first action on the shortest way to face a wanted cell, with nothing in between but doors to be opened.
+
+    Turning, a step and opening a door take one action each. A state is the agent's cell, its heading, and whether it
+    has just opened the door in front: 8 * cell + 2 * heading + opened.
+
+    Returns:
+        8 * the wanted cell + the action (HERE: none); NONE where there is no such way.
+    """
+    first, states = mind.first, mind.states
+    first[:] = 255
+    start = 8 * mind.world.agent + 2 * mind.world.heading
+    first[start] = HERE
+    states[0] = start
+    head, tail = 0, 1
+    while head < tail:
+        state: Any = states[head]
+        head += 1
+        at, heading, opened = state >> 3, (state >> 1) & 3, state & 1
+        front = at + ahead(heading, mind.stride)
+        if mind.wanted[front]:
+            return front * 8 + first[state]
+        for action in (FORWARD, TOGGLE, LEFT, RIGHT):
+            if action == FORWARD:
+                if mind.terrain[front] != FREE and not opened:
+                    continue
+                to = 8 * front + 2 * heading
+            elif opened:
+                break
+            elif action == TOGGLE:
+                if mind.terrain[front] != SHUT:
+                    continue
+                to = state | 1
+            else:
+                to = 8 * at + 2 * ((heading + (1 if action == RIGHT else 3)) % 4)
+            if first[to] == 255:
+                first[to] = action if head == 1 else first[state]
+                states[tail] = to
+                tail += 1
+    return NONE
+
+
+@helper
+def way(mind: Any, start: int) -> tuple[int, bool]:
+    """The path from a cell to a neighbour of a wanted one, past as few obstacles as can be; `avoid` is set on it.
+
+    Cells are taken in the order of the obstacles before them, then of their distance.
+
+    Returns:
+        The first obstacle (BLOCKED or BARRED), 0 where there is none, NO_WAY where there is no path; and whether a
+        locked door lies on the path whose key is carried.
+    """
+    parent, queue, later = mind.parent, mind.queue, mind.later
+    parent[:] = -1
+    parent[start] = start
+    queue[0] = start
+    head, tail, waiting = 0, 1, 0
+    while True:
+        while head < tail:
+            at: Any = queue[head]
+            head += 1
+            for side in range(4):
+                beside = at + ahead(side, mind.stride)
+                if mind.wanted[beside]:
+                    return follow_back(mind, start, at)
+                terrain = mind.terrain[beside]
+                if parent[beside] < 0 and terrain not in (UNSEEN, WALLED):
+                    parent[beside] = at
+                    if terrain in (BLOCKED, BARRED):
+                        later[waiting] = beside
+                        waiting += 1
+                    else:
+                        queue[tail] = beside
+                        tail += 1
+        if waiting == 0:
+            return NO_WAY, False
+        for i in range(waiting):
+            queue[i] = later[i]
+        head, tail, waiting = 0, waiting, 0
+
+
+@helper
+def follow_back(mind: Any, start: int, end: int) -> tuple[int, bool]:
+    """What `way` returns of the path that it has found."""
+    obstacle, unlocks = 0, False
+    at: Any = end
+    while at != start:
+        mind.avoid[at] = 1
+        terrain, cell = mind.terrain[at], cell_at(mind.grid, at)
+        if terrain in (BLOCKED, BARRED):
+            obstacle = at
+        unlocks = unlocks or (terrain == SHUT and state_of(cell) == LOCKED)
+        at = mind.parent[at]
+    return obstacle, unlocks

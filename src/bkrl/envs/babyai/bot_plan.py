@@ -1,0 +1,261 @@
+"""What the bot does next: the whole plan is made anew in every step, from what it has seen and what it carries.
+
+There is no stack of subgoals, so whatever another agent, or chance, has done before, the bot goes on from there. What
+comes first is decided by rules that lead on in each new step as in the one before: the target, or what is to be carried
+to another place; before that, what is in the way from one to the other; before that, the key of a locked door; before
+that, a place to lay down what is carried.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.core.jit import helper, kernel
+from bkrl.envs.babyai.bot_paths import (
+    BARRED_DOORS,
+    BESIDE,
+    BLOCKED,
+    BOXES,
+    CELL,
+    FREE,
+    GOALS,
+    HERE,
+    KEYS,
+    NO_WAY,
+    NONE,
+    OBJECTS,
+    PLACES,
+    READY_DOORS,
+    SHUT,
+    SPOTS,
+    UNKNOWN,
+    WALLED,
+    Mind,
+    approach,
+    mark,
+    survey,
+    way,
+)
+from bkrl.envs.babyai.constants import (
+    AGENT_X,
+    AGENT_Y,
+    DONE,
+    DROP,
+    FORWARD,
+    LEFT,
+    PICKUP,
+    RIGHT,
+    TOGGLE,
+    UNSEEN,
+    VIEW,
+)
+from bkrl.envs.babyai.missions import refers
+from bkrl.envs.babyai.state import (
+    GO_TO,
+    NO_TASK,
+    NOTHING_CARRIED,
+    OPEN_DOOR,
+    PICK_UP,
+    PUT_NEXT,
+    ahead,
+    cell_at,
+    color_of,
+)
+
+_DEPTH: Final = 8  # obstacles behind obstacles
+_NOWHERE: Final = -1
+PATIENCE: Final = 300
+"""After so many steps in which nothing new was seen or done, the bot moves by chance for a while."""
+
+
+@kernel
+def act_bots(
+    grids: Any, worlds: Any, views: Any, started: Any, explored: Any, idle: Any, done: Any, stride: int, actions: Any
+) -> None:
+    """The next action of the bot in each of N envs.
+
+    Args:
+        grids: (N, cells) of `state`.
+        worlds: (N,) records.
+        views: (N, 147) what the agents see.
+        started: (N,) an episode begins.
+        explored: (N, bytes) a bit for each cell that was seen; changed in place, as are the next two.
+        idle: (N,) steps since something new was seen or done.
+        done: (N,) the tasks that were done then.
+        stride: cells in a row.
+        actions: (N,) written.
+    """
+    size = grids.shape[1]
+    terrain = np.full(size, WALLED, np.uint8)  # the margins remain so
+    wanted, avoid = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    parent, queue, later = np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
+    first, states = np.zeros(8 * size, np.uint8), np.zeros(8 * size, np.int32)
+    for n in range(len(grids)):
+        world, seen = worlds[n], explored[n]
+        if started[n]:
+            seen[:] = 0
+            idle[n] = done[n] = 0
+        idle[n] += 1
+        progress = world.done | world.first_clause_done << 7
+        if look(world, views[n], seen, stride) or progress != done[n]:
+            idle[n], done[n] = 0, progress
+        mind = Mind(grids[n], world, seen, stride, terrain, wanted, avoid, parent, queue, later, first, states)
+        action = NONE
+        if idle[n] < PATIENCE or idle[n] // 16 % 2:
+            action = decide(mind)
+        actions[n] = wander(mind) if action == NONE else action
+
+
+@helper
+def look(world: Any, view: Any, seen: Any, stride: int) -> bool:
+    """Remember what is in view; whether any of it is new."""
+    forward, right = ahead(world.heading, stride), ahead((world.heading + 1) % 4, stride)
+    new = False
+    for x in range(VIEW):
+        for y in range(VIEW):
+            if view[(x * VIEW + y) * 3] != UNSEEN:
+                at = world.agent + forward * (AGENT_Y - y) + right * (x - AGENT_X)
+                bit = 1 << (at & 7)
+                if not seen[at >> 3] & bit:
+                    seen[at >> 3] |= bit
+                    new = True
+    return new
+
+
+@helper
+def wander(mind: Any) -> int:
+    """An action by chance, which depends on the state of the env alone, and harms nothing."""
+    mixed = np.uint64(mind.world.steps) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(mind.world.agent)
+    mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
+    draw = (mixed >> np.uint64(40)) % np.uint64(4)
+    front = mind.terrain[mind.world.agent + ahead(mind.world.heading, mind.stride)]
+    if draw >= 2 and front == FREE:
+        return FORWARD
+    if draw >= 2 and front == SHUT:
+        return TOGGLE
+    return LEFT if draw % 2 else RIGHT
+
+
+@helper
+def decide(mind: Any) -> int:
+    """The next action; NONE where there is nothing left to try."""
+    world = mind.world
+    mind.avoid[:] = 0
+    clause = 2 if world.in_sequence and world.first_clause_done else 0
+    fixed = shut = False
+    for task in (clause, clause + 1):
+        if (world.strict >> task) & 1 and not (world.done >> task) & 1:
+            fixed = fixed or world.task[task] in (PICK_UP, PUT_NEXT)
+            shut = shut or world.task[task] == OPEN_DOOR
+    survey(mind, fixed, shut)
+    if world.task[0] == NO_TASK and mark(mind, GOALS, 0):
+        action = pursue(mind, GOALS, 0, FORWARD, NONE, 0)
+        if action != NONE:
+            return action
+    for task in (clause, clause + 1):
+        if not (world.done >> task) & 1:
+            action = attempt(mind, task)
+            if action != NONE:
+                return action
+    action = pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
+    return action if action != NONE else pursue(mind, BOXES, 0, TOGGLE, NONE, 0)
+
+
+@helper
+def attempt(mind: Any, task: int) -> int:
+    """The next action for a task; NONE where something that it needs has to be found first."""
+    world, kind, which = mind.world, mind.world.task[task], 2 * task
+    carried: Any = world.carrying
+    carries_it = carried != NOTHING_CARRIED and refers(carried, which)
+    if kind == GO_TO:
+        action = pursue(mind, PLACES, which, DONE, NONE, 0)
+        return lay_down(mind, 0) if action == NONE and carries_it else action
+    if kind == OPEN_DOOR:
+        action = pursue(mind, READY_DOORS, which, TOGGLE, NONE, 0)
+        if action == NONE and mark(mind, BARRED_DOORS, which):
+            door = nearest(mind)
+            if door != _NOWHERE:
+                action = fetch(mind, KEYS, color_of(cell_at(mind.grid, door)), CELL, door)
+        return action
+    if kind == PICK_UP:
+        return lay_down(mind, 2) if carries_it else fetch(mind, OBJECTS, which, NONE, 0)
+    if kind == PUT_NEXT:
+        if carries_it:
+            return pursue(mind, BESIDE, which + 1, DROP, NONE, 0)
+        return fetch(mind, OBJECTS, which, BESIDE, which + 1)
+    return NONE
+
+
+@helper
+def fetch(mind: Any, what: int, which: int, to: int, to_which: int) -> int:
+    """Pick something up; `to`: it is to be carried there. What is carried is laid down first, if it opens no door."""
+    if mind.world.carrying != NOTHING_CARRIED and mark(mind, what, which):
+        obstacle, unlocks = way(mind, mind.world.agent)
+        if obstacle != NO_WAY and not unlocks:
+            return lay_down(mind, 0)
+    return pursue(mind, what, which, PICKUP, to, to_which)
+
+
+@helper
+def nearest(mind: Any) -> int:
+    """The first cell marked as wanted, as the bot walks; _NOWHERE where none can be reached."""
+    found = approach(mind)
+    if found != NONE:
+        return found >> 3
+    for at in range(len(mind.grid)):
+        if mind.wanted[at]:
+            return at
+    return _NOWHERE
+
+
+@helper
+def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) -> int:
+    """The next action on the way to face a cell and do something there.
+
+    Args:
+        mind: of the bot.
+        what: which cells, see `mark`.
+        which: likewise.
+        deed: the action when one of them is in front.
+        to: where what is picked up is to be carried: the way from there on must be free before it is. NONE: nowhere.
+        to_which: likewise.
+
+    Returns:
+        NONE where there is no such cell, or no way to one that the bot knows of.
+    """
+    for _ in range(_DEPTH):
+        if not mark(mind, what, which):
+            return NONE
+        found = approach(mind)
+        obstacle = 0
+        if found == NONE:
+            obstacle, _ = way(mind, mind.world.agent)
+            if obstacle == NO_WAY:
+                return NONE
+        elif to != NONE:
+            if not mark(mind, to, to_which):
+                mark(mind, UNKNOWN, 0)
+            obstacle, _ = way(mind, found >> 3)
+        if obstacle <= 0:
+            return deed if found & 7 == HERE else found & 7
+        if mind.world.carrying != NOTHING_CARRIED:
+            return lay_down(mind, 0)
+        deed = PICKUP
+        if mind.terrain[obstacle] == BLOCKED:
+            what, which, to = CELL, obstacle, NONE
+        else:
+            what, which, to, to_which = KEYS, color_of(cell_at(mind.grid, obstacle)), CELL, obstacle
+    return NONE
+
+
+@helper
+def lay_down(mind: Any, least: int) -> int:
+    """The next action on the way to a place for what is carried: the first kind of `SPOTS` from `least` on."""
+    for scruples in range(least, 3):
+        if mark(mind, SPOTS, scruples):
+            found = approach(mind)
+            if found != NONE:
+                return DROP if found & 7 == HERE else found & 7
+    return NONE
