@@ -40,6 +40,7 @@ from bkrl.envs.crafter.state import (
     remove,
     set_material,
 )
+from bkrl.envs.crafter.typed_actions import ACTION_SETS
 from bkrl.envs.crafter.vector import CrafterVectorEnv
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
 from bkrl.envs.single import SingleEnv
@@ -131,7 +132,7 @@ class Pair:
         table = self.vector.engine.objects[0, : me["objects_end"]]
         ours = [(CELL_NAMES[t["kind"]], int(t["x"]), int(t["y"])) for t in table if t["kind"] != NOTHING]
         things = self.reference.game._world.objects
-        self._same("objects", ours, [(type(t).__name__.strip("_").lower(), *map(int, t.pos)) for t in things])
+        self._same("objects", ours, [(type(t).__name__.strip("_").lower().removeprefix("typed"), *map(int, t.pos)) for t in things])
         self._same(
             "health of objects",
             [int(t["health"]) for t in table if t["kind"] not in (NOTHING, PLAYER)],
@@ -305,11 +306,15 @@ STAGES: Final[dict[str, Stage]] = {
 }
 
 
-def bot(symbolic: Any, verbs: tuple[str, ...], rng: np.random.Generator) -> int:
-    """An action: random a third of the time, else what the faced cell suggests; verbs are the names of the actions."""
+def bot(symbolic: Any, rule_set: rules.RuleSet, rng: np.random.Generator) -> int:
+    """An action: random a third of the time, else what the faced cell suggests."""
+    verbs = tuple(rules.VERBS[i] for i in rule_set.verbs)
     if rng.random() < 0.35:
         return int(rng.integers(len(verbs)))
-    faced = CELL_NAMES[symbolic[layout.FACED_CELL[symbolic[layout.FACING]]]]
+    faced = CELL_NAMES[symbolic[layout.FACED_CELL[symbolic[layout.FACING]]]].removeprefix("ripe_")
+    named = [i for i, action in enumerate(ACTION_SETS.get(rule_set.typed, ())) if faced in action.name]
+    if named and rng.random() < 0.7:
+        return int(rng.choice(named))
     if faced not in ("grass", "sand", "path", "outside", "lava", "plant"):
         return int(rng.choice([i for i, verb in enumerate(verbs) if verb == "do"]))
     held = {name for name in ITEMS if symbolic[layout.INDEX[name]] > 0}
@@ -345,15 +350,18 @@ def play(
         Mismatch: the first difference.
     """
     rng = np.random.default_rng([seed, len(stage), steps])
-    verbs = tuple(rules.VERBS[i] for i in GAMES[env_id].rules.verbs)
+    rule_set = GAMES[env_id].rules
     pair = Pair(env_id, seed, length)
     STAGES[stage](pair, rng)
     pair.history += f" ({stage})"
     met: Counter[str] = Counter(steps=steps)
     for _ in range(steps):
-        action = bot(pair.observation["symbolic"], verbs, rng) if guided else int(rng.integers(len(verbs)))
+        action = bot(pair.observation["symbolic"], rule_set, rng) if guided else int(rng.integers(len(rule_set.verbs)))
         done = pair.step(action)
         symbolic = pair.observation["symbolic"]
+        for key in ("action_success", "eval_success"):
+            met[key] += int(pair.info.get(key, False))
+        met["tasks done"] += int(bool(GAMES[env_id].task) and pair.info["success"])
         met["dark steps"] += int(symbolic[layout.DAYLIGHT] < layout.NIGHT)
         met["steps asleep"] += int(symbolic[layout.SLEEPING])
         met["steps with arrows in view"] += int((symbolic[layout.VIEW] == ARROW).any())

@@ -30,12 +30,17 @@ class ReferenceVectorEnv(WorldVectorEnv):
         world = getattr(self.envs[0].unwrapped, "world", world)  # with the options that it was made with
         super().__init__(world, num_envs, self.envs[0].observation_space, **kwargs)
         self._shown: list[Any] = [None] * num_envs
+        self._infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
 
     def _about(self) -> dict[str, Any]:
         kinds = [getattr(env.unwrapped, "task_kind", None) for env in self.envs]
-        return {} if kinds[0] is None else {"task_kind": np.array(kinds, object)}
+        about: dict[str, Any] = {} if kinds[0] is None else {"task_kind": np.array(kinds, object)}
+        if "eval_success" in self._infos[0]:
+            keys = ("action_success", "eval_success")
+            about |= {key: np.array([info[key] for info in self._infos]) for key in keys}
+        return about
 
     def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
         return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in which.tolist()]
@@ -53,7 +58,7 @@ class ReferenceVectorEnv(WorldVectorEnv):
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         for i in np.flatnonzero(chosen).tolist():
-            self._shown[i], _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
+            self._shown[i], self._infos[i] = self.envs[i].reset(seed=None if seeds is None else seeds[i])
             self._returns[i] = self._lengths[i] = 0
 
     def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
@@ -61,6 +66,7 @@ class ReferenceVectorEnv(WorldVectorEnv):
         terminated, truncated, success = (np.zeros(self.num_envs, bool) for _ in range(3))
         for i in np.flatnonzero(~idle).tolist():
             self._shown[i], reward, terminated[i], truncated[i], info = self.envs[i].step(int(actions[i]))
+            self._infos[i] = info
             rewards[i] = reward
             self._returns[i] += float(reward)
             self._lengths[i] += 1

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
-from bkrl.envs.crafter.rules import GAMES, MAX_STEPS, ORIGINAL, Game
+from bkrl.envs.crafter.rules import GAMES, ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Symbols, World
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ _ORIGINAL_RULES = "The original rules of PyPI crafter 1.8.3, with chunks kept in
 _TEXT_RULES = (
     "The text-Crafter of the published BK code: the original rules, but eat, drink, attack and collect all act as do, "
     "the bare hand deals 5 damage, collecting beyond 9 of an item counts for nothing, and success ends the episode."
+)
+_TYPED_RULES = (
+    "The typed-verb Crafter of ELLM: an action is a verb and a noun that must fit what is faced, a table costs 1 wood, "
+    "every creature dies in one hit, collecting beyond 9 of an item fails, an episode has 400 steps."
 )
 
 
@@ -119,11 +123,15 @@ FAMILY = Crafter("crafter")
 
 
 def _world_of(env_id: str, game: Game) -> World:
-    if len(game.tasks) > 1:
+    if game.task:
+        solved = f"The task '{game.task}' was done." if game.task != "survival" else "Never: each step alive pays."
+    elif len(game.tasks) > 1:
         solved = "All 22 achievements were unlocked in one episode."
     else:
         solved = f"The achievement {game.tasks[0]} was unlocked."
-    rules = _ORIGINAL_RULES if game.rules is ORIGINAL else _TEXT_RULES
-    if not game.pays:
+    rules = _TYPED_RULES if game.rules.typed else _ORIGINAL_RULES if game.rules is ORIGINAL else _TEXT_RULES
+    if game.task:
+        rules += " Doing the task pays 1 and ends the episode."
+    elif not game.pays:
         rules += " Nothing is rewarded."
-    return World(env_id, "crafter", layout.OBS_SHAPE, game.rules.actions, MAX_STEPS, rules, solved)
+    return World(env_id, "crafter", layout.OBS_SHAPE, game.rules.actions, game.max_steps, rules, solved)

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError
 from bkrl.envs.crafter import kernels, layout
 from bkrl.envs.crafter.balance import COUNTS_SHAPE
+from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.options import IMAGE_SHAPE, checked_length
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES
-from bkrl.envs.crafter.state import FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ITEMS, RuleSet
+from bkrl.envs.crafter.state import DIRECTIONS, FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
 from bkrl.envs.crafter.textures import tiles
+from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID
 from bkrl.envs.crafter.worldgen import Column
 from bkrl.envs.threads import Shares
 
@@ -27,6 +29,7 @@ class Switches(NamedTuple):
 
     base_damage: int
     full_item_fails: bool
+    table_wood: int
     ends_on_success: bool
     pays: bool
     health_reward: bool
@@ -43,6 +46,8 @@ class Outputs(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     success: NDArray[np.bool_]
+    eval_success: NDArray[np.bool_]
+    action_success: NDArray[np.bool_]
     table_ends: NDArray[np.int64]
 
 
@@ -59,6 +64,21 @@ def _daylight(length: int) -> NDArray[np.float64]:
 def world_seed(seed: int, episode: int) -> int:
     """The seed of the random stream of an episode, as `crafter.Env` derives it (stable: hashes of integers)."""
     return hash((seed, episode)) % _SEEDS
+
+
+def action_table(rules: RuleSet) -> NDArray[np.int64]:
+    """(A, 4) what each action is: index in `rules.VERBS`, cell it needs to face, cell and item its noun names.
+
+    A cell of 0 and an item of -1 mean none. "chop tree" is (do, tree, tree, -1); "drink tree", which does nothing, is
+    (noop, -1, tree, -1).
+    """
+    table = np.array([(verb, 0, 0, -1) for verb in rules.verbs])
+    for row, action in zip(table, ACTION_SETS.get(rules.typed, ()), strict=False):
+        row[1:3] = CELL.get(action.target, 0), CELL.get(action.noun_cell, 0)
+        if action.deed not in VALID:
+            row[1] = -1
+        row[3] = ITEMS.index(action.noun_item) if action.noun_item else -1
+    return table
 
 
 class Engine:
@@ -78,6 +98,7 @@ class Engine:
         self.switches = Switches(
             game.rules.base_damage,
             game.rules.full_item_fails,
+            game.rules.table_wood,
             game.rules.ends_on_success,
             game.pays,
             game.health_reward,
@@ -94,11 +115,14 @@ class Engine:
             np.zeros(num_envs, bool),
             np.zeros(num_envs, bool),
             np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
             np.zeros(num_envs, np.int64),
         )
         self._moving = np.zeros(num_envs, bool)
         self.begun = False  # has every world been reset at least once?
-        self._verbs = np.array(game.rules.verbs)
+        self.typed = bool(game.rules.typed)
+        self._table = action_table(game.rules)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
         self._daylight = _daylight(self.length)
         self._fingerprint = hashlib.sha256(repr((env_id, self.length, WORLD, OBJECT)).encode()).digest()
@@ -125,6 +149,7 @@ class Engine:
                 stop,
             )
         )
+        self.out.eval_success[chosen] = self.out.action_success[chosen] = False
         self._draw(chosen)
         self.begun = self.begun or bool(chosen.all())
         for index in np.flatnonzero(chosen):
@@ -141,7 +166,7 @@ class Engine:
             lambda start, stop: kernels.step_worlds(
                 self.worlds,
                 self.objects,
-                self._verbs,
+                self._table,
                 actions,
                 self._tasks,
                 self.switches,
@@ -171,6 +196,18 @@ class Engine:
         """(2,) x and y of the player."""
         player = self.objects[index, THE_PLAYER]
         return np.array([player["x"], player["y"]], np.int64)
+
+    def around(self, index: int) -> list[str]:
+        """What lies on the eight cells around the one that the player of a world faces; less at the rim of the map."""
+        step = DIRECTIONS[self.worlds["facing"][index]]
+        x, y = (int(at) for at in self.player_position(index) + step)
+        cells = self.semantic(index)[max(0, x - 1) : x + 2, max(0, y - 1) : y + 2].copy()
+        cells[min(x, 1), min(y, 1)] = 0
+        return [CELL_NAMES[cell] for cell in cells.ravel() if cell]
+
+    def holds(self, index: int, item: str) -> bool:
+        """Whether the player of a world has an item."""
+        return bool(self.worlds["inventory"][index, ITEMS.index(item)] > 0)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything the future depends on, as uint8 arrays; unused rows of the object tables are left out."""

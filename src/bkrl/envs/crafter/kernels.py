@@ -43,26 +43,28 @@ def _clear(world: Any) -> None:
 
 
 @helper
-def _tick(
-    world: Any, objects: Any, verb: Int, base_damage: Int, full_item_fails: bool, daylight: Any, counts: Any
-) -> None:
-    """`Env.step` up to the picture: everybody near the player takes a turn, then the chunks are balanced."""
+def _tick(world: Any, objects: Any, action: Any, rules: Any, daylight: Any, counts: Any) -> tuple[bool, bool]:
+    """`Env.step` up to the picture: all objects near the player take a turn, then the chunks are balanced.
+
+    Returns the two successes of `player_turn`.
+    """
     close_gaps(world, objects)
     world.steps += 1
     end = np.int64(world.objects_end)  # who comes now acts from the next step on
-    player_turn(world, objects, verb, base_damage, full_item_fails)
+    success = player_turn(world, objects, action, rules)
     for row in range(THE_PLAYER + 1, end):
         if objects[row].kind != NOTHING and distance_to_player(objects, row) < ACTIVE_WITHIN:
             creature_turn(world, objects, row)
     if world.steps % BALANCE_EVERY == 0:
         balance(world, objects, daylight[world.steps], counts)
+    return success
 
 
 @kernel
 def step_worlds(
     worlds: Any,
     tables: Any,
-    verbs: Any,
+    table: Any,
     actions: Any,
     tasks: Any,
     rules: Any,
@@ -78,7 +80,7 @@ def step_worlds(
     Args:
         worlds: (N,) `WORLD` records.
         tables: (N, rows) `OBJECT` records.
-        verbs: (actions,) index in `rules.VERBS` of each action.
+        table: (A, 4) what each action does, see `engine.action_table`.
         actions: (N,).
         tasks: (tasks,) indices of the rewarded achievements.
         rules: a `Switches`.
@@ -92,9 +94,11 @@ def step_worlds(
         if idle[n]:
             out.rewards[n] = 0.0
             out.terminated[n] = out.truncated[n] = out.success[n] = False
+            out.eval_success[n] = out.action_success[n] = False
             continue
         world, objects = worlds[n], tables[n]
-        _tick(world, objects, verbs[actions[n]], rules.base_damage, rules.full_item_fails, daylight, counts)
+        did, permitted = _tick(world, objects, table[actions[n]], rules, daylight, counts)
+        out.eval_success[n], out.action_success[n] = did, permitted
         unlocked: Int = 0
         for task in range(len(tasks)):
             unlocked += world.achievements[tasks[task]] > 0

@@ -31,6 +31,7 @@ from bkrl.envs.crafter.state import (
     LAVA,
     NOTHING,
     PLANT,
+    PLAYER,
     PLAYER_WALKABLE_SET,
     SKELETON,
     THE_PLAYER,
@@ -44,6 +45,7 @@ from bkrl.envs.crafter.state import (
     set_material,
 )
 
+_NOOP: Final = VERBS.index("noop")
 _MOVE_LEFT: Final = VERBS.index("move_left")
 _MOVE_DOWN: Final = VERBS.index("move_down")
 _DO: Final = VERBS.index("do")
@@ -78,6 +80,8 @@ _DEFEAT_ZOMBIE: Final = ACHIEVEMENTS.index("defeat_zombie")
 _DEFEAT_SKELETON: Final = ACHIEVEMENTS.index("defeat_skeleton")
 _WAKE_UP: Final = ACHIEVEMENTS.index("wake_up")
 
+_TABLE: Final = list(PLACE).index("table")
+_WOOD: Final = ITEMS.index("wood")
 _WOOD_SWORD: Final = ITEMS.index("wood_sword")
 _STONE_SWORD: Final = ITEMS.index("stone_sword")
 _IRON_SWORD: Final = ITEMS.index("iron_sword")
@@ -100,48 +104,93 @@ _HARMED_AFTER: Final = -15
 
 
 @helper
-def player_turn(world: Any, objects: Any, verb: Int, base_damage: Int, full_item_fails: bool) -> None:
-    """`Player.update`: act, then live for one step."""
+def player_turn(world: Any, objects: Any, action: Any, rules: Any) -> tuple[bool, bool]:
+    """`Player.update`: act, then live for one step.
+
+    Args:
+        world, objects: see `state`.
+        action: a row of `engine.action_table`.
+        rules: an `engine.Switches`.
+
+    Returns:
+        Whether the game did what was asked (`eval_success`), and whether the action counts as a success by the
+        permissive rule of typed actions (`action_success`).
+    """
     player = objects[THE_PLAYER]
     facing = np.int64(world.facing)
     target_x = player.x + DIRECTIONS[facing, 0]
     target_y = player.y + DIRECTIONS[facing, 1]
+    asked: Int = action[0]
+    verb: Int = asked
+    done = False
+    permitted = _is_named(world, objects, action, target_x, target_y)
     if world.sleeping:
         if world.inventory[ENERGY] < MAX_ITEM:
             verb = _SLEEP
         else:
             world.sleeping = 0
             world.achievements[_WAKE_UP] += 1
-    if _MOVE_LEFT <= verb <= _MOVE_DOWN:
-        _walk(world, objects, verb - _MOVE_LEFT)
+    if verb == _NOOP:
+        done = action[1] == NOTHING
+    elif verb <= _MOVE_DOWN:
+        done = _walk(world, objects, verb - _MOVE_LEFT)
     elif verb == _DO:
-        row = object_on(world, target_x, target_y)
-        if row != 0:
-            _do_object(world, objects, row, base_damage)
-        elif inside(target_x, target_y):
-            _do_material(world, target_x, target_y, full_item_fails)
+        done = _do(world, objects, action[1], target_x, target_y, rules)
     elif verb == _SLEEP:
         if world.inventory[ENERGY] < MAX_ITEM:
             world.sleeping = 1
-    elif _FIRST_PLACE <= verb < _FIRST_MAKE:
-        _place(world, objects, verb - _FIRST_PLACE, target_x, target_y)
-    elif verb >= _FIRST_MAKE:
-        _make(world, objects, verb - _FIRST_MAKE)
+            done = True
+    elif verb < _FIRST_MAKE:
+        done = _place(world, objects, verb - _FIRST_PLACE, target_x, target_y, rules.table_wood)
+    else:
+        done = _make(world, objects, verb - _FIRST_MAKE)
+    done = done and verb == asked
+    permitted = done or (permitted and verb == asked)
     _live(world)
     _heal_or_suffer(world)
     for item in range(len(ITEMS)):
         world.inventory[item] = max(0, min(np.int64(world.inventory[item]), MAX_ITEM))
     _wake_up_when_hurt(world)
+    return done, permitted
 
 
 @helper
-def _walk(world: Any, objects: Any, direction: Int) -> None:
-    """`_move`: turn, step if the cell is free, and die in lava."""
+def _is_named(world: Any, objects: Any, action: Any, x: Int, y: Int) -> bool:
+    """Is the noun of a typed action faced, as a creature or as a material, or held?"""
+    cell: Int = action[2]
+    item: Int = action[3]
+    if item != _NO_RULE and world.inventory[item] > 0:
+        return True
+    if cell == NOTHING or not inside(x, y):
+        return False
+    row = object_on(world, x, y)
+    return bool(world.materials[x, y] == cell or (row != 0 and objects[row].kind == cell))
+
+
+@helper
+def _walk(world: Any, objects: Any, direction: Int) -> bool:
+    """`_move`: turn, step if the cell is free, and die in lava. Returns whether the player moved."""
     world.facing = direction
-    move(world, objects, THE_PLAYER, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], PLAYER_WALKABLE_SET)
+    moved = move(world, objects, THE_PLAYER, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], PLAYER_WALKABLE_SET)
     player = objects[THE_PLAYER]
     if world.materials[player.x, player.y] == LAVA:
         world.inventory[HEALTH] = 0
+    return bool(moved)
+
+
+@helper
+def _do(world: Any, objects: Any, target: Int, x: Int, y: Int, rules: Any) -> bool:
+    """`do` to what is faced. A typed action has a target: a creature, or a material whatever stands on it."""
+    row = object_on(world, x, y)
+    if target == NOTHING:
+        if row != 0:
+            return bool(_do_object(world, objects, row, rules.base_damage))
+        return bool(inside(x, y) and _do_material(world, x, y, rules.full_item_fails))
+    if target > PLAYER:
+        return bool(row != 0 and objects[row].kind == target and _do_object(world, objects, row, rules.base_damage))
+    if inside(x, y) and world.materials[x, y] == target:
+        return bool(_do_material(world, x, y, rules.full_item_fails))
+    return False
 
 
 @helper
@@ -158,8 +207,8 @@ def _damage(world: Any, base_damage: Int) -> Int:
 
 
 @helper
-def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> None:
-    """Eat a ripe plant; strike a creature. What dies here is removed at its own turn."""
+def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> bool:
+    """Eat a ripe plant; strike a creature: True. What dies here is removed at its own turn."""
     thing = objects[row]
     kind = np.int64(thing.kind)
     if kind == PLANT:
@@ -167,6 +216,7 @@ def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> None:
             thing.timer = 0
             world.inventory[FOOD] += _PLANT_FOOD
             world.achievements[_EAT_PLANT] += 1
+            return True
     elif kind in (COW, ZOMBIE, SKELETON):
         hurt(world, objects, row, _damage(world, base_damage))
         if thing.health <= 0:
@@ -178,22 +228,26 @@ def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> None:
                 world.achievements[_DEFEAT_ZOMBIE] += 1
             else:
                 world.achievements[_DEFEAT_SKELETON] += 1
+        return True
+    return False
 
 
 @helper
-def _do_material(world: Any, x: Int, y: Int, full_item_fails: bool) -> None:
-    """Collect from the faced cell. A draw is made whether or not the yield is certain."""
+def _do_material(world: Any, x: Int, y: Int, full_item_fails: bool) -> bool:
+    """Collect from the faced cell. A draw is made whether or not the yield is certain. Returns whether it yielded."""
     material = np.int64(world.materials[x, y])
     if material == WATER:
         world.thirst = 0.0
     item, tool = _COLLECT_ITEM[material], _COLLECT_TOOL[material]
     if item == _NO_RULE or (tool != _NO_RULE and world.inventory[tool] < 1):
-        return
+        return False
     set_material(world, x, y, _COLLECT_LEAVES[material])
     probability = SAPLING_PROBABILITY if material == GRASS else 1.0
     if uniform(world) <= probability and not (full_item_fails and world.inventory[item] == MAX_ITEM):
         world.inventory[item] += 1
         world.achievements[_COLLECTED[item]] += 1
+        return True
+    return False
 
 
 @helper
@@ -208,21 +262,33 @@ def _pay(world: Any, uses: Any) -> bool:
 
 
 @helper
-def _place(world: Any, objects: Any, thing: Int, x: Int, y: Int) -> None:
-    """Put a stone, table, furnace or sapling on the faced cell."""
+def _pay_wood(world: Any, amount: Int) -> bool:
+    """Take the wood for a table, which is not the same in all rule sets, if it is held."""
+    if world.inventory[_WOOD] < amount:
+        return False
+    world.inventory[_WOOD] -= amount
+    return True
+
+
+@helper
+def _place(world: Any, objects: Any, thing: Int, x: Int, y: Int, table_wood: Int) -> bool:
+    """Put a stone, table, furnace or sapling on the faced cell. Returns whether it stands there now."""
     if not inside(x, y) or world.object_at[x, y] != 0:
-        return
-    if (_PLACE_ON[thing] >> np.int64(world.materials[x, y])) & 1 == 0 or not _pay(world, _PLACE_USES[thing]):
-        return
+        return False
+    if (_PLACE_ON[thing] >> np.int64(world.materials[x, y])) & 1 == 0:
+        return False
+    if not (_pay_wood(world, table_wood) if thing == _TABLE else _pay(world, _PLACE_USES[thing])):
+        return False
     if _PLACE_PUTS[thing] == PLANT:
         add(world, objects, PLANT, x, y, PLANT_HEALTH, 0)
     else:
         set_material(world, x, y, _PLACE_PUTS[thing])
     world.achievements[_PLACED[thing]] += 1
+    return True
 
 
 @helper
-def _make(world: Any, objects: Any, tool: Int) -> None:
+def _make(world: Any, objects: Any, tool: Int) -> bool:
     """Make a tool next to what it takes. At x = 0 and y = 0 crafter's look around comes back empty: nothing is made."""
     player = objects[THE_PLAYER]
     near: Int = NOTHING
@@ -231,9 +297,10 @@ def _make(world: Any, objects: Any, tool: Int) -> None:
             for y in range(player.y - 1, min(player.y + 2, AREA)):
                 near |= 1 << np.int64(world.materials[x, y])
     if near & _MAKE_NEAR[tool] != _MAKE_NEAR[tool] or not _pay(world, _MAKE_USES[tool]):
-        return
+        return False
     world.inventory[_MAKE_GIVES[tool]] += 1
     world.achievements[_MADE[tool]] += 1
+    return True
 
 
 @helper

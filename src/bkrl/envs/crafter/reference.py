@@ -21,7 +21,9 @@ from bkrl.core.jit import kept_where_possible
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, MAX_STEPS, VERBS, RuleSet
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, VERBS, RuleSet
+from bkrl.envs.crafter.tasks import tracker_of
+from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID
 from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
 
@@ -75,6 +77,83 @@ class _Player(objects.Player):
                     return
 
 
+class _TypedPlayer(_Player):
+    """A player of ELLM's rules, written down by the names of actions, without the engine's tables.
+
+    Attributes:
+        deed: what it was asked to do.
+        done: whether the game did it (`eval_success`).
+        permitted: whether it counts by the permissive rule (`action_success`).
+    """
+
+    sleeping: bool
+    deed = "do nothing"
+    done = permitted = False
+
+    def update(self) -> None:
+        target = (self.pos[0] + self.facing[0], self.pos[1] + self.facing[1])
+        material, faced = self.world[target]
+        noun = self.deed.partition(" ")[2]
+        kind = type(faced).__name__.lower() if faced else None
+        named = noun in (material, kind) or self.inventory.get(noun.replace(" ", "_"), 0) > 0
+        forced = self.sleeping and self.inventory["energy"] < MAX_ITEM
+        if self.sleeping and not forced:
+            self.sleeping = False
+            self.achievements["wake_up"] += 1
+        done = self._act("sleep" if forced else self.deed, target, material, faced)
+        heard = not forced or self.deed == "sleep"
+        self.done = done and heard
+        self.permitted = self.done or (named and heard)
+        self._update_life_stats()
+        self._degen_or_regen_health()
+        for name, amount in self.inventory.items():
+            self.inventory[name] = max(0, min(amount, MAX_ITEM))
+        self._wake_up_when_hurt()
+
+    def _act(self, deed: str, target: Any, material: str | None, faced: Any) -> bool:
+        """Do it if it can be done; whether it was."""
+        verb, _, noun = deed.partition(" ")
+        if deed == "do nothing":
+            return True
+        if verb == "move":
+            before = tuple(self.pos)
+            self._move(noun)
+            return tuple(self.pos) != before
+        if verb == "sleep":
+            tired = self.inventory["energy"] < MAX_ITEM
+            self.sleeping = self.sleeping or tired
+            return tired
+        if deed not in VALID:
+            return False
+        if verb in ("eat", "attack"):
+            if not isinstance(faced, getattr(objects, noun.capitalize())):
+                return False
+            done = getattr(faced, "ripe", True)
+            self._do_object(faced)
+            return bool(done)
+        before_counts = self.achievements.copy()
+        if noun == "crafting table":
+            self._place("table", target, material)
+        elif verb == "place":
+            self._place(noun, target, material)
+        elif verb == "make":
+            self._make(noun.replace(" ", "_"))
+        elif material == noun:
+            self._do_material(target, material)
+        return self.achievements != before_counts
+
+    def _place(self, name: str, target: Any, material: str | None) -> None:
+        if name != "table":
+            super()._place(name, target, material)
+        elif self.inventory["wood"] >= self.rules.table_wood:
+            cheaper = 2 - self.rules.table_wood  # crafter takes 2
+            tables = self.achievements["place_table"]
+            self.inventory["wood"] += cheaper
+            super()._place(name, target, material)
+            if self.achievements["place_table"] == tables:
+                self.inventory["wood"] -= cheaper
+
+
 class ReferenceGame(crafter.Env):
     """`crafter.Env` with ordered chunks, a rule set, and a seed that can be set."""
 
@@ -82,7 +161,8 @@ class ReferenceGame(crafter.Env):
         super().__init__(area=(AREA, AREA), length=length, seed=0)
         self._world = _World((AREA, AREA), crafter.constants.materials, (CHUNK, CHUNK))
         self._local_view = engine.LocalView(self._world, self._textures, [layout.VIEW_COLUMNS, layout.VIEW_ROWS])
-        kinds = [_Player, objects.Cow, objects.Zombie, objects.Skeleton, objects.Arrow, objects.Plant]
+        self._kind = _TypedPlayer if rules.typed else _Player
+        kinds = [self._kind, objects.Cow, objects.Zombie, objects.Skeleton, objects.Arrow, objects.Plant]
         self._sem_view = engine.SemanticView(self._world, kinds)
         self.rules = rules
 
@@ -96,7 +176,7 @@ class ReferenceGame(crafter.Env):
         self._step = 0
         self._world.reset(seed=hash((self._seed, self._episode)) % (2**31 - 1))
         self._update_time()
-        self._player = _Player(self._world, (AREA // 2, AREA // 2), self.rules)
+        self._player = self._kind(self._world, (AREA // 2, AREA // 2), self.rules)
         self._last_health = self._player.health
         self._world.add(self._player)
         self._unlocked: set[str] = set()
@@ -129,24 +209,29 @@ class CrafterEnv(WorldEnv):
     Args:
         world: the id's facts.
         observation: "symbolic" (82,), "image" (64, 64, 3), or "both": a dict with these two keys; all uint8.
-        length: actions after which an episode is truncated.
+        length: actions after which an episode is truncated; without it, the id's own limit.
+        subgoals: for a typed task, one of `tasks.SUBGOALS`.
         render_mode: None or "rgb_array": the 64×64 picture, enlarged four times.
 
     `info` of every step: `success`, `inventory` and `achievements` (name → count), `player_pos` (x, y), `semantic`
-    (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death).
+    (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death); in typed worlds
+    `action_success` and `eval_success` too.
     """
 
     def __init__(
         self,
         world: World,
         observation: str = "symbolic",
-        length: int = MAX_STEPS,
+        length: int | None = None,
+        subgoals: str = "hidden",
         render_mode: str | None = "rgb_array",
     ) -> None:
         super().__init__(world, observation_space(observation), render_mode)
         self._observation = observation
         self._rules = GAMES[world.env_id]
-        self._length = checked_length(length)
+        self._length = checked_length(world.max_steps if length is None else length)
+        self._deeds = [action.deed for action in ACTION_SETS.get(self._rules.rules.typed, ())]
+        self._tracker = tracker_of(world.env_id, 1, subgoals)
         self.game = ReferenceGame(self._rules.rules, self._length)
         self._seeded = False
 
@@ -163,6 +248,8 @@ class CrafterEnv(WorldEnv):
         self._semantic = self.game.semantic()
         self._health = self.game._player.health
         self._unlocked = 0
+        if self._tracker:
+            self._tracker.begin(np.ones(1, bool))
         return self._obs(), self._info(False, False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -170,6 +257,8 @@ class CrafterEnv(WorldEnv):
         number = int(self._check_step(action)[0])
         rules = self._rules
         verb = rules.rules.verbs[number]
+        if self._deeds:
+            self.game._player.deed = self._deeds[number]
         self._image, _, _, theirs = self.game.step(crafter.constants.actions.index(VERBS[verb]))
         self._semantic = theirs["semantic"]
         player = self.game._player
@@ -180,11 +269,32 @@ class CrafterEnv(WorldEnv):
         self._unlocked, self._health = unlocked, player.health
         solved = unlocked == len(rules.tasks)
         dead = player.health <= 0
+        reward = reward if rules.pays else 0.0
         terminated = bool(dead or (solved and rules.rules.ends_on_success))
+        if self._tracker:
+            done, alive = np.array([player.done]), np.array([not dead])
+            rewards, success, _ = self._tracker.update(np.array([number]), done, alive, self._around, self._holds)
+            reward, solved = float(rewards[0]), bool(success[0])
+            terminated = terminated or solved
         truncated = bool(self.game._step >= self._length and not terminated)
         self._over = terminated or truncated
-        success = solved and self._over
-        return self._obs(), reward if rules.pays else 0.0, terminated, truncated, self._info(success, dead)
+        return self._obs(), reward, terminated, truncated, self._info(solved and self._over, dead)
+
+    @property
+    def mission(self) -> str:  # type: ignore[override]
+        """What a typed task asks for; "" elsewhere."""
+        return self._tracker.mission(0) if self._tracker else ""
+
+    def _around(self, index: int) -> list[str]:
+        """See `engine.Engine.around`."""
+        player = self.game._player
+        x, y = int(player.pos[0] + player.facing[0]), int(player.pos[1] + player.facing[1])
+        beside = [(x + i, y + j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)]
+        cells = [self.game._world[place] for place in beside]
+        return [type(thing).__name__.lower() if thing else str(material) for material, thing in cells]
+
+    def _holds(self, index: int, item: str) -> bool:
+        return self.game._player.inventory[item] > 0
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """(256, 256, 3): the picture of the last observation; None without a render mode."""
@@ -201,8 +311,10 @@ class CrafterEnv(WorldEnv):
 
     def _info(self, success: bool, dead: bool) -> dict[str, Any]:
         player = self.game._player
+        typed = {"action_success": player.permitted, "eval_success": player.done} if self._deeds else {}
         return {
             "success": success,
+            **typed,
             "inventory": player.inventory.copy(),
             "achievements": {name: player.achievements[name] for name in ACHIEVEMENTS},
             "player_pos": np.array(player.pos),

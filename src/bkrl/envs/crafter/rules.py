@@ -1,6 +1,6 @@
 """The rules of Crafter as data: what both the reference and the engine read, and where each rule set comes from.
 
-Two rule sets share one world (terrain, creatures, balance, daylight, tech tree):
+Three rule sets share one world (terrain, creatures, balance, daylight, tech tree):
 
 * `ORIGINAL`: PyPI crafter 1.8.3 (Hafner 2021, arXiv 2109.06780), its `data.yaml`, `objects.py` and `env.py`. A test
   compares every table below with the installed package.
@@ -19,6 +19,16 @@ Two rule sets share one world (terrain, creatures, balance, daylight, tech tree)
   Two things of the release are *not* kept: success ends an episode with terminated=True (there: `truncated`), and
   reset does not play a hidden `noop` before the first observation. Whatever is not listed follows `ORIGINAL`,
   table cost of 2 wood included (ELLM's own copy asks for 1).
+
+* `TYPED`: the world of ELLM (Du et al. 2023, arXiv 2302.06692, commit e068cf4), in three sizes of its action set
+  (`typed_actions`). It differs from `ORIGINAL` in exactly this:
+
+  1. Actions are a verb and a noun, and do something only where both fit what is faced. `chop`, `mine` and `drink`
+     read the material, also when a creature stands on it; `eat` and `attack` read the creature.
+  2. A table costs 1 wood. 2. and 3. of `TEXT` hold.
+  3. Every step says whether its action succeeded, by two rules: `eval_success` is true where the game did what was
+     asked; `action_success` also where the noun is faced or held. While the player sleeps only `sleep` succeeds.
+  4. An episode has 400 steps. A step pays 1 when it unlocks something new, and nothing for health.
 """
 
 from __future__ import annotations
@@ -26,9 +36,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bkrl.envs.crafter.typed_actions import ACTION_SETS, TASK_NAMES
+
 AREA: Final = 64  # cells a side
 CHUNK: Final = 12  # cells a side of a balance chunk; the last row and column of chunks are 4 wide
 MAX_STEPS: Final = 10_000
+TYPED_STEPS: Final = 400
 MAX_ITEM: Final = 9  # of every item, health and hunger included
 SAPLING_PROBABILITY: Final = 0.1
 
@@ -142,6 +155,8 @@ class RuleSet:
         base_damage: damage of the bare hand.
         full_item_fails: collecting an item of which `MAX_ITEM` are held gives and unlocks nothing.
         ends_on_success: the episode terminates when every rewarded achievement has been unlocked.
+        table_wood: wood that a table costs.
+        typed: the `ACTION_SETS` key of typed actions, "" for others.
     """
 
     name: str
@@ -150,6 +165,8 @@ class RuleSet:
     base_damage: int
     full_item_fails: bool
     ends_on_success: bool
+    table_wood: int = 2
+    typed: str = ""
 
 
 ORIGINAL: Final = RuleSet("original", VERBS, tuple(range(len(VERBS))), 1, False, False)
@@ -163,6 +180,19 @@ TEXT: Final = RuleSet(
     True,
     True,
 )
+TYPED: Final = {
+    size: RuleSet(
+        f"typed-{size}",
+        tuple(action.name for action in actions),
+        tuple(VERBS.index(action.verb) for action in actions),
+        base_damage=5,
+        full_item_fails=True,
+        ends_on_success=False,
+        table_wood=1,
+        typed=size,
+    )
+    for size, actions in ACTION_SETS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -174,12 +204,16 @@ class Game:
         tasks: achievements whose first unlocking pays 1 (at most 1 a step); unlocking all of them is success.
         health_reward: a tenth of every change in health is paid as well.
         pays: False pays nothing at all.
+        max_steps: actions after which an episode is truncated.
+        task: the name of one of `tasks.TASKS`, which then decides what is paid and what is success; "" for none.
     """
 
     rules: RuleSet
     tasks: tuple[str, ...]
     health_reward: bool
     pays: bool
+    max_steps: int = MAX_STEPS
+    task: str = ""
 
 
 GAMES: Final = {
@@ -190,5 +224,15 @@ GAMES: Final = {
     "Crafter-Text-EatCow": Game(TEXT, ("eat_cow",), False, True),
     "CrafterReward-v1": Game(ORIGINAL, ACHIEVEMENTS, True, True),
     "CrafterNoReward-v1": Game(ORIGINAL, ACHIEVEMENTS, True, False),
+    **{
+        f"Crafter-Typed-{size.capitalize()}": Game(TYPED[size], ACHIEVEMENTS, False, True, TYPED_STEPS)
+        for size in TYPED
+    },
+    **{
+        f"Crafter-Typed-{name.title().replace(' ', '')}": Game(
+            TYPED["harder"], ACHIEVEMENTS, False, False, TYPED_STEPS, name
+        )
+        for name in TASK_NAMES
+    },
 }
 """The ids, with what each is."""
