@@ -132,7 +132,11 @@ class Pair:
         table = self.vector.engine.objects[0, : me["objects_end"]]
         ours = [(CELL_NAMES[t["kind"]], int(t["x"]), int(t["y"])) for t in table if t["kind"] != NOTHING]
         things = self.reference.game._world.objects
-        self._same("objects", ours, [(type(t).__name__.strip("_").lower().removeprefix("typed"), *map(int, t.pos)) for t in things])
+        self._same(
+            "objects",
+            ours,
+            [(type(t).__name__.strip("_").lower().removeprefix("typed"), *map(int, t.pos)) for t in things],
+        )
         self._same(
             "health of objects",
             [int(t["health"]) for t in table if t["kind"] not in (NOTHING, PLAYER)],

@@ -188,13 +188,15 @@ def captioner(
 
     Args:
         env_id: the world.
-        language: "en", or "fr" for BabyAI; None: the world's own.
+        language: "en", "fr" for BabyAI, "ellm" for Crafter in ELLM's wording; None: the world's own.
         compat: keep the known defects of the published captioner.
     """
     known = family_of(env_id)
     language = language or world(env_id).language
-    if language != "en" and known.languages == ("en",):
-        raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
+    if language not in known.languages:
+        if known.languages == ("en",):
+            raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
+        raise UsageError(f"Captions of {env_id} are in {' or '.join(known.languages)}, not in '{language}'.")
     if compat and not known.published_captions:
         raise UsageError(f"{env_id} has no upstream caption mode; leave the switch out.")
     return partial(known.caption, language=language, compat=compat)
@@ -215,8 +217,8 @@ def sentences_of(caption: str) -> tuple[str, ...]:
 @cache
 def missions_vary(env_id: str) -> bool:
     """Whether episodes of a world ask for different things, of which the observations say nothing."""
-    bare, _ = _read(env_id)
-    return family(bare.family).missions_vary(bare)
+    bare, options = _read(env_id)
+    return family(bare.family).missions_vary(bare, options)
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:

@@ -198,7 +198,7 @@ class Family:
 
     Attributes:
         name: its name, which datasets, policies and potentials record.
-        languages: of its captions; the first is the default.
+        languages: of its captions, or other wordings of them; the first is the default.
         published_captions: whether its captioner also knows the defects of the published one (`compat`).
         images: whether `make(…, observation="both")` adds pictures under "image" to the symbols under "symbolic".
         grid: (columns, rows) of a map that stands first in a flat observation; (0, 0) where there is none.
@@ -262,8 +262,8 @@ class Family:
 
         return ReferenceVectorEnv(world, partial(self.make_reference, world, **options), num_envs, **episodes)
 
-    def missions_vary(self, world: World) -> bool:
-        """Whether episodes ask for different things, of which the observations say nothing."""
+    def missions_vary(self, world: World, options: Mapping[str, Any]) -> bool:
+        """Whether episodes with these options ask for different things, of which the observations say nothing."""
         return False
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:

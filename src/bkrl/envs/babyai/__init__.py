@@ -154,7 +154,7 @@ class BabyAI(Family):
             changed, num_envs, threads=threads, max_steps=_checked(max_steps), glam=level, **episodes
         )
 
-    def missions_vary(self, world: World) -> bool:
+    def missions_vary(self, world: World, options: Mapping[str, Any]) -> bool:
         """Of a published level its targets tell; of other ids, whether a few episodes have different missions."""
         if world.env_id in glam.LEVELS:
             return True

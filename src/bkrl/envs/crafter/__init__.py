@@ -2,14 +2,15 @@
 
 `rules` holds the rules as data, `layout` the symbolic observation, `captions` its sentences, `reference` the worlds on
 PyPI crafter. The engine: `state`, `worldgen` (on `noise` and `mt19937`), `player`, `creatures`, `balance`, `render`;
-`kernels` loops over worlds, `vector` is what Gymnasium sees.
+`kernels` loops over worlds, `vector` is what Gymnasium sees. ELLM's typed-verb Crafter: `typed_actions`, `tasks`, and
+`sentences`, its wording of captions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
+from bkrl.envs.crafter.options import checked_length
 from bkrl.envs.crafter.rules import GAMES, ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Symbols, World
 
@@ -37,6 +39,7 @@ _TYPED_RULES = (
 class Crafter(Family):
     """The games of `rules.GAMES`."""
 
+    languages: ClassVar = ("en", "ellm")
     images = True
     grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
     layout = layout
@@ -55,39 +58,50 @@ class Crafter(Family):
         return [_world_of(env_id, game) for env_id, game in GAMES.items()]
 
     def options(self, world: World) -> list[Setting]:
-        """How long an episode may be."""
-        return [Setting(("length",), int, Flag("actions after which an episode is cut off"), world.max_steps)]
+        """The length of an episode; of typed tasks also what is said and paid of their sub-goals."""
+        shown = "how sub-goals count: hidden | shown (the mission is the one at hand) | paid (each pays 1)"
+        own = [Setting(("subgoals",), str, Flag(shown), "hidden")] if self._has_subgoals(world) else []
+        return [*own, Setting(("length",), int, Flag("actions after which an episode is truncated"), world.max_steps)]
 
     def changed(self, world: World, options: Mapping[str, Any]) -> World:
         """See `Family.changed`."""
-        from bkrl.envs.crafter.options import checked_length
+        from bkrl.envs.crafter.tasks import tracker_of
 
-        return replace(world, max_steps=checked_length(options["length"]))
+        tracker_of(world.env_id, 1, options.get("subgoals", "hidden"))
+        length = options.get("length")
+        return world if length is None else replace(world, max_steps=checked_length(length))
+
+    def missions_vary(self, world: World, options: Mapping[str, Any]) -> bool:
+        """The mission of a typed task names the sub-goal at hand where these are not hidden."""
+        return options.get("subgoals", "hidden") != "hidden"
+
+    def _has_subgoals(self, world: World) -> bool:
+        return GAMES[world.env_id].task not in ("", "survival")
 
     def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
-        """One world on PyPI crafter; options: observation, length, render_mode (see `reference.CrafterEnv`)."""
+        """One world on PyPI crafter; options: see `reference.CrafterEnv`."""
         from bkrl.envs.crafter.reference import CrafterEnv
 
         return CrafterEnv(world, **options)
 
     def make(self, world: World, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
-        """One world on the engine; options: observation, length (see `vector.CrafterVectorEnv`)."""
+        """One world on the engine; options: observation, length, subgoals (see `vector.CrafterVectorEnv`)."""
         from bkrl.envs.crafter.vector import CrafterVectorEnv
         from bkrl.envs.single import SingleEnv
 
         return SingleEnv(CrafterVectorEnv(world, 1, **options), render_mode)
 
     def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
-        """N worlds on the engine; options: observation, length, threads (see `vector.CrafterVectorEnv`)."""
+        """N worlds on the engine; options: see `vector.CrafterVectorEnv`."""
         from bkrl.envs.crafter.vector import CrafterVectorEnv
 
         return CrafterVectorEnv(world, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
-        """Captions of symbolic observations (B, 82)."""
-        from bkrl.envs.crafter.captions import caption_batch
+        """Captions of symbolic observations (B, 82), in bkrl's wording ("en") or in that of ELLM's text observation."""
+        from bkrl.envs.crafter import captions, sentences
 
-        return caption_batch(observations)
+        return (sentences if language == "ellm" else captions).caption_batch(observations)
 
     def clause_reader(self) -> ClauseReader:
         """What reads the clauses of captions off symbolic observations."""

@@ -1,0 +1,93 @@
+"""ELLM's text observation of Crafter: a sentence of what is seen, one of what is held, one of how the player feels.
+
+    you see grass, and tree. you are targeting tree. you have in your inventory wood. you feel thirsty.
+
+Counts, places and distances are not said, so there are few texts and many observations for each. A text has a number
+(its key), which is found without writing it: what is to be known of a text is looked up by its key.
+Source: Du et al. 2023 (arXiv 2302.06692), the code release; its words, commas and omissions are kept.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.crafter import layout
+from bkrl.envs.crafter.layout import CELL_NAMES, FACED_CELL
+from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM, VITALS
+
+_CALLED: Final = {"table": "crafting table", "ripe_plant": "plant"}
+_UNSEEN: Final = ("outside", "player", "sand", "arrow")
+WORDS: Final = tuple(sorted({_CALLED.get(name, name) for name in CELL_NAMES if name not in _UNSEEN}))
+"""What the first sentence can name."""
+_UNTARGETED: Final = ("outside", "player", "path", "sand", "lava")
+TARGETS: Final = ("", *(name for name in CELL_NAMES if name not in (*_UNTARGETED, "ripe_plant")))
+"""What can be targeted; "" is nothing. A table is called "table" here, as in the release."""
+HELD: Final = ITEMS[len(VITALS) :]
+FEELINGS: Final = ("hurt", "hungry", "thirsty", "sleepy")
+
+# A key, from its lowest bit: a bit for each word, five bits of target, a bit for each item, one for each feeling
+_TARGET_AT: Final = len(WORDS)
+_HELD_AT: Final = _TARGET_AT + 5
+_FEELINGS_AT: Final = _HELD_AT + len(HELD)
+
+_BIT_OF_CELL: Final = np.array(
+    [1 << WORDS.index(_CALLED.get(name, name)) if name not in _UNSEEN else 0 for name in CELL_NAMES]
+    + [0] * (256 - len(CELL_NAMES)),
+    np.int64,
+)
+_TARGET_OF_CELL: Final = np.array(
+    [TARGETS.index(_CALLED["ripe_plant"] if name == "ripe_plant" else name) if name not in _UNTARGETED else 0
+     for name in CELL_NAMES] + [0] * (256 - len(CELL_NAMES)),
+    np.int64,
+)  # fmt: skip
+_FACED_CELL: Final = np.array(FACED_CELL)
+_VITALS: Final = slice(layout.INVENTORY.start, layout.INVENTORY.start + len(VITALS))
+_ITEMS: Final = slice(_VITALS.stop, layout.INVENTORY.stop)
+_ITEM_BITS: Final = 1 << np.arange(_HELD_AT, _FEELINGS_AT, dtype=np.int64)
+_FEELING_BITS: Final = 1 << np.arange(_FEELINGS_AT, _FEELINGS_AT + len(FEELINGS), dtype=np.int64)
+
+
+def text_keys(observations: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """(B, 82) symbolic observations → (B,) keys of their texts. Equal keys are equal texts."""
+    rows = np.arange(len(observations))
+    seen = np.bitwise_or.reduce(_BIT_OF_CELL[observations[:, layout.VIEW]], axis=1)
+    faced = observations[rows, _FACED_CELL[observations[:, layout.FACING] & 3]]
+    held = (observations[:, _ITEMS] > 0) @ _ITEM_BITS
+    low = (observations[:, _VITALS] < MAX_ITEM) @ _FEELING_BITS
+    return np.asarray(seen | _TARGET_OF_CELL[faced] << _TARGET_AT | held | low)
+
+
+def _bits(key: int, start: int, names: tuple[str, ...]) -> list[str]:
+    return [name for i, name in enumerate(names) if key >> start + i & 1]
+
+
+@lru_cache(1 << 16)
+def sentences_of_key(key: int) -> tuple[str, str, str]:
+    """What is seen (with what is targeted), what is held, how the player feels; "" for an empty sentence.
+
+    (tree and grass in view, facing the tree, holding wood, drink at 8) →
+    ("you see grass, and tree. you are targeting tree.", "you have in your inventory wood.", "you feel thirsty.")
+    """
+    words = _bits(key, 0, WORDS)
+    if len(words) > 1:
+        words[-1] = f"and {words[-1]}"
+    seen = f"you see {', '.join(words)}."
+    target = TARGETS[key >> _TARGET_AT & 31]
+    if target:
+        seen += f" you are targeting {target}."
+    held = ["plant" if item == "sapling" else item for item in _bits(key, _HELD_AT, HELD)]
+    feelings = _bits(key, _FEELINGS_AT, FEELINGS)
+    return (
+        seen,
+        f"you have in your inventory {', '.join(held)}." if held else "",
+        f"you feel {', '.join(feelings)}." if feelings else "",
+    )
+
+
+def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
+    """(B, 82) symbolic observations → B texts, the sentences that are not empty divided by spaces."""
+    return [" ".join(filter(None, sentences_of_key(key))) for key in text_keys(observations).tolist()]
