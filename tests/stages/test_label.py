@@ -267,7 +267,6 @@ def test_fields_and_headers_of_requests_are_added_and_values_of_headers_recorded
         assert run.config["inputs"]["body"]["path"] == body.as_posix()
         sent = len(server.requests)
         assert label(babyai, tmp_path, **{**asked, "header": None}).complete, "headers change no answer"
-        assert label(babyai, tmp_path, "read", reparse=run.path).complete
         assert len(server.requests) == sent
         body.write_text('{"top_p": 0.5}')
         with pytest.raises(UsageError, match="input 'body'"):
@@ -305,7 +304,6 @@ def test_other_prompts_are_other_questions_and_another_run(
         run = label(crafter, tmp_path, "own run", prompt=str(own), **asked)
         assert prompt_of(server).startswith("Judge, for crafter.")
         assert run.config["inputs"]["prompt pref.md"]["path"] == (own / "pref.md").as_posix()
-        assert label(crafter, tmp_path, "again", reparse=run.path).complete
         (own / "pref.md").write_text("<<<system>>>\nJudge better. Reply in JSON.\n")
         with pytest.raises(UsageError, match=r"input 'prompt pref\.md'"):
             label(crafter, tmp_path, "own run", prompt=str(own), **asked)
@@ -378,20 +376,6 @@ def test_a_store_that_cannot_be_made_is_told_before_anything_is_written(
     with pytest.raises(InputError, match="choose another with --cache"):
         label(babyai, tmp_path, llm="openai:m")
     assert not (tmp_path / "out").exists()
-
-
-def test_answers_that_cannot_be_read_again_are_told_before_anything_is_written(babyai: Path, tmp_path: Path) -> None:
-    first = label(babyai, tmp_path, "first", num=20)
-    with pytest.raises(UsageError, match="makes a run of its own"):
-        label(babyai, tmp_path, "first", reparse=first.path, fresh=True)
-    first.file("responses.parquet").write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"responses\.parquet has 7 bytes"):
-        label(babyai, tmp_path, "again", reparse=first.path)
-    first.file("responses.parquet").unlink()
-    first.file("manifest.json").unlink()
-    with pytest.raises(InputError, match="unfinished"):
-        label(babyai, tmp_path, "again", reparse=first.path)
-    assert not (tmp_path / "again").exists()
 
 
 def test_many_questions_are_announced(babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,10 +266,6 @@ class LabelConfig:
             planned=True,
         ),
     ] = None
-    reparse: Annotated[
-        Path | None,
-        Flag("read the answers of this label run again with today's parsers; its settings, no calls", reads=True),
-    ] = None
     dry_run: Annotated[
         bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
     ] = False
@@ -280,8 +276,6 @@ class LabelConfig:
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        if self.out is None and self.reparse is not None:
-            return Path("logs") / f"{self.reparse.name}-reparsed"
         part = "" if self.shard is None else f"-shard{self.shard.replace('/', 'of')}"
         return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}{part}"
 

@@ -85,8 +85,7 @@ def _say(session: AskSession, batches: bool, reporter: Reporter) -> None:
             f"{usage.failed:,} of {usage.asked:,} requests brought no answer ({reasons}); they carry no label."
         )
     if isinstance(session, KeptAnswers) and not batches:
-        absent = f", {session.absent:,} of them were never answered" if session.absent else ""
-        reporter.say(f"{usage.asked:,} answers read again{absent}; nothing was sent.")
+        reporter.say(f"{usage.asked:,} answers read again; nothing was sent.")
     elif session.backend.identity is not None:
         cost = usage.cost_in_words(session.budget)
         reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent; {cost}.")

@@ -1,79 +1,21 @@
-"""Answers that were given before, asked for again: re-reading a run with today's parsers, or joining its shards.
-
-Nothing is sent. What a run recorded comes back exactly as it was (key, text, tokens, cost), so that the tables made of
-it differ only where reading differs.
-"""
+"""The shards of one labelling: whether they belong together, and what the whole was asked to be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from bkrl.core.config import LabelConfig
-from bkrl.core.errors import InputError, UsageError
-from bkrl.core.files import read_json, read_table
+from bkrl.core.errors import InputError
 from bkrl.core.flags import flags_of, option_name
-from bkrl.core.reporter import Reporter
-from bkrl.data.dataset import Dataset
-from bkrl.data.schema import RESPONSES
-from bkrl.labelers import baseline
 from bkrl.labelers.shards import Shard
-from bkrl.labelers.tables import responses_of
-from bkrl.llm import open_backend
-from bkrl.llm.kept import KeptAnswers, Speaker
-from bkrl.llm.protocol import Connection
-from bkrl.llm.store import Store
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 
 SETTINGS = [one.name for one in flags_of(LabelConfig) if one.flag.identity and not one.flag.reads]
 """What decides which questions a run asks, and of whom."""
 Usage = dict[str, object]
-_OF_THE_RUN = ("variant", "env_id", "llm", "prompts", "usage", "batches", "quality", "table", "reparsed", "merged")
-
-
-def settings_of(run: Path, given: LabelConfig, dataset: Dataset) -> LabelConfig:
-    """`given`, for `dataset`, with the settings of the run whose answers are to be read again.
-
-    Raises InputError when `run` is no label run or of another dataset, UsageError when `given` asks for something else.
-    """
-    if not (run / "config.json").exists():
-        raise InputError(f"There is no label run at {run}.")
-    recorded = read_json(run / "config.json")
-    if recorded.get("stage") != "label":
-        raise InputError(f"{run} is a '{recorded.get('stage')}' run; --reparse needs a label run.")
-    settings = {name: recorded["config"][name] for name in SETTINGS if name in recorded["config"]}
-    plain = LabelConfig(given.dataset)
-    for name, value in settings.items():
-        own = getattr(given, name)
-        if own not in (value, getattr(plain, name)):
-            raise UsageError(f"--{name.replace('_', '-')} is taken from {run} (there it is {value}); leave it out.")
-    if settings["llm"] in baseline.NAMES:
-        raise InputError(f"{run} is a control, which asked nobody; there is nothing to read again.")
-    if recorded["inputs"]["dataset"]["manifest_sha256"] != dataset.manifest_sha256:
-        raise InputError(f"{run} labelled another dataset than {given.dataset}; name the one in its config.json.")
-    return replace(given, **settings)
-
-
-@contextmanager
-def reader(run: Path, llm: str, connection: Connection, cache: Path, reporter: Reporter) -> Iterator[KeptAnswers]:
-    """Asks a run of annotator `llm`: its table of responses; for an unfinished one, what the store has kept of it."""
-    if (run / "manifest.json").exists():
-        finished = Run.open(run, "label")
-        speaker = Speaker(llm, facts_of(finished))
-        with KeptAnswers(speaker, rows=responses_of(finished), reporter=reporter) as kept:
-            yield kept
-        return
-    backend = open_backend(llm, connection)
-    table = run / "responses.parquet"
-    rows = read_table(table, RESPONSES).to_pylist() if table.exists() else []
-    if backend.identity is None and not rows:
-        raise InputError(f"{run} is unfinished, and answers of {llm} are not stored; run its command again.")
-    with ExitStack() as stack:
-        store = None if backend.identity is None else stack.enter_context(Store(cache))
-        yield stack.enter_context(KeptAnswers(backend, store, rows, reporter=reporter))
+_OF_THE_RUN = ("variant", "env_id", "llm", "prompts", "usage", "batches", "quality", "table", "merged")
 
 
 def facts_of(run: Run) -> dict[str, str]:

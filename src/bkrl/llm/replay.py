@@ -1,5 +1,4 @@
-"""`replay:RUN_OR_FILE`: the answers of an earlier label run, of a responses table, or of a file written by
-`bkrl cache export`. A miss is an error.
+"""`replay:RUN_OR_FILE`: the answers of an earlier label run, or of its table of responses. A miss is an error.
 
 With it a labelled study can be repeated by anyone, without a key, long after the model is gone.
 """
@@ -13,7 +12,6 @@ from typing import Any
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_table, sha256
 from bkrl.data.schema import RESPONSES
-from bkrl.llm.archive import as_responses
 from bkrl.llm.protocol import Connection, Fault, Reply, Request, address
 from bkrl.runs.record import Run
 
@@ -30,7 +28,8 @@ class ReplayBackend:
         self._file = path if path.is_file() else Run.open(path, "label").file("responses.parquet")
         if not self._file.exists():
             raise InputError(f"{path} is a label run without responses.parquet; it asked nobody (a control).")
-        self._rows = {address(_turns(row), row["sample"]): row for row in _rows(self._file)}
+        rows = read_table(self._file, RESPONSES).to_pylist()
+        self._rows = {address(_turns(row), row["sample"]): row for row in rows}
         models = sorted({row["model"] for row in self._rows.values() if row["model"]})
         self._facts = {"replay_of": ", ".join(models), "replay_sha256": sha256(self._file)}
 
@@ -52,12 +51,6 @@ class ReplayBackend:
 
     async def close(self) -> None:
         return None
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    if file.suffix != ".parquet":
-        return as_responses(file)
-    return read_table(file, RESPONSES).to_pylist()  # type: ignore[no-any-return]
 
 
 def _turns(row: dict[str, Any]) -> list[tuple[str, str]]:

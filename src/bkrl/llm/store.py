@@ -7,7 +7,7 @@ write-ahead log keeps readers and writers apart; it needs a local disk, not a ne
 
 Four tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers
 for the record and is never read back as an answer; `question` holds what each key stands for, so that replies can be
-sorted by who gave them and shared with others (`archive`); `attempt` notes every send before it happens, so that what
+sorted by who gave them; `attempt` notes every send before it happens, so that what
 was interrupted, and may have been billed without an answer, can be counted.
 """
 
@@ -57,12 +57,10 @@ pragma user_version = {STORE_VERSION};
 class Store:
     """Replies by key. Use as a context manager, from one thread at a time; open another Store for another at once.
 
-    With `reading` nothing is put into it, and the folder need not be writable.
-
     Raises InputError when the folder cannot be used or the file is damaged, RunFailed when the disk is full.
     """
 
-    def __init__(self, folder: Path, *, reading: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         # Not the process number: that comes again, in containers as a rule.
         self._process = secrets.token_hex(8)
@@ -73,18 +71,13 @@ class Store:
             raise InputError(
                 f"The cache folder {folder} cannot be made ({error.strerror}); choose another with --cache."
             ) from None
-        self._db = self._to_read() if reading else self._connect()
+        self._db = self._connect()
         with self._explained():
             version = self._db.execute("pragma user_version").fetchone()[0]
             if version > STORE_VERSION:
                 raise InputError(
                     f"The reply store {self.path} was written by a newer bkrl (version {version}); update bkrl."
                 )
-            if reading and version == STORE_VERSION:
-                return
-            if reading:  # it has to be brought up to date first
-                self._db.close()
-                self._db = self._connect()
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = normal")
             if version < STORE_VERSION:
@@ -96,15 +89,15 @@ class Store:
             row = self._db.execute(f"select {_COLUMNS} from reply where key = ?", (key,)).fetchone()
         return None if row is None else Reply(*row)
 
-    def put(self, key: str, reply: Reply, question: str = "", created: int | None = None) -> Reply:
+    def put(self, key: str, reply: Reply, question: str = "") -> Reply:
         """Record a reply and return the one that now counts: for a good reply the first ever stored under `key`.
 
-        `question` is the request's content (`protocol.request_content`); `created`: seconds since 1970, now by default.
+        `question` is the request's content (`protocol.request_content`).
         """
         row = (
             *(key, reply.text, reply.status, reply.format, reply.model, reply.finish_reason),
             *(reply.prompt_tokens, reply.completion_tokens, reply.reasoning_tokens, reply.cached_tokens, reply.tier),
-            int(time.time()) if created is None else created,
+            int(time.time()),
         )
         table = "reply" if reply.status == "ok" else "rejected"
         with self.transaction():
@@ -170,17 +163,12 @@ class Store:
         alive = {process: self._signs.alive(process) for process in {process for _, process in rows}}
         return sum(key in wanted and not alive[process] for key, process in rows)
 
-    def question(self, key: str) -> str | None:
-        """The content of the request behind a key; None for replies that were kept before contents were."""
-        rows = self.execute("select content from question where key = ?", (key,))
-        return zlib.decompress(rows[0][0]).decode("ascii") if rows else None
-
     def keys(self) -> list[str]:
         """The keys of all good replies."""
         return [key for (key,) in self.execute("select key from reply order by key")]
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """One SQL statement and its rows, errors explained; for `archive`, which looks at the tables as a whole."""
+        """One SQL statement and its rows, errors explained."""
         with self._explained():
             return self._db.execute(statement, tuple(values)).fetchall()
 
@@ -208,35 +196,13 @@ class Store:
         self._db.close()
         self._signs.close()
 
-    def _connect(self, uri: str = "") -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         try:
-            return sqlite3.connect(
-                uri or self.path, timeout=60.0, isolation_level=None, uri=bool(uri), check_same_thread=False
-            )
+            return sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise InputError(
                 f"The reply store {self.path} cannot be opened ({error}); choose another with --cache."
             ) from None
-
-    def _to_read(self) -> sqlite3.Connection:
-        """A connection that writes nothing. Beside an open log SQLite still wants a file of its own; where it may make
-        none, and no log is left, the file stands still and is read as it is.
-        """
-        place = self.path.absolute().as_uri()
-        db = self._connect(f"{place}?mode=ro")
-        with self._explained():
-            try:
-                db.execute("pragma user_version")
-            except sqlite3.OperationalError:
-                log = Path(f"{self.path}-wal")
-                if log.exists() and log.stat().st_size:
-                    raise InputError(
-                        f"The reply store {self.path} was not closed and cannot be mended in a read-only folder; "
-                        "copy the folder elsewhere and name the copy with --cache."
-                    ) from None
-                db.close()
-                db = self._connect(f"{place}?mode=ro&immutable=1")
-        return db
 
     def _upgrade(self) -> None:
         """Make the tables, or bring those of an earlier version up to date; another process may do the same."""

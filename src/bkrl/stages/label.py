@@ -7,7 +7,7 @@ had happened. `run` makes a run; `outlook` (--dry-run), `submit` and `batch_stat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
-from bkrl.labelers import baseline, recorded
+from bkrl.labelers import baseline
 from bkrl.labelers.example import example_prompt
 from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
@@ -48,14 +48,13 @@ _SHOWN = 3
 class _Job:
     """A label run's settings, unpacked and found to fit together.
 
-    earlier: opens the answers that are read again; create: makes the run directory or goes on with it; to_do: False
-    where a complete run lies there; max_requests, max_cost: None is no limit.
+    create: makes the run directory or goes on with it; to_do: False where a complete run lies there; max_requests,
+    max_cost: None is no limit.
     """
 
     plan: Plan
     variant: Variant
     backend: Backend
-    earlier: AbstractContextManager[KeptAnswers] | None
     policy: AskPolicy
     price: Price | None
     max_requests: int | None
@@ -66,7 +65,7 @@ class _Job:
 
 
 def run(config: LabelConfig, reporter: Reporter) -> Run:
-    """Label a dataset: ask, collect a batch (`batch="collect"`), or read a run's answers again (`reparse`).
+    """Label a dataset: ask, or collect a batch (`batch="collect"`).
 
     Raises:
         UsageError: settings that do not fit together, or ask for more than there is.
@@ -76,14 +75,6 @@ def run(config: LabelConfig, reporter: Reporter) -> Run:
     if config.dry_run or (config.batch in ("submit", "status") and to_do(config)):
         raise UsageError("--dry-run and --batch submit or status make no run; use them with `bkrl label`.")
     job = _job(config, reporter)
-    if job.earlier is not None:
-        with job.earlier as kept:
-            result = job.create()
-            if not result.complete:
-                done = job.variant.label(job.plan, kept)
-                again = {"run": config.reparse, "answers": kept.usage.asked - kept.absent, "not_asked": kept.absent}
-                finish(result, job.plan, kept, done, reporter, reparsed=again)
-        return result
     with _at_work(job, reporter) as (result, session):
         if result.complete:
             return result
@@ -203,18 +194,12 @@ def _check_nothing_is_out(folder: Path, way_out: str) -> None:
 def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     """Unpack the settings. Refuses what does not fit together, before anything is written."""
     dataset = Dataset.open(config.dataset)
-    if config.reparse is not None:
-        config = recorded.settings_of(config.reparse, config, dataset)
     _check(config)
     plan, variant = Plan.of(config, dataset), VARIANTS[config.variant]
-    connection = _connection(config, asking=not config.dry_run and config.reparse is None)
-    earlier = None
+    connection = _connection(config, asking=not config.dry_run)
     if config.llm in baseline.NAMES:
         variant = baseline.control(config.llm)
         backend: Backend = Speaker(config.llm, {"annotator": baseline.NAMES[config.llm]})
-    elif config.reparse is not None and not config.dry_run:
-        earlier = recorded.reader(config.reparse, config.llm, connection, config.cache, reporter)
-        backend = Speaker(config.llm, {})
     else:
         backend = open_backend(config.llm, connection)
     price = find_price(backend.identity, config.prices)
@@ -237,7 +222,6 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         plan=plan,
         variant=variant,
         backend=backend,
-        earlier=earlier,
         policy=policy,
         price=price,
         max_requests=config.max_requests or None,
@@ -288,8 +272,6 @@ def _check(config: LabelConfig) -> None:
         raise UsageError("--tier is for --llm openai:MODEL.")
     if control and config.shard is not None:
         raise UsageError(f"--shard shares out questions, and --llm {llm} asks none.")
-    if config.reparse is not None and config.reparse.resolve() == config.run_dir.resolve():
-        raise UsageError(f"--reparse makes a run of its own; choose another --out than {config.reparse}.")
 
 
 def _check_plan(plan: Plan, variant: Variant) -> None:

@@ -45,7 +45,7 @@ def run(config: LabelMergeConfig, reporter: Reporter) -> Run:
         return result
     rows = [row for run in runs for row in responses_of(run)]
     plan = Plan.of(whole, data)
-    with KeptAnswers(Speaker(whole.llm, recorded.facts_of(runs[0])), rows=rows, exact=True, reporter=reporter) as kept:
+    with KeptAnswers(Speaker(whole.llm, recorded.facts_of(runs[0])), rows=rows, reporter=reporter) as kept:
         done = VARIANTS[whole.variant].label(plan, kept)
     usage = recorded.summed([run.facts["usage"] for run in runs])
     merged = [run.path for run in runs]
