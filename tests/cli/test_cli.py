@@ -90,7 +90,6 @@ def test_a_default_in_words_is_not_lost_as_markup(words, default, capsys, monkey
         (["collect", "--env", "Crafter-Text-Rewards"], 2, "Did you mean 'Crafter-Text-Reward'"),
         (["collect", "--env", "BabyAI-Text-GoToLocal-RedBall"], 2, "mean 'BabyAI-Text-GoToLocal-RedBall-S20'"),
         (["prompt", "code", "Crafter"], 2, "no world 'Crafter'"),
-        (["cache", "import", "nowhere"], 3, "nowhere cannot be read"),
     ],
 )  # fmt: skip
 def test_wrong_input_gets_one_sentence_and_its_exit_code(arguments, code, sentence, refused):
@@ -260,7 +259,7 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
         (["collect", "--gamma", "x"], "'--gamma': it must be a number. Try"),
         (["collect", "--gamma", "nan"], "'--gamma': it must be a finite number. Try bkrl collect --help."),
         (["train-rs", "--reward-scale", "-inf"], "'--reward-scale': it must be a finite number. Try"),
-        (["cache", "prune", "--older-than", "nan"], "'--older-than': it must be a finite number. Try"),
+        (["report", "x", "--threshold", "nan"], "'--threshold': it must be a finite number. Try"),
         (["compare", "a", "b", "--threshold", "inf"], "'--threshold': it must be a finite number. Try"),
         (["collect", "--steps", "1" + "0" * 26], "'--steps': it must be at most 9007199254740992. Try"),
         (["label", "x", "--num", "1" + "0" * 26], "'--num': it must be at most 9007199254740992. Try"),

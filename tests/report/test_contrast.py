@@ -200,7 +200,7 @@ def test_one_damaged_run_among_many_is_said_and_left_out(folder: Path, tmp_path:
     (broken / name).write_text(content)
     (tmp_path / "f" / "model").mkdir()
     (tmp_path / "f" / "model" / "config.json").write_text('{"hidden_size": 64}')  # of another program: no run
-    _, problems = export_curves([tmp_path / "f"], tmp_path / "c.csv", "csv", False)
+    _, problems = export_curves([tmp_path / "f"], tmp_path / "c.csv", "csv")
     assert any(broken.name in problem for problem in problems)
     assert not any("model" in problem for problem in problems)
 

@@ -35,27 +35,27 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_every_evaluation_of_every_run(runs: list[Path], tmp_path: Path):
-    facts, problems = export_curves(runs, tmp_path / "c.csv", "csv", False)
+    facts, problems = export_curves(runs, tmp_path / "c.csv", "csv")
     assert problems == []
     rows = list(csv.DictReader((tmp_path / "c.csv").open()))
     assert len(rows) == facts["rows"] == 10 * 3 * len(STEPS)
     first = [row for row in rows if row["run"] == runs[0].as_posix() and row["metric"] == "eval/success_rate"]
     assert [float(row["step"]) for row in first] == STEPS.tolist()
     assert {row["seed"] for row in rows} == set("12345")
-    export_curves(runs, tmp_path / "c.parquet", "parquet", False)
+    export_curves(runs, tmp_path / "c.parquet", "parquet")
     table = pq.read_table(tmp_path / "c.parquet")
     assert table.column_names == list(rows[0])
     assert table["value"].to_pylist() == [float(row["value"]) for row in rows]
 
 
 def test_a_folder_stands_for_its_training_runs(runs: list[Path], tmp_path: Path):
-    export_curves(runs, tmp_path / "named.csv", "csv", False)
-    export_curves([runs[0].parent], tmp_path / "new" / "folder.csv", "csv", False)
+    export_curves(runs, tmp_path / "named.csv", "csv")
+    export_curves([runs[0].parent], tmp_path / "new" / "folder.csv", "csv")
     named, folder = ((tmp_path / name).read_text().splitlines() for name in ("named.csv", "new/folder.csv"))
     assert sorted(folder) == sorted(named)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="there is no train-rs run in it"):
-        export_curves([tmp_path / "empty"], tmp_path / "x.csv", "csv", False)
+        export_curves([tmp_path / "empty"], tmp_path / "x.csv", "csv")
 
 
 def test_what_others_began_from_is_not_exported(tmp_path: Path):
@@ -65,24 +65,14 @@ def test_what_others_began_from_is_not_exported(tmp_path: Path):
     assert len(follow([judged]).of("train-rs")) == 2
     for named, wanted in (([second], {second}), ([judged], {second}), ([second, first], {first, second})):
         out = tmp_path / f"{len(list(tmp_path.glob('*.csv')))}.csv"
-        export_curves(named, out, "csv", False)
+        export_curves(named, out, "csv")
         assert {row["run"] for row in csv.DictReader(out.open())} == {path.as_posix() for path in wanted}
-
-
-def test_methods_with_their_intervals(runs: list[Path], tmp_path: Path):
-    export_curves(runs, tmp_path / "s.parquet", "parquet", True)
-    rows = pq.read_table(tmp_path / "s.parquet").to_pylist()
-    assert {(row["method"], row["n"], row["interval"]) for row in rows} == {
-        ("ppo", 5, "bootstrap"),
-        ("rnd", 5, "bootstrap"),
-    }
-    assert all(row["low"] <= row["centre"] <= row["high"] for row in rows)
 
 
 def test_nothing_is_overwritten_and_formulas_stay_text(runs: list[Path], tmp_path: Path):
     (tmp_path / "c.csv").write_text("mine")
     with pytest.raises(UsageError, match="is there already"):
-        export_curves(runs, tmp_path / "c.csv", "csv", False)
+        export_curves(runs, tmp_path / "c.csv", "csv")
     assert run_command(["export", "curves", str(runs[0]), "--to", "csv", "--out", str(tmp_path / "c.csv")]) == 2
     assert (_safe("=1+1"), _safe("@x"), _safe(-1.0), _safe("ppo")) == ("'=1+1", "'@x", -1.0, "ppo")
 

@@ -64,20 +64,6 @@ def test_lines_lie_where_their_values_are():
     assert [label for _, label in draw().y_ticks] == ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]
 
 
-def test_a_logarithmic_twin_leaves_step_zero_out():
-    one = Band("a", np.array([0.0, 10.0, 1000.0]), *(np.array([0.0, 0.5, 1.0]) for _ in range(3)), 5, "bootstrap")
-    drawing = svg.draw([one], [Style(0)], name="f", description="", share=True)
-    logarithmic = ElementTree.fromstring(drawing.svg).find(".//g[@class='log']/path[@class='line']")
-    assert logarithmic is not None
-    assert logarithmic.attrib["d"] == "M0 500L1000 0"
-    assert drawing.xlog == (10.0, 1000.0)
-    assert [label for _, label in drawing.log_ticks] == ["10", "20", "50", "100", "200", "500", "1k"]
-    short = svg.draw(
-        [Band("a", STEPS[:2], *(STEPS[:2],) * 3, 5, "t")], [Style(0)], name="f", description="", share=True
-    )
-    assert short.xlog is None
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 401_408.0), (-3.0, 17.2), (0.91, 0.94), (0.0, 5e-4)])
 def test_ticks_are_few_round_and_inside(low: float, high: float):
     ticks = svg._nice(low, high, 5)

@@ -113,7 +113,7 @@ def test_curves_are_read_by_keyboard_and_pointer(page: browser.Page, html: Path)
     assert page.run("document.querySelector('figure.curves .at').textContent") == ""
 
 
-def test_lines_go_and_come_and_x_becomes_logarithmic(page: browser.Page, html: Path):
+def test_lines_go_and_come(page: browser.Page, html: Path):
     page.open(html)
     line = "document.getElementById('w1-p0-line-1')"
     button = f"{line}.closest('figure').querySelectorAll('.legend button')[1]"
@@ -123,11 +123,6 @@ def test_lines_go_and_come_and_x_becomes_logarithmic(page: browser.Page, html: P
     assert page.run(f"{button}.getAttribute('aria-pressed')") == "false"
     page.run(f"{button}.click()")
     assert page.run(f"{line}.getClientRects().length")
-    twin = f"{line}.closest('figure').querySelector('g.log path.line')"
-    assert not page.run(f"{twin}.getClientRects().length")
-    page.run(f"{line}.closest('figure').querySelector('.logarithmic').click()")
-    assert page.run(f"{twin}.getClientRects().length")
-    assert not page.run(f"{line}.getClientRects().length")
 
 
 def test_long_names_leave_the_line_of_a_legend_to_be_seen(page: browser.Page, html: Path):
@@ -162,7 +157,7 @@ def test_tables_sort_and_links_open_what_they_lead_to(page: browser.Page, html: 
     page.run(f"{column}.tHead.rows[0].cells[2].querySelector('button').click()")
     found = page.run(f"[...{column}.tBodies[0].rows].map((r) => parseFloat(r.cells[2].dataset.value))")
     assert found == sorted(found)
-    page.run("location.hash = document.querySelector('#provenance .tree a').getAttribute('href')")
+    page.run("location.hash = document.querySelector('#potentials h3 a').getAttribute('href')")
     page.wait("document.querySelector(location.hash).open")
 
 

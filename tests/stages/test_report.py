@@ -128,12 +128,12 @@ def test_every_section_shows_its_content(made):
     _, _, html, _ = made
     text = squeezed(html)
     for said in (
-        "Preferences", "preferred", "tie", "The first one.", "Most suggested", "go to the key", "All 2 candidates",
+        "Preferences", "Goals", "bkrl label view",
         "def potential(observations, actions, valid):", "25.0 %20.0 to 30.0 %",
-        "Certificate", "present: not applicable, no windows", "Φ over episode 0", "is added to the reward",
+        "Certificate", "present: not applicable, no windows", "is added to the reward",
         "optimal policies are kept, exactly",
         "of these sent", "US dollars", "Success rate of the policy", "environment steps", "input: potential",
-        "n = 8", "8 of 8", "What the annotator wrote", "counts the steps that collected the dataset whole",
+        "n = 8", "8 of 8", "counts the steps that collected the dataset whole",
         "Methods against their controls", "Performance profile", "Forms of shaping",
     ):  # fmt: skip
         assert said in text, said
@@ -145,11 +145,8 @@ def test_every_section_shows_its_content(made):
     assert images[0].startswith("data:image/gif;base64,R0lGOD")
 
 
-def test_program_is_highlighted_and_escaped(made):
-    html = made[2]
-    assert '<span class="k">def</span> potential(observations' in html
-    assert '<span class="c"># &lt;b&gt;near&lt;/b&gt; a ball</span>' in html
-    assert '<span class="n">1.5</span>' in html
+def test_program_is_escaped(made):
+    assert "# &lt;b&gt;near&lt;/b&gt; a ball" in made[2]
 
 
 def test_nothing_on_the_page_can_act(made):
@@ -265,7 +262,6 @@ def test_a_changed_byte_in_an_input_is_said(tmp_path: Path):
     part.write_bytes(raw)
     text, _ = told(runs, tmp_path)
     assert "part-00000.parquet was changed after it was written" in text
-    assert "its segments cannot be shown" in text
     assert "bk-pref · pbrs n = 1" in text  # what was measured stands; its past cannot be checked
 
 
@@ -285,7 +281,7 @@ def test_a_study_that_was_moved_is_followed(tmp_path: Path):
     (tmp_path / "old").rename(tmp_path / "new")
     text, warnings = told([tmp_path / "new" / run.name for run in runs], tmp_path)
     assert warnings == []
-    assert "The first one." in text
+    assert "label-pref" in text
 
 
 def test_worlds_are_kept_apart(tmp_path: Path):

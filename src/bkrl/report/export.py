@@ -1,4 +1,4 @@
-"""`bkrl export curves`: learning curves as one long table, each run's evaluations or each method's interval."""
+"""`bkrl export curves`: the evaluations of training runs as one long table."""
 
 from __future__ import annotations
 
@@ -8,33 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, write_table
-from bkrl.report.comparison import compare_all
-from bkrl.report.groups import Group, curves_of, group_runs
-from bkrl.report.plots.figures import METRICS, bands_of
+from bkrl.report.groups import Group, group_runs
 from bkrl.report.provenance import Chain, Node, follow, named
 from bkrl.report.runs import training_runs
 
 _RUN = ("world", "method", "alg", "form", "control", "seed", "run", "metric", "step", "value")
-_SUMMARY = (
-    "world", "method", "alg", "form", "control", "n", "metric", "step", "centre", "low", "high", "interval",
-)  # fmt: skip
-_KINDS = {
-    "seed": pa.int64(),
-    "n": pa.int64(),
-    **dict.fromkeys(("step", "value", "centre", "low", "high"), pa.float64()),
-}
+_KINDS = {"seed": pa.int64(), "step": pa.float64(), "value": pa.float64()}
 
 
-def export_curves(
-    runs: Sequence[Path], out: Path, to: Literal["csv", "parquet"], summary: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Write a table with one line for each evaluation of each run, or with `summary` for each point of each method's
-    curve (common grid, centre and 95 % interval).
+def export_curves(runs: Sequence[Path], out: Path, to: Literal["csv", "parquet"]) -> tuple[dict[str, Any], list[str]]:
+    """Write a table with one line for each evaluation of each run.
 
     Returns what was written, and sentences about what was left out.
 
@@ -52,14 +39,13 @@ def export_curves(
     if not trained:
         raise InputError((chain.problems + problems + ["There is no train-rs run among these."])[0])
     groups, repeated = group_runs(trained)
-    rows = _summaries(groups) if summary else [row for group in groups for row in _evaluations(group)]
+    rows = [row for group in groups for row in _evaluations(group)]
     make_folder(out.parent)
-    header = _SUMMARY if summary else _RUN
     if to == "csv":
-        atomic_write(out, _csv(header, rows))
+        atomic_write(out, _csv(_RUN, rows))
     else:
-        schema = pa.schema([(name, _KINDS.get(name, pa.string())) for name in header])
-        write_table(out, pa.Table.from_pylist([dict(zip(header, row, strict=True)) for row in rows], schema=schema))
+        schema = pa.schema([(name, _KINDS.get(name, pa.string())) for name in _RUN])
+        write_table(out, pa.Table.from_pylist([dict(zip(_RUN, row, strict=True)) for row in rows], schema=schema))
     facts = {"out": out.as_posix(), "rows": len(rows), "runs": len(trained), "methods": len(groups)}
     return facts, [*chain.problems, *problems, *repeated]
 
@@ -76,38 +62,15 @@ def _meant(chain: Chain, paths: Sequence[Path]) -> list[Node]:
     return [node for node in chain.nodes.values() if node.key in found]
 
 
-def _head(group: Group) -> tuple[str, ...]:
-    return (group.env, group.label, group.alg, group.form, group.control)
-
-
 def _evaluations(group: Group) -> list[tuple[Any, ...]]:
+    named = (group.env, group.label, group.alg, group.form, group.control)
     return [
-        (*_head(group), run.seed, run.key, metric, float(step), float(value))
+        (*named, run.seed, run.key, metric, float(step), float(value))
         for run in group.runs
         for metric, (steps, series) in sorted(run.series.items())
         if metric.startswith("eval/")
         for step, value in zip(steps, series, strict=True)
     ]
-
-
-def _summaries(groups: Sequence[Group]) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    for comparison in compare_all(groups, 0.8):
-        for group in (row.group for row in comparison.rows):
-            for metric, _, _ in METRICS:
-                if not curves_of(group, metric):
-                    continue
-                (band,) = bands_of(comparison, [group], metric)
-                points = zip(band.steps, band.centre, band.low, band.high, strict=True)
-                rows += [
-                    (*_head(group), band.n, metric, float(step), float(centre), _known(low), _known(high), band.method)
-                    for step, centre, low, high in points
-                ]
-    return rows
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -69,15 +69,12 @@ def export_curves(
     ],
     out: Annotated[Path, typer.Option("--out", help="file to write; must not exist")],
     to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="format")] = "csv",
-    summary: Annotated[
-        bool, typer.Option("--summary", help="each method's curve with its interval on a common grid, not each run's")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Learning curves as one long table: world, method, seed, metric, step, value."""
     from bkrl.report.export import export_curves as write
 
-    facts, problems = write(runs, out, to, summary)
+    facts, problems = write(runs, out, to)
     for problem in problems:
         progress.reporter().warn(problem)
     print_facts("", facts, as_json)

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
-import keyword
 import math
 import re
-import tokenize
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from bkrl.core.files import plain
 from bkrl.core.reporter import duration, percent, percents
@@ -82,9 +79,7 @@ def _environment() -> jinja2.Environment:
         anchor=anchor,
         pretty=lambda value: json.dumps(value, indent=1, ensure_ascii=False),
     )
-    environment.globals.update(
-        bounded=bounded, percents=lambda *shares: tight(percents(*shares)), python=python, course=course, forest=forest
-    )
+    environment.globals.update(bounded=bounded, percents=lambda *shares: tight(percents(*shares)), forest=forest)
     return environment
 
 
@@ -176,18 +171,6 @@ def _short(value: Any) -> Any:
 # --- small pictures
 
 
-def course(phi: Sequence[float], label: str) -> Markup:
-    """A line of Φ over the steps of an episode, on its scale from -1 to 0."""
-    width, height = 360.0, 64.0
-    last = max(1, len(phi) - 1)
-    points = " ".join(f"{4 + (width - 8) * i / last:.1f},{4 - (height - 8) * x:.1f}" for i, x in enumerate(phi))
-    return Markup(
-        f'<svg class="course" role="img" aria-label="{escape(label)}" viewBox="0 0 {width:.0f} {height:.0f}" '
-        'preserveAspectRatio="none"><path class="rule" d="M4 4H356M4 60H356" vector-effect="non-scaling-stroke"/>'
-        f'<polyline points="{points}" vector-effect="non-scaling-stroke"/></svg>'
-    )
-
-
 def forest(ratio: Ratio) -> Markup:
     """A ratio with its interval on a logarithmic axis around 1; an arrow where censoring leaves a side open. What lies
     beyond the axis stands at its end.
@@ -207,51 +190,6 @@ def forest(ratio: Ratio) -> Markup:
         parts.append(f'<path class="bar" d="M{at:.1f} 8H2m4 -4l-4 4l4 4"/>')
     parts.append(f'<circle class="{"open" if bound == "unknown" else "dot"}" cx="{at:.1f}" cy="8" r="3.5"/>')
     return Markup(f'<svg class="forest" aria-hidden="true" viewBox="0 0 120 16">{"".join(parts)}</svg>')
-
-
-# --- program text
-
-
-def python(source: str) -> Markup:
-    """Python source with light highlighting; text that is not Python comes out as it is. Always escaped."""
-    pieces: list[Markup] = []
-    row, column = 1, 0
-    lines = list(io.StringIO(source))  # as the tokenizer splits them: at \n alone
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            kind = _kind(token)
-            if kind is None:
-                continue
-            pieces.append(escape(_between(lines, (row, column), token.start)))
-            pieces.append(Markup('<span class="{}">{}</span>').format(kind, token.string))
-            row, column = token.end
-    except (tokenize.TokenError, SyntaxError, ValueError):
-        pass  # the rest follows unhighlighted
-    pieces.append(escape(_between(lines, (row, column), (len(lines) + 1, 0))))
-    return Markup("").join(pieces)
-
-
-def _kind(token: tokenize.TokenInfo) -> str | None:
-    if token.type == tokenize.COMMENT:
-        return "c"
-    if token.type == tokenize.STRING:
-        return "s"
-    if token.type == tokenize.NUMBER:
-        return "n"
-    if token.type == tokenize.NAME and keyword.iskeyword(token.string):
-        return "k"
-    return None
-
-
-def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    """The text from `start` to `end`, (row from 1, column from 0)."""
-    text = []
-    for row in range(start[0], min(end[0], len(lines)) + 1):
-        line = lines[row - 1]
-        first = start[1] if row == start[0] else 0
-        last = end[1] if row == end[0] else len(line)
-        text.append(line[first:last])
-    return "".join(text)
 
 
 def _palette() -> str:

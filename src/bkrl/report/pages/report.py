@@ -14,7 +14,7 @@ from bkrl.report.evaluations import Played
 from bkrl.report.model import Estimate, Evaluation, Results, Row, Time, World
 from bkrl.report.pages import samples
 from bkrl.report.pages.html import render
-from bkrl.report.pages.lineage import Branch, software, stages, tree
+from bkrl.report.pages.lineage import software, stages
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import Figure
@@ -78,7 +78,6 @@ class Extra:
     worths: Sequence[tuple[str, Markup]]
     timings: Sequence[Time]
     software: dict[str, str]
-    tree: Sequence[Branch]
     stages: Sequence[tuple[str, Sequence[tuple[Node, Mapping[str, str]]]]]
 
 
@@ -106,12 +105,11 @@ def report_page(
         evaluations=[(one.key, one.row) for one in played],
         agents=agents,
         agents_skipped=skipped,
-        labels=[samples.labels(chain, node) for node in chain.of("label")],
+        labels=[samples.labels(node) for node in chain.of("label")],
         potentials=samples.potentials(chain),
         worths=[(node.key, section(node.run.path)) for node in chain.of(WORTH) if node.sound and node.run is not None],
         timings=timings,
         software=usual,
-        tree=tree(chain),
         stages=stages(chain, usual),
     )
     return render("report", {**vars(results), **vars(extra)})

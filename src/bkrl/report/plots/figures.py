@@ -150,7 +150,6 @@ class FigureData:
     name: str
     share: bool
     xlim: tuple[float, float]
-    xlog: tuple[float, float] | None
     bands: Sequence[Line]
 
 
@@ -279,7 +278,7 @@ def _legend(bands: Sequence[Band], looks: Sequence[Style]) -> list[LegendLine]:
 
 def _data(name: str, drawing: Drawing, bands: Sequence[Band], share: bool) -> FigureData:
     lines = [Line(*(_plain(values) for values in (b.steps, b.centre, b.low, b.high))) for b in bands]
-    return FigureData(name, share, drawing.xlim, drawing.xlog, lines)
+    return FigureData(name, share, drawing.xlim, lines)
 
 
 def _plain(values: NDArray[np.float64]) -> list[Any]:

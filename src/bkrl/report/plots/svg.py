@@ -35,16 +35,12 @@ class Style:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure for the page: the picture, and ticks as (place in percent, label). ``log`` ticks are empty without a
-    logarithmic picture.
-    """
+    """A figure for the page: the picture, and ticks as (place in percent, label)."""
 
     svg: Markup
     y_ticks: tuple[tuple[float, str], ...]
     x_ticks: tuple[tuple[float, str], ...]
-    log_ticks: tuple[tuple[float, str], ...]
     xlim: tuple[float, float]
-    xlog: tuple[float, float] | None
 
 
 def draw(
@@ -60,8 +56,7 @@ def draw(
     """An ``<svg>`` element to stand inside a page.
 
     Each line and its band carry the ids ``NAME-line-I`` and ``NAME-band-I``; ``name`` must be unique in the page and
-    of letters, digits and hyphens. ``share``: values lie in [0, 1]. ``steps``: x is environment steps, and a second
-    drawing with logarithmic x stands beside the first, shown by the page's switch.
+    of letters, digits and hyphens. ``share``: values lie in [0, 1]. ``steps``: x is environment steps.
     """
     if not name.replace("-", "").isalnum() or not name.isascii():
         raise ValueError("the name of a figure is made of letters, digits and hyphens")
@@ -79,13 +74,7 @@ def draw(
     parts.append("</g>")
     if threshold is not None:
         parts.append(f'<path class="threshold" d="M0 {float(y(np.array(threshold))):.0f}H{SIZE}"/>')
-    parts.append(_lines(bands, styles, lambda s: SIZE * s / x1, y, name, "lin" if steps else ""))
-    first = min((float(b.steps[b.steps > 0][0]) for b in bands if (b.steps > 0).any()), default=x1)
-    xlog = (first, x1) if steps and x1 / first >= 4 else None
-    if xlog is not None:
-        span = math.log(x1 / first)
-        later = [_after_zero(b) for b in bands]
-        parts.append(_lines(later, styles, lambda s: SIZE * np.log(s / first) / span, y, "", "log"))
+    parts.append(_lines(bands, styles, lambda s: SIZE * s / x1, y, name))
     svg = (
         f'<svg role="img" aria-label="{escape(description)}" viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none">'
         + "".join(parts)
@@ -95,21 +84,19 @@ def draw(
         Markup(svg),  # the only text of others in it is escaped
         tuple((100 * float(y(np.array(t))) / SIZE, percent(t) if share else f"{t:.4g}") for t in y_ticks),
         tuple((100 * t / x1, step_label(t) if steps else f"{t:.4g}") for t in x_ticks),
-        () if xlog is None else _log_ticks(*xlog),
         (0.0, x1),
-        xlog,
     )
 
 
-def _lines(bands: Sequence[Band], styles: Sequence[Style], x: Scale, y: Scale, name: str, kind: str) -> str:
-    """All bands under all lines, in the page's order; `name` "" leaves the ids out (they are taken already)."""
+def _lines(bands: Sequence[Band], styles: Sequence[Style], x: Scale, y: Scale, name: str) -> str:
+    """All bands under all lines, in the page's order."""
     shades, lines = [], []
     for i, (b, style) in enumerate(zip(bands, styles, strict=True)):
         if b.steps.size == 0:
             continue
         place = x(b.steps)
         known = np.isfinite(b.low) & np.isfinite(b.high)
-        mark = f' id="{name}-{{}}-{i}"' if name else ""
+        mark = f' id="{name}-{{}}-{i}"'
         if known.any():
             edge = [*_points(place[known], y(b.high[known])), *_points(place[known][::-1], y(b.low[known][::-1]))]
             look = f'class="shade" data-i="{i}"{mark.format("band")} fill="var(--s{style.slot})"'
@@ -121,16 +108,11 @@ def _lines(bands: Sequence[Band], styles: Sequence[Style], x: Scale, y: Scale, n
             f'<path class="line" data-i="{i}"{mark.format("line")} stroke="var(--s{style.slot})"{dash} '
             f'd="M{"L".join(points)}"/>'
         )
-    return (f'<g class="{kind}">' if kind else "<g>") + "".join(shades) + "".join(lines) + "</g>"
+    return f"<g>{''.join(shades)}{''.join(lines)}</g>"
 
 
 def _points(x: np.ndarray, y: np.ndarray) -> list[str]:
     return [f"{a:.0f} {b:.0f}" for a, b in zip(x, y, strict=True)]
-
-
-def _after_zero(b: Band) -> Band:
-    kept = b.steps > 0
-    return Band(b.label, b.steps[kept], b.centre[kept], b.low[kept], b.high[kept], b.n, b.method)
 
 
 def _range(bands: Sequence[Band]) -> tuple[float, float]:
@@ -149,10 +131,3 @@ def _nice(low: float, high: float, count: int) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def _log_ticks(first: float, last: float) -> tuple[tuple[float, str], ...]:
-    span = math.log(last / first)
-    decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
-    values = [m * 10.0**d for d in decades for m in (1, 2, 5)]
-    return tuple((100 * math.log(v / first) / span, step_label(v)) for v in values if first <= v <= last)

@@ -1,5 +1,5 @@
 (() => {
-  // Curves: the legend turns lines off and on, the pointer or the arrow keys read values, a switch makes x logarithmic.
+  // Curves: the legend turns lines off and on, the pointer or the arrow keys read values.
   const steps = (x) => (x >= 999.5e6 ? +(x / 1e9).toPrecision(3) + "G" : x >= 999.5e3 ? +(x / 1e6).toPrecision(3) + "M" : x >= 999.5 ? +(x / 1e3).toPrecision(3) + "k" : Math.round(x));
   for (const figure of document.querySelectorAll("figure.curves")) {
     const data = JSON.parse(figure.dataset.curves);
@@ -7,7 +7,6 @@
     const cursor = figure.querySelector(".cursor");
     const caption = figure.querySelector(".at");
     const buttons = [...figure.querySelectorAll(".legend button")];
-    const logarithmic = figure.querySelector(".logarithmic");
     let at = null;
 
     buttons.forEach((button, i) => {
@@ -18,15 +17,12 @@
       });
     });
 
-    const limits = () => (figure.classList.contains("uselog") ? data.xlog.map(Math.log) : data.xlim);
-    const unscale = (u) => (figure.classList.contains("uselog") ? Math.exp(u) : u);
-    const scale = (x) => (figure.classList.contains("uselog") ? Math.log(x) : x);
+    const [left, right] = data.xlim;
     const number = (y) => (data.share ? Math.round(100 * y) + " %" : +y.toPrecision(3));
     const read = (x) => {
       at = x;
-      const [left, right] = limits();
       cursor.style.display = "block";
-      cursor.style.left = `${(100 * (scale(x) - left)) / (right - left)}%`;
+      cursor.style.left = `${(100 * (x - left)) / (right - left)}%`;
       caption.textContent = data.xlim[1] <= 1 ? `at ${x.toFixed(2)}` : `at ${steps(x)} steps`;
       data.bands.forEach((band, i) => {
         let best = 0;
@@ -45,8 +41,7 @@
     area.addEventListener("pointermove", (event) => {
       const box = area.getBoundingClientRect();
       const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-      const [left, right] = limits();
-      read(unscale(left + share * (right - left)));
+      read(left + share * (right - left));
     });
     area.addEventListener("pointerleave", leave);
     area.addEventListener("blur", leave);
@@ -57,14 +52,8 @@
       if (!turn || !grid.length) return;
       event.preventDefault();
       const now = at === null ? (turn > 0 ? -1 : grid.length) : grid.findIndex((x) => x >= at);
-      const next = Math.min(grid.length - 1, Math.max(grid[0] === 0 && figure.classList.contains("uselog") ? 1 : 0, now + turn));
+      const next = Math.min(grid.length - 1, Math.max(0, now + turn));
       read(grid[next]);
     });
-    if (logarithmic) {
-      logarithmic.addEventListener("click", () => {
-        logarithmic.setAttribute("aria-pressed", String(figure.classList.toggle("uselog")));
-        leave();
-      });
-    }
   }
 })();
