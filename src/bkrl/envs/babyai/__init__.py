@@ -181,7 +181,7 @@ class BabyAI(Family):
         """One for all that runs natively."""
         from bkrl.envs.babyai.bot import BabyAIBot
 
-        return BabyAIBot() if runs_natively(world.env_id) else None
+        return BabyAIBot(len(world.action_names)) if runs_natively(world.env_id) else None
 
     def oracles(self) -> dict[str, str]:
         """Of the published levels."""
