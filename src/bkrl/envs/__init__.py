@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
-from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, World
+from bkrl.envs.family import ClauseReader, Episodes, Family, World
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import WorldVectorEnv
 
@@ -219,12 +219,6 @@ def missions_vary(env_id: str) -> bool:
     """Whether episodes of a world ask for different things, of which the observations say nothing."""
     bare, options = _read(env_id)
     return family(bare.family).missions_vary(bare, options)
-
-
-def bot(env_id: str) -> Bot | None:
-    """What plans its way in a world; None where there is none."""
-    known = world(env_id)
-    return family(known.family).bot(replace(known, env_id=_read(env_id)[0].env_id))
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:

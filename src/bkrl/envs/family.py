@@ -285,10 +285,7 @@ class Family:
         return Symbols.of_shape(obs_shape, high)
 
     def bot(self, world: World) -> Bot | None:
-        """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it.
-
-        The id of `world` is without options, the other facts with them.
-        """
+        """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it."""
         return None
 
     def oracles(self) -> Mapping[str, str]:

@@ -3,14 +3,13 @@
 `--alg NAME` is looked up here. A method of your own is registered in the same way (docs/python.md).
 """
 
-from bkrl.methods import baselines, ppo, rnd, shaped
+from bkrl.methods import ppo, rnd, shaped
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, methods, register_method, settings_of
 
 __all__ = [
     "Method",
     "TrainRsConfig",
     "Trainee",
-    "baselines",
     "find_method",
     "methods",
     "ppo",

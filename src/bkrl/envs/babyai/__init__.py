@@ -178,10 +178,13 @@ class BabyAI(Family):
         return caption(observations, language, compat)
 
     def bot(self, world: World) -> BabyAIBot | None:
-        """One for all that runs natively."""
+        """One for all that runs natively, but for minigrid's levels with tasks that BabyAI does not have."""
         from bkrl.envs.babyai.bot import BabyAIBot
+        from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+        from bkrl.envs.babyai.state import PUT_NEXT
 
-        return BabyAIBot(len(world.action_names)) if runs_natively(world.env_id) else None
+        own = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task > PUT_NEXT
+        return BabyAIBot() if not own and runs_natively(world.env_id) else None
 
     def oracles(self) -> dict[str, str]:
         """Of the published levels."""
@@ -214,6 +217,10 @@ def runs_natively(env_id: str) -> bool:
     """Whether the native engine knows all the rules of an id."""
     if env_id in LEVELS or env_id in glam.LEVELS:
         return not os.environ.get("BABYAI_DONE_ACTIONS")  # minigrid's switch for another kind of verifier
+    from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+
+    if env_id in MINIGRID_LEVELS:
+        return True
     from bkrl.envs.babyai.loading import why_not
     from bkrl.envs.babyai.reference import make_minigrid
 

@@ -15,14 +15,7 @@ MAX_CELLS: Final = 8192
 
 
 class BabyAIBot:
-    """See `family.Bot`. It knows the mission, what it carries, and the cells that it has seen.
-
-    Args:
-        num_actions: where there are fewer than six, it can only move.
-    """
-
-    def __init__(self, num_actions: int) -> None:
-        self.num_actions = num_actions
+    """See `family.Bot`. It knows the mission, what it carries, and the cells that it has seen."""
 
     def begin(self, num_envs: int) -> dict[str, NDArray[Any]]:
         """Nothing seen."""
@@ -53,7 +46,6 @@ class BabyAIBot:
             memory["idle"],
             memory["done"],
             stride,
-            self.num_actions,
             actions,
         )
         return actions

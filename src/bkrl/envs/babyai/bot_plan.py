@@ -14,7 +14,6 @@ import numpy as np
 
 from bkrl.core.jit import helper, kernel
 from bkrl.envs.babyai.bot_paths import (
-    BARRED,
     BARRED_DOORS,
     BESIDE,
     BLOCKED,
@@ -42,6 +41,7 @@ from bkrl.envs.babyai.bot_paths import (
 from bkrl.envs.babyai.constants import (
     AGENT_X,
     AGENT_Y,
+    DONE,
     DROP,
     FORWARD,
     LEFT,
@@ -66,24 +66,13 @@ from bkrl.envs.babyai.state import (
 
 _DEPTH: Final = 8  # obstacles behind obstacles
 _NOWHERE: Final = -1
-STAY: Final = 8
-"""Any action that changes nothing."""
 PATIENCE: Final = 300
 """After so many steps in which nothing new was seen or done, the bot moves by chance for a while."""
 
 
 @kernel
 def act_bots(
-    grids: Any,
-    worlds: Any,
-    views: Any,
-    started: Any,
-    explored: Any,
-    idle: Any,
-    done: Any,
-    stride: int,
-    num_actions: int,
-    actions: Any,
+    grids: Any, worlds: Any, views: Any, started: Any, explored: Any, idle: Any, done: Any, stride: int, actions: Any
 ) -> None:
     """The next action of the bot in each of N envs.
 
@@ -96,7 +85,6 @@ def act_bots(
         idle: (N,) steps since something new was seen or done.
         done: (N,) the tasks that were done then.
         stride: cells in a row.
-        num_actions: with fewer than six, only the first three are taken.
         actions: (N,) written.
     """
     size = grids.shape[1]
@@ -116,10 +104,8 @@ def act_bots(
         mind = Mind(grids[n], world, seen, stride, terrain, wanted, avoid, parent, queue, later, first, states)
         action = NONE
         if idle[n] < PATIENCE or idle[n] // 16 % 2:
-            action = decide(mind, num_actions <= TOGGLE)
-        if action == NONE or (action > FORWARD and num_actions <= TOGGLE):
-            action = wander(mind)
-        actions[n] = action
+            action = decide(mind)
+        actions[n] = wander(mind) if action == NONE else action
 
 
 @helper
@@ -153,12 +139,12 @@ def wander(mind: Any) -> int:
 
 
 @helper
-def decide(mind: Any, moves_only: bool) -> int:
+def decide(mind: Any) -> int:
     """The next action; NONE where there is nothing left to try."""
     world = mind.world
     mind.avoid[:] = 0
     clause = 2 if world.in_sequence and world.first_clause_done else 0
-    fixed = shut = moves_only
+    fixed = shut = False
     for task in (clause, clause + 1):
         if (world.strict >> task) & 1 and not (world.done >> task) & 1:
             fixed = fixed or world.task[task] in (PICK_UP, PUT_NEXT)
@@ -184,7 +170,7 @@ def attempt(mind: Any, task: int) -> int:
     carried: Any = world.carrying
     carries_it = carried != NOTHING_CARRIED and refers(carried, which)
     if kind == GO_TO:
-        action = pursue(mind, PLACES, which, STAY, NONE, 0)
+        action = pursue(mind, PLACES, which, DONE, NONE, 0)
         return lay_down(mind, 0) if action == NONE and carries_it else action
     if kind == OPEN_DOOR:
         action = pursue(mind, READY_DOORS, which, TOGGLE, NONE, 0)
@@ -232,7 +218,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
         mind: of the bot.
         what: which cells, see `mark`.
         which: likewise.
-        deed: the action when one of them is in front, or STAY.
+        deed: the action when one of them is in front.
         to: where what is picked up is to be carried: the way from there on must be free before it is. NONE: nowhere.
         to_which: likewise.
 
@@ -253,9 +239,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
                 mark(mind, UNKNOWN, 0)
             obstacle, _ = way(mind, found >> 3)
         if obstacle <= 0:
-            if found & 7 != HERE:
-                return found & 7
-            return deed if deed != STAY else stay(mind)
+            return deed if found & 7 == HERE else found & 7
         if mind.world.carrying != NOTHING_CARRIED:
             return lay_down(mind, 0)
         deed = PICKUP
@@ -264,13 +248,6 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
         else:
             what, which, to, to_which = KEYS, color_of(cell_at(mind.grid, obstacle)), CELL, obstacle
     return NONE
-
-
-@helper
-def stay(mind: Any) -> int:
-    """An action that changes nothing, one of the first four."""
-    front = mind.world.agent + ahead(mind.world.heading, mind.stride)
-    return PICKUP if mind.terrain[front] in (FREE, SHUT, BARRED) else FORWARD
 
 
 @helper

@@ -14,8 +14,9 @@ from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
 from bkrl.envs.babyai.drawing import Canvas, parts
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.kernels import step_worlds
-from bkrl.envs.babyai.layouts import GlamLayouts, Layouts, LoadedLayouts, PublishedLayouts
+from bkrl.envs.babyai.layouts import GlamLayouts, Layouts, LoadedLayouts, MiniGridLayouts, PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.state import MARGIN, WALL_CELL, WORLD
 from bkrl.envs.threads import Shares
@@ -198,4 +199,6 @@ def _layouts_of(env_id: str, num_envs: int, glam: GlamLevel | None) -> Layouts:
         return GlamLayouts(glam, num_envs)
     if env_id in LEVELS:
         return PublishedLayouts(LEVELS[env_id])
+    if env_id in MINIGRID_LEVELS:
+        return MiniGridLayouts(MINIGRID_LEVELS[env_id])
     return LoadedLayouts(env_id, num_envs)

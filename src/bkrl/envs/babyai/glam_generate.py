@@ -18,6 +18,7 @@ from bkrl.envs.babyai.pcg64 import fraction, integer_below
 from bkrl.envs.babyai.rooms import all_reachable, clear_room, place_agent, place_object
 from bkrl.envs.babyai.state import (
     EMPTY_CELL,
+    FIRST,
     GO_TO,
     MARGIN,
     MEMBER_SHIFT,
@@ -25,18 +26,15 @@ from bkrl.envs.babyai.state import (
     OPEN_DOOR,
     PICK_UP,
     PUT_NEXT,
+    SECOND,
     TRACKED_SHIFT,
     cell_at,
-    color_of,
-    kind_of,
+    is_target,
     make_cell,
 )
 
 GOTO, PICKUP, OPEN, PUTNEXT, SEQ, THEN, AFTER, TWO_PICKUPS = range(len(TASK_KINDS))
 PER_EPISODE, PER_INSTANCE, BALANCED = range(len(TASK_MIXES))
-FIRST: Final = 0
-SECOND: Final = 2
-"""Where in `target_color`, `target_kind` and `target_is_plural` of a world's record the mission's two objects stand."""
 _ANY: Final = -1
 _AT_ONCE, _AGAIN, _TWICE = range(3)
 
@@ -218,12 +216,6 @@ def weighted(world: Any, ends: Any) -> int:
     while number < len(ends) and ends[number] <= place:
         number += 1
     return number
-
-
-@helper
-def is_target(world: Any, cell: int, target: int) -> bool:
-    """Whether a cell holds what the mission calls this."""
-    return kind_of(cell) == world.target_kind[target] and color_of(cell) == world.target_color[target]
 
 
 @helper

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from bkrl.core.jit import kernel
-from bkrl.envs.babyai.constants import DROP, REWARD_DECAY
+from bkrl.envs.babyai.constants import DROP, PICKUP, REWARD_DECAY, TOGGLE
 from bkrl.envs.babyai.generate import begin_episode, generate
 from bkrl.envs.babyai.glam_generate import generate_glam
+from bkrl.envs.babyai.minigrid_generate import generate_minigrid
+from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
+from bkrl.envs.babyai.rooms import PLAN
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
+from bkrl.envs.babyai.state import AVOID, MATCH, PUT_NEXT
 from bkrl.envs.babyai.view import observe
 
 
@@ -40,13 +46,20 @@ def step_worlds(
             continue
         grid, world, action = grids[n], worlds[n], actions[n]
         world.steps += 1
-        carried_before = world.carrying
+        carried_before, task, hit = world.carrying, world.task[0], False
+        if task == AVOID:
+            hit = move_obstacles(grid, world, action, stride)
+        elif task == MATCH and action == PICKUP:
+            action = TOGGLE
         outcome = act(grid, world, action, stride)
-        if action == DROP:
-            track(grid, world)
-        status = verify_mission(grid, world, action, carried_before, stride)
+        if task > PUT_NEXT:
+            status = FAILURE if hit else verify_own(grid, world, action, carried_before, stride)
+        else:
+            if action == DROP:
+                track(grid, world)
+            status = verify_mission(grid, world, action, carried_before, stride)
         solved = status == SUCCESS or (status != FAILURE and outcome == REACHED_GOAL)
-        reward = 1 - REWARD_DECAY * (world.steps / world.max_steps) if solved else 0.0
+        reward = 1 - REWARD_DECAY * (world.steps / world.max_steps) if solved else -1.0 if hit else 0.0
         world.episode_return += reward
         rewards[n] = reward
         success[n] = solved and reward > 0
@@ -88,5 +101,18 @@ def begin_glam_worlds(
     for n in range(start, stop):
         if chosen[n]:
             generate_glam(grids[n], worlds[n], level[0], episodes[n], case_ends, repeat_ends, stride)
+            begin_episode(worlds[n])
+            observe(grids[n], worlds[n], stride, observations[n])
+
+
+@kernel
+def begin_minigrid_worlds(
+    grids: Any, worlds: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+) -> None:
+    """A new episode in each chosen world of one of minigrid's levels."""
+    plan = np.zeros(1, PLAN)[0]
+    for n in range(start, stop):
+        if chosen[n]:
+            generate_minigrid(grids[n], worlds[n], level[0], plan, stride)
             begin_episode(worlds[n])
             observe(grids[n], worlds[n], stride, observations[n])

@@ -1,4 +1,4 @@
-"""Where a world's next layout comes from: a kernel for the published and GLAM's levels, minigrid for every other."""
+"""Where a world's next layout comes from: a kernel for the levels that are data here, minigrid for every other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
 from bkrl.envs.babyai.generate import level_record
 from bkrl.envs.babyai.glam import GlamLevel
-from bkrl.envs.babyai.glam_generate import EPISODE, FIRST, SECOND, case_bounds, glam_record, repeat_bounds
-from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_worlds
+from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
+from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_minigrid_worlds, begin_worlds
 from bkrl.envs.babyai.levels import Level
+from bkrl.envs.babyai.minigrid_generate import minigrid_record
+from bkrl.envs.babyai.minigrid_halls import WORDING
+from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, MiniGridLevel
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
-from bkrl.envs.babyai.state import MARGIN
+from bkrl.envs.babyai.state import FETCH, FIRST, MARGIN, SECOND
 from bkrl.envs.threads import Shares
 
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters
@@ -87,6 +90,41 @@ class PublishedLayouts(Layouts):
             article = "a" if plural >> task & 1 else "the"
             parts.append(f"{verb} {article} {COLOR_NAMES[colors[task]]} {TYPE_NAMES[kinds[task]]}")
         return ", then ".join(parts)
+
+
+class MiniGridLayouts(Layouts):
+    """The levels of `minigrid_levels`, drawn natively."""
+
+    def __init__(self, level: MiniGridLevel) -> None:
+        self.width, self.height = level.width, level.height
+        self._level, self._record = level, minigrid_record(level)
+
+    def begin(
+        self,
+        shares: Shares,
+        grids: NDArray[np.uint32],
+        worlds: NDArray[Any],
+        chosen: NDArray[np.bool_],
+        observations: NDArray[np.uint8],
+    ) -> None:
+        """See `Layouts`."""
+        shares.run(begin_minigrid_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
+
+    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+        """The missions in minigrid's words."""
+        if "{" not in self._level.mission:
+            return [self._level.mission] * len(which)
+        columns = (worlds[name][which].tolist() for name in ("target_color", "target_kind"))
+        return [self._mission(*row) for row in zip(*columns, strict=True)]
+
+    def _mission(self, colors: list[int], kinds: list[int]) -> str:
+        return self._level.mission.format(
+            color=COLOR_NAMES[colors[FIRST]],
+            kind=TYPE_NAMES[kinds[FIRST]],
+            other_color=COLOR_NAMES[colors[SECOND]],
+            other_kind=TYPE_NAMES[kinds[SECOND]],
+            wording=FETCH_WORDINGS[kinds[WORDING]] if self._level.task == FETCH else "",
+        )
 
 
 class LoadedLayouts(Layouts):

@@ -77,6 +77,19 @@ def integer_below(world: Any, bound: int) -> int:
 
 
 @helper
+def shuffle(world: Any, values: Any) -> None:
+    """`Generator.shuffle` of a list, whose bounded integers are not Lemire's: too large ones are drawn again."""
+    for i in range(len(values) - 1, 0, -1):
+        mask = 1
+        while mask < i:
+            mask = 2 * mask + 1
+        j: Any = i + 1
+        while j > i:
+            j = np.int64(_next_32(world)) & mask
+        values[i], values[j] = values[j], values[i]
+
+
+@helper
 def fraction(world: Any) -> float:
     """A uniform number in [0, 1), as `Generator.random()`."""
     return np.int64(_next_64(world) >> np.uint64(11)) / 9007199254740992.0  # 2**53

@@ -26,6 +26,7 @@ from bkrl.envs.babyai.constants import COLOR_NAMES, DONE, TYPE_NAMES
 from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
+from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
 
@@ -108,7 +109,7 @@ def describe(env_id: str) -> World:
     env = make_minigrid(env_id)
     image = cast(gym.spaces.Dict, env.observation_space)["image"]
     babyai = isinstance(env, RoomGridLevel)
-    reason = why_not(env)
+    reason = None if env_id in MINIGRID_LEVELS else why_not(env)
     exception = f"; without a native engine, because {reason}, it always runs on minigrid" if reason else ""
     return World(
         env_id=env_id,

@@ -50,6 +50,17 @@ GO_TO: Final = 1
 PICK_UP: Final = 2
 OPEN_DOOR: Final = 3
 PUT_NEXT: Final = 4
+# What minigrid's levels have steps of their own for (`minigrid_rules`); such a mission is task 0 and no other.
+FETCH: Final = 5
+GO_BESIDE: Final = 6
+PUT_NEAR: Final = 7
+RED_THEN_BLUE: Final = 8
+MATCH: Final = 9
+AVOID: Final = 10
+
+FIRST: Final = 0
+SECOND: Final = 2
+"""Where in `target_color`, `target_kind` and `target_is_plural` of a record the mission's two objects stand."""
 
 WORLD = np.dtype(
     [
@@ -114,6 +125,12 @@ def cell_at(grid: Any, at: int) -> int:
     """What is in a cell, as numba's usual integer."""
     cell: Any = np.int64(grid[at])
     return cell
+
+
+@helper
+def is_target(world: Any, cell: int, target: int) -> bool:
+    """Whether a cell holds what the mission calls its first or second object."""
+    return kind_of(cell) == world.target_kind[target] and color_of(cell) == world.target_color[target]
 
 
 @helper

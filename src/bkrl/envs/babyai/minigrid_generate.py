@@ -1,0 +1,90 @@
+"""Layouts of minigrid's levels that are not BabyAI's, drawn as the `_gen_grid` methods in `minigrid.envs` draw them.
+
+The draws, their order and their bounds are minigrid's, so the same stream of random numbers gives the same layout and
+is left in the same state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.jit import helper
+from bkrl.envs.babyai import minigrid_levels as levels
+from bkrl.envs.babyai.minigrid_halls import (
+    draw_crossing,
+    draw_door_key,
+    draw_doors,
+    draw_hall,
+    draw_lava,
+    draw_memory,
+    draw_objects,
+    draw_red_blue_doors,
+    fill,
+)
+from bkrl.envs.babyai.minigrid_rooms import draw_grid_of_rooms, draw_locked_room, draw_multi_room, draw_rooms
+from bkrl.envs.babyai.rooms import NOWHERE
+from bkrl.envs.babyai.state import EMPTY_CELL, NO_TASK, WALL_CELL
+
+MINIGRID_LEVEL = np.dtype(
+    [(field.name, np.int64) for field in fields(levels.MiniGridLevel) if field.type in ("int", "bool")]
+)
+
+
+def minigrid_record(level: levels.MiniGridLevel) -> NDArray[Any]:
+    """A level for the kernels: an array of one MINIGRID_LEVEL record."""
+    record = np.zeros(1, MINIGRID_LEVEL)
+    values = asdict(level)
+    for name in MINIGRID_LEVEL.names or ():
+        record[name] = values[name]
+    return record
+
+
+@helper
+def generate_minigrid(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> None:
+    """The layout and the mission of a new episode."""
+    world.task[:] = NO_TASK
+    world.task[0] = level.task
+    world.max_steps, world.see_through = level.max_steps, level.see_through
+    world.strict = world.in_sequence = world.target_is_plural = 0
+    drawn = False
+    while not drawn:
+        world.agent, world.heading = NOWHERE, 0
+        grid[:] = WALL_CELL
+        fill(grid, 1, 1, level.width - 2, level.height - 2, EMPTY_CELL, stride)
+        drawn = draw_layout(grid, world, level, plan, stride)
+
+
+@helper
+def draw_layout(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> bool:
+    """Into an empty room as large as the map. False where something found no place."""
+    width, height = level.width, level.height
+    layout = level.layout
+    if layout == levels.HALL:
+        draw_hall(grid, world, level, stride)
+    elif layout == levels.CROSSING:
+        draw_crossing(grid, world, level, stride)
+    elif layout in (levels.DIST_SHIFT, levels.LAVA_GAP):
+        draw_lava(grid, world, level, stride)
+    elif layout == levels.DOOR_KEY:
+        draw_door_key(grid, world, width, height, stride)
+    elif layout == levels.OBJECTS:
+        draw_objects(grid, world, level, stride)
+    elif layout == levels.DOORS:
+        draw_doors(grid, world, width, height, stride)
+    elif layout == levels.GRID_OF_ROOMS:
+        draw_grid_of_rooms(grid, world, level, stride)
+    elif layout == levels.LOCKED_ROOM:
+        draw_locked_room(grid, world, width, height, stride)
+    elif layout == levels.MEMORY:
+        draw_memory(grid, world, level, stride)
+    elif layout == levels.MULTI_ROOM:
+        draw_multi_room(grid, world, level, stride)
+    elif layout == levels.RED_BLUE_DOORS:
+        draw_red_blue_doors(grid, world, width, height, stride)
+    else:
+        return draw_rooms(grid, world, level, plan, stride)
+    return True

@@ -1,0 +1,100 @@
+"""The rules of minigrid's levels with a `step` of their own, on the same grids, member bits and tracked bits.
+
+Sources: the `step` methods in `minigrid.envs`. "Pick up this object" and "open this door" are the tasks of `missions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.core.jit import helper
+from bkrl.envs.babyai.constants import BLUE, DONE, DOOR, DROP, EMPTY, FORWARD, GOAL, OPEN, PICKUP, RED, TOGGLE
+from bkrl.envs.babyai.missions import CONTINUE, FAILURE, SUCCESS, is_tracked
+from bkrl.envs.babyai.pcg64 import integer_below
+from bkrl.envs.babyai.state import (
+    EMPTY_CELL,
+    FETCH,
+    FIRST,
+    GO_BESIDE,
+    MARGIN,
+    MATCH,
+    MEMBER_MASK,
+    MEMBER_SHIFT,
+    NOTHING_CARRIED,
+    PUT_NEAR,
+    RED_THEN_BLUE,
+    ahead,
+    cell_at,
+    color_of,
+    is_target,
+    kind_of,
+    put,
+    state_of,
+)
+
+MAX_OBSTACLES: Final = 8
+"""Obstacle i is the ball with member bit i."""
+_TRIES: Final = 101  # to find an obstacle another place; then it stays
+
+
+@helper
+def verify_own(grid: Any, world: Any, action: int, carried_before: int, stride: int) -> int:
+    """What an action has done to the mission of a level with a step of its own.
+
+    Tracked cells are those in which the agent, or what it drops, has to be (bit 0) or must not be (bit 1). `done` says
+    whether the red door is open.
+    """
+    task, here = world.task[0], cell_at(grid, world.agent)
+    front = cell_at(grid, world.agent + ahead(world.heading, stride))
+    if task == FETCH:
+        if world.carrying == NOTHING_CARRIED:
+            return CONTINUE
+        return SUCCESS if is_target(world, world.carrying, FIRST) else FAILURE
+    if task == GO_BESIDE:
+        if action == DONE:
+            return SUCCESS if is_tracked(here, 0) else FAILURE
+        return FAILURE if action == TOGGLE else CONTINUE
+    if task == PUT_NEAR:
+        if action == PICKUP and world.carrying != NOTHING_CARRIED:
+            return CONTINUE if is_target(world, world.carrying, FIRST) else FAILURE
+        if action == DROP and carried_before != NOTHING_CARRIED:
+            return SUCCESS if world.carrying == NOTHING_CARRIED and is_tracked(front, 0) else FAILURE
+        return CONTINUE
+    if task == MATCH:
+        return SUCCESS if is_tracked(here, 0) else FAILURE if is_tracked(here, 1) else CONTINUE
+    if task == RED_THEN_BLUE and action == TOGGLE and kind_of(front) == DOOR:
+        is_open = state_of(front) == OPEN
+        if color_of(front) == BLUE and is_open:
+            return SUCCESS if world.done else FAILURE
+        if color_of(front) == RED:
+            world.done = is_open
+    return CONTINUE
+
+
+@helper
+def move_obstacles(grid: Any, world: Any, action: int, stride: int) -> bool:
+    """What `DynamicObstaclesEnv.step` does first; the result says whether the agent runs into something.
+
+    That depends on what was in front before the obstacles moved.
+    """
+    front = kind_of(cell_at(grid, world.agent + ahead(world.heading, stride)))
+    places: Any = np.zeros(MAX_OBSTACLES, np.int64)
+    for place in range(MARGIN * stride, len(grid) - MARGIN * stride):
+        members = (cell_at(grid, place) & MEMBER_MASK) >> MEMBER_SHIFT
+        if members:
+            for i in range(MAX_OBSTACLES):
+                if members == 1 << i:
+                    places[i] = place
+    for at in places:
+        if at == 0:  # fewer than MAX_OBSTACLES
+            break
+        for _ in range(_TRIES):
+            x = integer_below(world, 3) - 1
+            to = at + x + (integer_below(world, 3) - 1) * stride
+            if kind_of(cell_at(grid, to)) == EMPTY and to != world.agent:
+                put(grid, to, cell_at(grid, at))
+                put(grid, at, EMPTY_CELL)
+                break
+    return action == FORWARD and front not in (EMPTY, GOAL)
