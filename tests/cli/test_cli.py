@@ -147,7 +147,7 @@ def test_show_prints_a_run_as_a_table_and_as_json(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["facts"]["answer"] == 42
 
 
-@pytest.mark.parametrize("what", ["envs", "algs", "llms", "potentials"])
+@pytest.mark.parametrize("what", ["envs", "options", "algs", "llms", "potentials"])
 def test_list_names_what_flags_take(what, capsys):
     assert run_command(["list", what, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from bkrl.core.config import CollectConfig, HardwareConfig, PPOConfig
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import without_effect
 from bkrl.core.reporter import Reporter
 from bkrl.data.check import validate
 from bkrl.data.dataset import Dataset
+from bkrl.data.derive import merge, subset
+from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
-from bkrl.stages import collect
+from bkrl.stages import collect, train_rs
 from bkrl.stages.collect import recording_points, run
 
 SMALL = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
@@ -135,3 +138,67 @@ def test_missions_that_change_matter_to_an_explorer_that_is_paid_for_them(tmp_pa
         run(replace(small, out=tmp_path / f"d{paid}", ext_coef=coef), told)
         assert any("and the explorer does not see them: it can learn only" in one for one in told.warned) == paid
         assert any("does no harm while it is paid for novelty alone" in one for one in told.said) != paid
+
+
+# ------------------------------------------------------------------------------------------- explorers that only act
+
+
+def test_a_random_explorer_needs_no_training(tmp_path: Path) -> None:
+    config = CollectConfig(env="Toy-Grid", explorer="random", episodes=12, out=tmp_path / "d")
+    result = run(config, Reporter())
+    data = Dataset.open(result.path)
+    assert (data.num_episodes, set(data.explorers), result.facts["explorer"]) == (12, {"random"}, "random")
+    assert np.bincount(data.actions[data.actions >= 0]).min() > 0.15 * data.num_steps
+    assert "12 episodes, played by random, recorded" in (result.path / "README.md").read_text()
+    assert not (result.path / "policies").exists()
+    assert validate(result.path)["explorer"] == "random"
+    again = run(replace(config, out=tmp_path / "again"), Reporter())
+    for name in result.manifest["outputs"]:
+        assert result.file(name).read_bytes() == again.file(name).read_bytes(), name
+
+
+def test_the_policy_of_a_run_explores(tmp_path: Path) -> None:
+    trained = train_rs.run(
+        TrainRsConfig(env="Toy-Grid", steps=256, eval_episodes=2, ppo=SMALL, out=tmp_path / "ppo"), Reporter()
+    )
+    config = CollectConfig(env="Toy-Grid", explorer=str(trained.path), episodes=6, out=tmp_path / "d")
+    result = run(config, Reporter())
+    data = Dataset.open(result.path)
+    assert set(data.explorers) == {"ppo"}
+    assert data.checkpoint_step.tolist() == [256] * 6
+    assert result.config["inputs"]["explorer"]["manifest_sha256"]
+    other = run(replace(config, explorer="random", seed=2, out=tmp_path / "r"), Reporter())
+    both = merge([result.path, other.path], tmp_path / "b")
+    joined = Dataset.open(both.path)
+    assert joined.explorers == ["ppo"] * 6 + ["random"] * 6
+    assert both.facts["explorer"] == "ppo, random"
+    validate(both.path)
+    part = subset(both.path, tmp_path / "s", 4)
+    assert set(Dataset.open(part.path).explorers) == {"ppo", "random"}
+    with pytest.raises(InputError, match="another kind of world"):
+        run(replace(config, env="CrafterReward-v1", out=tmp_path / "x"), Reporter())
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_kind_of_task_is_recorded_where_the_env_says_it(tmp_path: Path) -> None:
+    env = "BabyAI-MixedTrainLocal-v0@num_dists=0,max_steps=8,task_mix=balanced"
+    result = run(CollectConfig(env=env, explorer="random", episodes=10, out=tmp_path / "d"), Reporter())
+    data = Dataset.open(result.path)
+    assert data.env_id == "BabyAI-MixedTrainLocal-v0@num_dists=0,task_mix=balanced,max_steps=8"
+    kinds = {"goto": "go to", "pickup": "pick up", "open": "open", "putnext": "put", "seq": ""}
+    assert {kind: data.task_kinds.count(kind) for kind in kinds} == dict.fromkeys(kinds, 2)
+    assert all(mission.startswith(kinds[kind]) for mission, kind in zip(data.missions, data.task_kinds, strict=True))
+    assert validate(result.path)["task_kinds"] == dict.fromkeys(sorted(kinds), 2)
+    assert set(Dataset.open(subset(result.path, tmp_path / "s", 3).path).task_kinds) <= set(kinds)
+
+
+def test_explorers_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    config = CollectConfig(env="Toy-Grid", explorer="bot", out=tmp_path / "d")
+    with pytest.raises(UsageError, match="There is no bot for Toy-Grid"):
+        run(config, Reporter())
+    with pytest.raises(InputError, match="nobody"):
+        run(replace(config, explorer=str(tmp_path / "nobody")), Reporter())
+    with pytest.raises(UsageError, match="--num-envs has no effect with --explorer random"):
+        run(replace(config, explorer="random", ppo=SMALL), Reporter())
+    assert without_effect(config, ["steps"]) == {"steps": "--explorer rnd, which learns"}
+    assert list(tmp_path.iterdir()) == []

@@ -74,6 +74,15 @@ def observation_options(world: World, network: str, view: str | None = None) -> 
     return {"observation": "both"} if view == "image" else {}, view
 
 
+def check_acts_in(agent: Agent, world: World, source: object) -> None:
+    """InputError where an agent, read from `source`, cannot act in an env."""
+    if world.family != agent.family or world.action_names != agent.action_names:
+        raise InputError(
+            f"{source} acts in {agent.family} worlds with the actions of {agent.env_id}; "
+            f"{world.env_id} is another kind of world, choose one like it with --env."
+        )
+
+
 def options_of(agent: Agent) -> dict[str, Any]:
     """What to ask of `make_vec` so that an agent can see and everything else has the symbols."""
     return {"observation": "both"} if "image" in agent.wants else {}

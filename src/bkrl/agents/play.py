@@ -40,6 +40,7 @@ class Episode:
     Attributes:
         seed: what its env was seeded with.
         mission: its mission, "" if the env has none.
+        task_kind: the kind of its task, "" if the env does not say it.
         observations: (T+1, *obs_shape) uint8, the true final one included; empty unless asked for.
         actions: (T,) int64; empty unless asked for.
         rewards: (T,) float32; empty unless asked for.
@@ -53,6 +54,7 @@ class Episode:
     terminated: bool = False
     truncated: bool = False
     success: bool = False
+    task_kind: str = ""
     observations: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     actions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -161,6 +163,8 @@ def play(
             episode = running.pop(i)
             episode.terminated, episode.truncated = bool(terminated[i]), bool(truncated[i])
             episode.success = bool(infos["success"][i])
+            if "task_kind" in infos:
+                episode.task_kind = infos["task_kind"][i]
             episode.episode_return = float(infos["episode"]["r"][i])
             episode.length = int(infos["episode"]["l"][i])
             if keep:

@@ -19,7 +19,7 @@ _POTENTIALS = (
 
 
 def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
-    """Tables (title, header, rows) for "envs", "algs", "llms" or "potentials"; worlds stand under their rules."""
+    """Tables (title, header, rows) for "envs", "options" of envs, "algs", "llms" or "potentials"."""
     if what == "algs":
         from bkrl.methods import methods
 
@@ -36,17 +36,19 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         ]
     from bkrl.envs import env_ids, family, world
 
+    worlds = [world(env_id) for env_id in env_ids()]
+    if what == "options":
+        having: dict[tuple[str, str], list[str]] = {}
+        for w in worlds:
+            for one in family(w.family).options(w):
+                having.setdefault((one.name, one.flag.help), []).append(w.env_id)
+        rows: list[list[Any]] = [[*about, _some_of(ids)] for about, ids in having.items()]
+        return [("Options of envs, written as ID@NAME=VALUE,NAME=VALUE", ["option", "what it is", "of"], rows)]
     by_rules: dict[str, list[list[Any]]] = {}
-    for w in map(world, env_ids()):
+    for w in worlds:
         by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
     header = ["env", "family", "actions", "max steps", "solved when"]
-    tables = [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
-    options: dict[tuple[str, str], list[str]] = {}
-    for w in map(world, env_ids()):
-        for one in family(w.family).options(w):
-            options.setdefault((one.name, one.flag.help), []).append(w.env_id)
-    rows = [[name, help_text, _some_of(ids)] for (name, help_text), ids in options.items()]
-    return [*tables, ("Options, written as ID@NAME=VALUE,NAME=VALUE", ["option", "what it is", "of"], rows)]
+    return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
 
 
 def _some_of(ids: list[str]) -> str:

@@ -14,6 +14,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
 from bkrl.core.flags import Flag, Only
 
+_LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
+_ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
@@ -134,20 +136,40 @@ class ExplorerConfig(PPOConfig):
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """Record text-annotated experience with PPO + RND exploration."""
+    """Record text-annotated experience of an explorer: PPO + RND, random, a bot, or the policy of a run."""
 
     env: Annotated[str, Flag("env to explore, with options as in ID@num_dists=4; see `bkrl list envs`")] = (
         "BabyAI-Text-GoToLocal-Pretraining-S20"
     )
     out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]", identity=False)] = None
+    explorer: Annotated[
+        str,
+        Flag("who acts: rnd (PPO paid for novelty, trained here), random, bot, or a train-rs run, by its policy"),
+    ] = "rnd"
     steps: Annotated[
-        int, Flag("environment steps to train the explorer for; the last rollout is played to its end", least=1)
+        int,
+        Flag(
+            "environment steps to train the explorer for; the last rollout is played to its end",
+            least=1,
+            only=(_LEARNS,),
+        ),
     ] = 500_000
-    checkpoints: Annotated[int, Flag("how often to record, evenly from step 0 to the end", least=1)] = 6
-    episodes_per_checkpoint: Annotated[int, Flag("episodes of the stochastic policy recorded each time", least=1)] = 40
-    ext_coef: Annotated[float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0)] = 0.0
-    int_coef: Annotated[float, Flag("weight of the RND novelty reward", least=0)] = 1.0
-    int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1, only=(_NOVELTY,))] = 0.99
+    checkpoints: Annotated[
+        int, Flag("how often to record, evenly from step 0 to the end", least=1, only=(_LEARNS,))
+    ] = 6
+    episodes_per_checkpoint: Annotated[
+        int, Flag("episodes of the stochastic policy recorded each time", least=1, only=(_LEARNS,))
+    ] = 40
+    episodes: Annotated[int, Flag("episodes to record of an explorer that does not learn", least=1, only=(_ACTS,))] = (
+        240
+    )
+    ext_coef: Annotated[
+        float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0, only=(_LEARNS,))
+    ] = 0.0
+    int_coef: Annotated[float, Flag("weight of the RND novelty reward", least=0, only=(_LEARNS,))] = 1.0
+    int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1, only=(_LEARNS, _NOVELTY))] = (
+        0.99
+    )
     language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
     seed: Seed = 1
     network: Network = "compact"
@@ -162,7 +184,8 @@ class CollectConfig:
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        return self.out or Path("data") / f"{self.env}-s{self.seed}"
+        who = "" if self.explorer == "rnd" else f"-{Path(self.explorer).name}"
+        return self.out or Path("data") / f"{self.env}{who}-s{self.seed}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,15 @@ def validate(path: Path) -> dict[str, Any]:
             raise InputError(f"{path} is not valid: {sentence} (first at {int(np.argmin(holds))}); collect it again.")
     return {
         "env": data.env_id,
+        "explorer": ", ".join(dict.fromkeys(data.explorers)) or None,
         "episodes": data.num_episodes,
         "steps": data.num_steps,
         "success_rate": float(data.success.mean()),
         "mean_return": float(data.returns.mean()),
         "mean_length": float(data.lengths.mean()),
         "distinct_captions": len(data.caption_texts),
+        "distinct_missions": len(set(data.missions)),
+        "task_kinds": {kind: count for kind, count in sorted(Counter(data.task_kinds).items()) if kind},
         "observation": f"uint8 {data.obs_shape}",
         "actions": ", ".join(data.action_names),
         "valid": True,

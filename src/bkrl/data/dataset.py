@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json, read_table, sha256
 from bkrl.core.flags import Flag
-from bkrl.data.schema import EPISODES, SCHEMA_VERSION, part_name, steps_schema
+from bkrl.data.schema import SCHEMA_VERSION, episodes_schema, part_name, steps_schema
 from bkrl.data.windows import Windows, gather
 from bkrl.runs.record import Run
 
@@ -44,6 +44,7 @@ class Info(TypedDict):
     family: NotRequired[str]
     rules: NotRequired[str]
     texts: NotRequired[list[str]]
+    episode_texts: NotRequired[list[str]]
 
 
 class Dataset:
@@ -63,7 +64,8 @@ class Dataset:
         self.obs_shape: tuple[int, ...] = tuple(self.info["obs_shape"])
         self.action_names: tuple[str, ...] = tuple(self.info["action_names"])
         self.texts: tuple[str, ...] = tuple(self.info.get("texts", ()))
-        self.episodes = read_table(run.file("episodes.parquet"), EPISODES)
+        self.episode_texts: tuple[str, ...] = tuple(self.info.get("episode_texts", ()))
+        self.episodes = read_table(run.file("episodes.parquet"), episodes_schema(self.episode_texts))
         if self.episodes.num_rows == 0:
             raise InputError(f"{self.path} holds no episodes; collect with more --episodes-per-checkpoint.")
 
@@ -121,6 +123,21 @@ class Dataset:
     def checkpoint_step(self) -> NDArray[np.int64]:
         """(E,) environment steps the recorded policy had been trained for."""
         return self._episode_column("checkpoint_step")
+
+    @cached_property
+    def explorers(self) -> list[str]:
+        """(E,) who acted in each episode, "" where nothing says it."""
+        if "explorer" in self.episode_texts:
+            return cast("list[str]", self.episodes.column("explorer").to_pylist())
+        facts = self.run.facts  # before explorers had names, the one that was trained kept its `checkpoints`
+        return [str(facts.get("explorer", "rnd" if "checkpoints" in facts else ""))] * self.num_episodes
+
+    @cached_property
+    def task_kinds(self) -> list[str]:
+        """(E,) the kind of each episode's task, "" where the env does not say it."""
+        if "task_kind" not in self.episode_texts:
+            return [""] * self.num_episodes
+        return cast("list[str]", self.episodes.column("task_kind").to_pylist())
 
     @cached_property
     def missions(self) -> list[str]:
@@ -203,6 +220,7 @@ class Dataset:
                     "captions": [captions[1][number] for number in captions[0][rows]],
                     "mission": missions[1][missions[0][rows.start]],
                     "texts": {name: [known[i] for i in numbers[rows]] for name, (numbers, known) in others.items()},
+                    "episode_texts": {name: episode[name] for name in self.episode_texts},
                     **{name: episode[name] for name in _KEPT},
                 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,21 @@ def _copy(
     datasets: Sequence[Dataset], chosen: Sequence[NDArray[np.int64]], run: Run, reporter: Reporter, **origin: object
 ) -> Run:
     """Write the chosen episodes of each dataset into a run, and finish it; `origin` is a fact about them."""
-    episodes = (one for data, numbers in zip(datasets, chosen, strict=True) for one in data.recorded(numbers))
+    info, texts = dict(datasets[0].info), datasets[0].episode_texts
+    who = {one: None for data in datasets for one in data.explorers}
+    if len(who) > 1 and "explorer" not in texts:
+        info["episode_texts"] = texts = (*texts, "explorer")
+
+    def episodes() -> Iterator[dict[str, Any]]:
+        for data, numbers in zip(datasets, chosen, strict=True):
+            for one, number in zip(data.recorded(numbers), numbers, strict=True):
+                known = one["episode_texts"] | {"explorer": data.explorers[number]}
+                yield {**one, "episode_texts": {name: known[name] for name in texts}}
+
     known = explored([dataset.run.facts for dataset in datasets])
-    return write(run, datasets[0].info, episodes, sum(map(len, chosen)), reporter, origin, known)
+    if all(who):
+        known["explorer"] = ", ".join(who)
+    return write(run, info, episodes(), sum(map(len, chosen)), reporter, origin, known)
 
 
 def write(
@@ -99,7 +111,7 @@ def write(
     if run.complete:
         reporter.say(f"{run.path} is already complete.")
         return run
-    given = ("env_id", "obs_shape", "action_names", "texts")
+    given = ("env_id", "obs_shape", "action_names", "texts", "episode_texts")
     others = {key: value for key, value in info.items() if key not in (*given, "schema_version")}
     writer = DatasetWriter(run, **{key: info[key] for key in given if key in info}, info=others)
     with reporter.progress("copy", count, "episodes") as update:
@@ -139,7 +151,7 @@ def _check_fit(first: Dataset, other: Dataset) -> None:
         "the shape of observations": lambda data: data.obs_shape,
         "the actions": lambda data: data.action_names,
         "the language of captions": lambda data: data.language,
-        "what else was recorded": lambda data: data.texts,
+        "what else was recorded": lambda data: (data.texts, set(data.episode_texts) - {"explorer"}),
     }
     different = [name for name, of in facts.items() if of(first) != of(other)]
     if different:

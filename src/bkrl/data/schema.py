@@ -69,6 +69,13 @@ EPISODES = _table(
     ("row_start", pa.int64()),
 )
 
+
+def episodes_schema(texts: Sequence[str] = ()) -> pa.Schema:
+    """Episodes; `texts` are the names of further columns of text, which stand last (`task_kind`, `explorer`)."""
+    fields = [*EPISODES, *(pa.field(name, pa.string(), nullable=False) for name in texts)]
+    return pa.schema(fields, metadata=_VERSION)
+
+
 RESPONSES = _table(
     ("request_id", pa.int64()),
     ("key", pa.string()),
@@ -147,7 +154,9 @@ ABOUT = {
     ),
     "episodes": (
         "`checkpoint_step`: environment steps the explorer had trained for. `part` and `row_start`: the file of "
-        "`steps/` and the row in it where the episode begins."
+        "`steps/` and the row in it where the episode begins. Texts about whole episodes have columns after these, "
+        "which `info.json` names under `episode_texts`: `task_kind`, where the env says it, and `explorer`, who acted, "
+        "where datasets of several explorers were joined (else the manifest says it)."
     ),
     "responses": (
         "Every request with the whole answer, or the `reason` why there is none. `status`: ok, truncated, filtered, "

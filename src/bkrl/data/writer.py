@@ -12,12 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bkrl.core.files import atomic_write, to_json, write_table
-from bkrl.data.schema import EPISODES, SCHEMA_VERSION, part_name, steps_schema
+from bkrl.data.schema import SCHEMA_VERSION, episodes_schema, part_name, steps_schema
 from bkrl.runs.record import Run
 
 # Observations compress well, captions too: this keeps a part's file far below 128 MB and its reading in memory.
 PART_BYTES = 64 * 2**20
 _NO_TEXTS: Mapping[str, Sequence[str]] = {}
+_NO_EPISODE_TEXTS: Mapping[str, str] = {}
 # A dataset card: with it, `datasets.load_dataset` finds the tables in the folder, and the Hugging Face hub shows them.
 _CARD = Path(__file__).with_name("card.md")
 
@@ -25,7 +26,7 @@ _CARD = Path(__file__).with_name("card.md")
 class DatasetWriter:
     """Writes episodes into a run directory as they end; call `close()` and then `run.finish(writer.outputs)`.
 
-    Parts of a recording that was cut short there are removed.
+    Parts of a recording that was cut short there are removed. `played_by`: who acted, for the dataset card.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class DatasetWriter:
         action_names: Sequence[str],
         info: Mapping[str, Any] | None = None,
         texts: Sequence[str] = (),
+        episode_texts: Sequence[str] = (),
+        played_by: str = "",
     ) -> None:
-        self._run = run
+        self._run, self._played_by = run, played_by
         self._shape = tuple(obs_shape)
         self._info = {
             **(info or {}),
@@ -47,14 +50,16 @@ class DatasetWriter:
             "obs_shape": list(obs_shape),
             "action_names": list(action_names),
             **({"texts": list(texts)} if texts else {}),
+            **({"episode_texts": list(episode_texts)} if episode_texts else {}),
         }
-        self._texts = tuple(texts)
+        self._texts, self._episode_texts = tuple(texts), tuple(episode_texts)
         self._schema = steps_schema(self._shape, texts)
         self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         self._bytes = 0
         self._part = 0
         self._rows_in_part = 0
-        self._episodes: dict[str, list[Any]] = {name: [] for name in EPISODES.names}
+        self._episodes_schema = episodes_schema(episode_texts)
+        self._episodes: dict[str, list[Any]] = {name: [] for name in self._episodes_schema.names}
         self.outputs: list[str] = []
         shutil.rmtree(run.file("steps"), ignore_errors=True)
         run.file("steps").mkdir(exist_ok=True)
@@ -66,9 +71,8 @@ class DatasetWriter:
 
     def column(self, name: str) -> NDArray[Any]:
         """(E,) a column of the table of episodes, as it is written."""
-        return cast(
-            "NDArray[Any]", pa.array(self._episodes[name], EPISODES.field(name).type).to_numpy(zero_copy_only=False)
-        )
+        kind = self._episodes_schema.field(name).type
+        return cast("NDArray[Any]", pa.array(self._episodes[name], kind).to_numpy(zero_copy_only=False))
 
     def add_episode(
         self,
@@ -84,6 +88,7 @@ class DatasetWriter:
         seed: int,
         checkpoint_step: int,
         texts: Mapping[str, Sequence[str]] = _NO_TEXTS,
+        episode_texts: Mapping[str, str] = _NO_EPISODE_TEXTS,
     ) -> None:
         """Append an episode of T actions.
 
@@ -93,6 +98,7 @@ class DatasetWriter:
             seed: what the world was seeded with (it may have drawn several episodes since).
             checkpoint_step: environment steps the recorded policy had been trained for.
             texts: T+1 strings for each of the writer's `texts`.
+            episode_texts: one for each of the writer's `episode_texts`.
         """
         length = len(actions)
         if length == 0:
@@ -103,6 +109,8 @@ class DatasetWriter:
             raise ValueError("rewards need one entry an action, captions one an observation")
         if set(texts) != set(self._texts) or any(len(column) != length + 1 for column in texts.values()):
             raise ValueError(f"the texts {', '.join(self._texts) or '(none)'} need one entry an observation")
+        if set(episode_texts) != set(self._episode_texts):
+            raise ValueError(f"an episode needs the texts {', '.join(self._episode_texts) or '(none)'}")
         episode_id, rows = self.num_episodes, length + 1
         raw = np.ascontiguousarray(observations).reshape(rows, -1)
         last = np.arange(rows) == length
@@ -119,8 +127,9 @@ class DatasetWriter:
         for name, column in texts.items():
             columns[name].extend(column)
         described = (episode_id, seed, length, float(np.sum(rewards, dtype=np.float64)), success, terminated, truncated)
-        row = (*described, checkpoint_step, self._part, self._rows_in_part)
-        for name, value in zip(EPISODES.names, row, strict=True):
+        others = (episode_texts[name] for name in self._episode_texts)
+        row = (*described, checkpoint_step, self._part, self._rows_in_part, *others)
+        for name, value in zip(self._episodes_schema.names, row, strict=True):
             self._episodes[name].append(value)
         self._rows_in_part += rows
         self._bytes += raw.nbytes + sum(map(len, captions))
@@ -131,7 +140,7 @@ class DatasetWriter:
         """Write what is buffered, the table of episodes and the description."""
         if self._rows_in_part:
             self._write_part()
-        write_table(self._run.file("episodes.parquet"), pa.table(self._episodes, schema=EPISODES))
+        write_table(self._run.file("episodes.parquet"), pa.table(self._episodes, schema=self._episodes_schema))
         atomic_write(self._run.file("info.json"), to_json(self._info))
         atomic_write(self._run.file("README.md"), self._card())
         self.outputs += ["episodes.parquet", "info.json", "README.md"]
@@ -140,6 +149,7 @@ class DatasetWriter:
         return _CARD.read_text("utf-8").format(
             **self._info | {"language": self._info.get("language", "en")},
             episodes=self.num_episodes,
+            by=f", played by {self._played_by}," if self._played_by else ",",
             actions=", ".join(self._info["action_names"]),
             shape=", ".join(map(str, self._shape)),
         )

@@ -1,31 +1,34 @@
 """collect: experience of an exploring agent, annotated with text.
 
-PPO is paid for novelty (RND), and for the world's reward only if `--ext-coef` says so. At regular points of training
-the policy is kept; when training is over each kept policy plays whole episodes, sampling its actions, and those are
-the dataset. So the dataset is a function of the kept policies alone, and a run that is killed while it records simply
-records again.
+The explorer `rnd` learns: PPO is paid for novelty (RND), and for the world's reward only if `--ext-coef` says so. At
+regular points of training the policy is kept; when training is over each kept policy plays whole episodes, sampling its
+actions, and those are the dataset. The other explorers (random, a bot, the policy of a run) play as they are. So the
+dataset is a function of the policies alone, and a run that is killed while it records simply records again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bkrl.agents import load_agent
-from bkrl.agents.build import new_agent, observation_options
+from bkrl.agents.build import check_acts_in, new_agent, observation_options, options_of
 from bkrl.agents.play import MOST_AT_ONCE, play
 from bkrl.agents.protocol import Agent
+from bkrl.agents.random import RandomAgent
 from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import flags_of, option_name
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import captioner, make_vec, missions_vary, world
+from bkrl.envs import World, captioner, family, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
@@ -36,30 +39,106 @@ from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
 
+_NAMED = ("rnd", "random", "bot")
+"""The explorers that are not runs."""
+
 
 @announced
 def run(config: CollectConfig, reporter: Reporter) -> Run:
-    """Train the explorer, then record.
+    """Train the explorer, if it is one that learns, then record.
 
     Raises:
-        UsageError: both reward weights are 0, or settings that cannot work.
+        UsageError: both reward weights are 0, there is no bot for this env, or settings that cannot work.
+        InputError: the explorer is no complete train-rs run, or its policy cannot act in this env.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
     facts = world(config.env)
-    if config.ext_coef == 0 and config.int_coef == 0:
-        raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
-    learner = None
+    source = None if config.explorer in _NAMED else Run.open(Path(config.explorer), "train-rs")
+    learner, agent, trained = None, None, 0
+    if config.explorer == "rnd":
+        if config.ext_coef == 0 and config.int_coef == 0:
+            raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
+    else:
+        agent, trained = _acting(config, facts, source)
     if to_do(config):
         torch.set_num_threads(config.threads)
-        learner = explorer(config)
-    result = Run.create(config.run_dir, stage="collect", config=config, fresh=config.fresh)
-    if learner is None or result.complete:
+        learner = explorer(config) if agent is None else None
+    inputs = {} if source is None else {"explorer": source.path}
+    result = Run.create(config.run_dir, stage="collect", config=config, inputs=inputs, fresh=config.fresh)
+    if result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result
-    points, policies = recording_points(config), result.file("policies")
-    _say_what_is_recorded(config, points, reporter)
+    who = config.explorer if source is None else source.path.name
+    if learner is not None:
+        points, count = recording_points(config), config.episodes_per_checkpoint
+        policies = result.file("policies")
+        _say_what_is_recorded(config, points, reporter)
+        _explore(config, learner, points, policies, result, reporter)
+        options, view = observation_options(facts, config.network, config.view)
+        agents = {point: load_agent(policies, _name(point)) for point in points}
+        made = [name for point in points for name in _files(point)]
+        learnt: dict[str, Any] = {
+            "view": view,
+            "steps": learner.step,
+            "checkpoints": points,
+            "reward_free": config.ext_coef == 0,
+        }
+    else:
+        assert agent is not None
+        count, options, made, learnt = config.episodes, options_of(agent), [], {}
+        agents = {trained: agent}
+    envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
+    writer = DatasetWriter(
+        result,
+        env_id=facts.env_id,
+        obs_shape=facts.obs_shape,
+        action_names=facts.action_names,
+        info={"family": facts.family, "rules": facts.rules, "language": config.language},
+        episode_texts=_episode_texts(envs),
+        played_by="" if learner is not None else who,
+    )
+    seeds = {point: derive_seed(config.seed, "record", number) for number, point in enumerate(agents)}
+    with reporter.progress("record", len(agents) * count, "episodes") as update:
+        returns = _record(agents, seeds, envs, count, writer, describe, update)
+    envs.close()
+    writer.close()
+    result.finish(
+        [*writer.outputs, *made],
+        env_id=facts.env_id,
+        explorer=who,
+        recorded_episodes=writer.num_episodes,
+        recorded_steps=int(writer.column("length").sum()),
+        mean_return=float(np.mean(returns)),
+        success_rate=float(writer.column("success").mean()),
+        **learnt,
+    )
+    finished(result)
+    return result
+
+
+def _acting(config: CollectConfig, facts: World, source: Run | None) -> tuple[Agent, int]:
+    """An explorer that does not learn, and the env steps that it has been trained for."""
+    for one in flags_of(CollectConfig):
+        if one.path[0] == "ppo" and one.of(config) != one.default:
+            raise UsageError(f"{option_name(one.path)} has no effect with --explorer {config.explorer}; leave it out.")
+    if source is not None:
+        agent = load_agent(source.path)
+        check_acts_in(agent, facts, source.path)
+        return agent, int(source.facts.get("steps", 0))
+    if config.explorer == "random":
+        return RandomAgent(facts.env_id, facts.family, facts.action_names), 0
+    bot = family(facts.family).bot(facts)
+    if bot is None:
+        raise UsageError(f"There is no bot for {facts.env_id}; choose --explorer rnd, random or a train-rs run.")
+    return bot, 0
+
+
+def _explore(
+    config: CollectConfig, learner: PPO, points: list[int], policies: Path, result: Run, reporter: Reporter
+) -> None:
+    """Train the explorer and keep its policy at each of the points."""
     policies.mkdir(exist_ok=True)
     with tracked(config.track, result, reporter):
         train(
@@ -73,35 +152,12 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             kept=lambda number: _files(points[number]),
         )
     learner.close()
-    writer = DatasetWriter(
-        result,
-        env_id=facts.env_id,
-        obs_shape=facts.obs_shape,
-        action_names=facts.action_names,
-        info={"family": facts.family, "rules": facts.rules, "language": config.language},
-    )
-    options, view = observation_options(facts, config.network, config.view)
-    count = config.episodes_per_checkpoint
-    envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
-    seeds = {point: derive_seed(config.seed, "record", number) for number, point in enumerate(points)}
-    with reporter.progress("record", len(points) * count, "episodes") as update:
-        returns, successes, lengths = _record(policies, seeds, envs, count, writer, describe, update)
-    envs.close()
-    writer.close()
-    result.finish(
-        [*writer.outputs, *(name for point in points for name in _files(point))],
-        env_id=facts.env_id,
-        view=view,
-        steps=learner.step,
-        recorded_episodes=writer.num_episodes,
-        recorded_steps=int(sum(lengths)),
-        mean_return=float(np.mean(returns)),
-        success_rate=float(np.mean(successes)),
-        checkpoints=points,
-        reward_free=config.ext_coef == 0,
-    )
-    finished(result)
-    return result
+
+
+def _episode_texts(envs: WorldVectorEnv) -> tuple[str, ...]:
+    """What is recorded of whole episodes beside the usual: the kind of task, where the env says it."""
+    _, infos = envs.reset(seed=0)
+    return ("task_kind",) if "task_kind" in infos else ()
 
 
 def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Reporter) -> None:
@@ -158,24 +214,27 @@ def explorer(config: CollectConfig) -> PPO:
 
 
 def _record(
-    policies: Path,
+    agents: Mapping[int, Agent],
     seeds: Mapping[int, int],
     envs: WorldVectorEnv,
     count: int,
     writer: DatasetWriter,
     describe: Callable[[NDArray[np.uint8]], list[str]],
     update: Callable[[float], None],
-) -> tuple[list[float], list[bool], list[int]]:
-    """Let each kept policy play `count` episodes, seeded from `seeds` on by the step at which it was kept.
+) -> list[float]:
+    """Let each agent, by the steps that it was trained for, play `count` episodes, seeded from `seeds` on.
 
     Returns:
-        The return, success and length of each episode.
+        The return of each episode.
     """
-    returns, successes, lengths = [], [], []
-    for number, (point, seed) in enumerate(seeds.items()):
-        agent, done = load_agent(policies, _name(point)), number * count
-        episodes = play(agent, envs, count, seed=seed, keep=True, tick=lambda ended, done=done: update(done + ended))  # type: ignore[misc]
-        for episode in episodes:
+    returns = []
+    for number, (point, agent) in enumerate(agents.items()):
+
+        def tick(ended: int, done: int = number * count) -> None:
+            update(done + ended)
+
+        for episode in play(agent, envs, count, seed=seeds[point], keep=True, tick=tick):
+            kind = {"task_kind": episode.task_kind} if episode.task_kind else {}
             writer.add_episode(
                 episode.observations,
                 episode.actions,
@@ -187,11 +246,10 @@ def _record(
                 success=episode.success,
                 seed=episode.seed,
                 checkpoint_step=point,
+                episode_texts=kind,
             )
             returns.append(episode.episode_return)
-            successes.append(episode.success)
-            lengths.append(episode.length)
-    return returns, successes, lengths
+    return returns
 
 
 def _keep(agent: Agent, policies: Path, step: int) -> None:

@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 from bkrl.agents import load_agent
-from bkrl.agents.build import options_of
+from bkrl.agents.build import check_acts_in, options_of
 from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, play
 from bkrl.core.config import EvaluateConfig
-from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
@@ -38,11 +37,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     agent = load_agent(source.path)
     facts = world(config.env or agent.env_id)
     env_id = facts.env_id
-    if facts.family != agent.family or facts.action_names != agent.action_names:
-        raise InputError(
-            f"{config.policy} acts in {agent.family} worlds with the actions of {agent.env_id}; "
-            f"{env_id} is another kind of world, choose one like it with --env."
-        )
+    check_acts_in(agent, facts, config.policy)
     envs = None
     if to_do(config):
         torch.set_num_threads(config.threads)

@@ -27,7 +27,7 @@ def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json
 
 
 def list_(
-    what: Annotated[Literal["envs", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
+    what: Annotated[Literal["envs", "options", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
     as_json: Json = False,
 ) -> None:
     """The names that flags take: worlds, algorithms, language models, potentials."""
