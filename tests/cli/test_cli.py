@@ -251,8 +251,14 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["list"], "Missing argument 'what'. Choose from: envs, algs, llms, potentials. Try bkrl list --help."),
-        (["list", "envz"], "'envz' is not one of 'envs', 'algs', 'llms', 'potentials'. Did you mean 'envs'? Try"),
+        (
+            ["list"],
+            "Missing argument 'what'. Choose from: envs, options, algs, llms, potentials. Try bkrl list --help.",
+        ),
+        (
+            ["list", "envz"],
+            "'envz' is not one of 'envs', 'options', 'algs', 'llms', 'potentials'. Did you mean 'envs'? Try",
+        ),
         (["collect", "--steps", "0"], "'--steps': it must be at least 1. Try bkrl collect --help."),
         (["collect", "--steps", "x"], "'--steps': it must be a whole number. Try"),
         (["collect", "--gamma", "2"], "'--gamma': it must be at most 1. Try"),

@@ -180,6 +180,16 @@ def test_the_policy_of_a_run_explores(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_a_bot_explores(tmp_path: Path) -> None:
+    env = "BabyAI-MixedTrainLocal-v0@num_dists=0,task_kinds=goto+pickup"
+    config = CollectConfig(env=env, explorer="bot", episodes=10, out=tmp_path / "d")
+    data = Dataset.open(run(config, Reporter()).path)
+    assert data.success.all()
+    assert (set(data.explorers), set(data.task_kinds)) == ({"bot"}, {"goto", "pickup"})
+    noisy = Dataset.open(run(replace(config, epsilon=0.5, out=tmp_path / "n"), Reporter()).path)
+    assert noisy.lengths.mean() > 1.3 * data.lengths.mean()
+
+
 def test_the_kind_of_task_is_recorded_where_the_env_says_it(tmp_path: Path) -> None:
     env = "BabyAI-MixedTrainLocal-v0@num_dists=0,max_steps=8,task_mix=balanced"
     result = run(CollectConfig(env=env, explorer="random", episodes=10, out=tmp_path / "d"), Reporter())
@@ -194,7 +204,7 @@ def test_the_kind_of_task_is_recorded_where_the_env_says_it(tmp_path: Path) -> N
 
 def test_explorers_that_cannot_be_are_refused(tmp_path: Path) -> None:
     config = CollectConfig(env="Toy-Grid", explorer="bot", out=tmp_path / "d")
-    with pytest.raises(UsageError, match="There is no bot for Toy-Grid"):
+    with pytest.raises(UsageError, match="Toy-Grid has no bot"):
         run(config, Reporter())
     with pytest.raises(InputError, match="nobody"):
         run(replace(config, explorer=str(tmp_path / "nobody")), Reporter())

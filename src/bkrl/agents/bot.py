@@ -17,7 +17,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import family, world
+from bkrl.envs import bot_of, world
 from bkrl.envs.family import Bot
 
 
@@ -58,7 +58,7 @@ class BotAgent:
     @cached_property
     def bot(self) -> Bot:
         """What plans; UsageError where the env has none."""
-        found = family(self.family).bot(world(self.env_id))
+        found = bot_of(self.env_id)
         if found is None:
             raise UsageError(f"{self.env_id} has no bot; `bkrl list envs` shows the BabyAI levels, which have one.")
         return found

@@ -16,6 +16,7 @@ from bkrl.core.flags import Flag, Only
 
 _LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
 _ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
+_BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
@@ -163,6 +164,9 @@ class CollectConfig:
     episodes: Annotated[int, Flag("episodes to record of an explorer that does not learn", least=1, only=(_ACTS,))] = (
         240
     )
+    epsilon: Annotated[
+        float, Flag("chance that the bot does anything instead of what it plans", least=0, most=1, only=(_BOT,))
+    ] = 0.0
     ext_coef: Annotated[
         float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0, only=(_LEARNS,))
     ] = 0.0

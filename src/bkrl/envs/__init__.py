@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
-from bkrl.envs.family import ClauseReader, Episodes, Family, World
+from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, World
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import WorldVectorEnv
 
@@ -219,6 +219,12 @@ def missions_vary(env_id: str) -> bool:
     """Whether episodes of a world ask for different things, of which the observations say nothing."""
     bare, options = _read(env_id)
     return family(bare.family).missions_vary(bare, options)
+
+
+def bot_of(env_id: str) -> Bot | None:
+    """What plans its way in a world; None where there is none."""
+    bare, _ = _read(env_id)
+    return family(bare.family).bot(bare)
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from bkrl.agents import load_agent
+from bkrl.agents.bot import BotAgent
 from bkrl.agents.build import check_acts_in, new_agent, observation_options, options_of
 from bkrl.agents.play import MOST_AT_ONCE, play
 from bkrl.agents.protocol import Agent
@@ -28,7 +29,7 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import World, captioner, family, make_vec, missions_vary, world
+from bkrl.envs import World, captioner, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
@@ -129,10 +130,7 @@ def _acting(config: CollectConfig, facts: World, source: Run | None) -> tuple[Ag
         return agent, int(source.facts.get("steps", 0))
     if config.explorer == "random":
         return RandomAgent(facts.env_id, facts.family, facts.action_names), 0
-    bot = family(facts.family).bot(facts)
-    if bot is None:
-        raise UsageError(f"There is no bot for {facts.env_id}; choose --explorer rnd, random or a train-rs run.")
-    return bot, 0
+    return BotAgent.of(facts.env_id, config.epsilon), 0
 
 
 def _explore(
