@@ -1,0 +1,299 @@
+"""Behavioural cloning: the cross-entropy of the actions of recorded episodes, under the agent that is trained.
+
+An agent without memory learns from minibatches of single steps; views that repeat are looked at once. An agent with a
+memory learns from whole episodes, computed from their beginning, so that its gradient reaches back to there.
+
+A step of this learner is a sample: one recorded action. No env is stepped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bkrl.agents.protocol import TrainableAgent
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.seeds import generator
+from bkrl.data.dataset import Dataset
+from bkrl.data.distinct import distinct_rows
+from bkrl.data.views import ViewKeys, Views
+from bkrl.envs import sentences_of, world
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.ppo import Adam, Diverged
+from bkrl.learn.protocol import Saved, under
+from bkrl.text.wording import Wording
+
+MINIBATCHES = 16
+"""So many make an iteration."""
+_EXAMINED = 4096  # held-out samples that an iteration looks at
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Recorded steps to learn from, one row for each of S actions; an episode's rows stand together.
+
+    Attributes:
+        views: (S,) what was seen before each action.
+        actions: (S,) int64.
+        starts: (E + 1,) the first row of each episode, and S.
+    """
+
+    views: Views
+    actions: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def demonstrations(
+    dataset: Dataset, agent: TrainableAgent, *, only_successes: bool, held_out: float, seed: int
+) -> tuple[Demonstrations, Demonstrations]:
+    """What to train on, and what is held out: whole episodes, drawn by `seed`.
+
+    Raises:
+        InputError: the dataset is of another kind of env, or holds too few episodes.
+        UsageError: the agent reads something that datasets do not hold.
+    """
+    facts = world(dataset.env_id)
+    if facts.family != agent.family or dataset.action_names != agent.action_names:
+        raise InputError(
+            f"{dataset.path} was recorded in {dataset.env_id}, whose actions or observations are others than those of "
+            f"{agent.env_id}; choose an env like it with --env."
+        )
+    if missing := sorted({*agent.wants} - {"symbols", "mission", "text"}):
+        raise UsageError(f"A dataset holds no {' and no '.join(missing)}, which this network reads; choose another.")
+    chosen = np.flatnonzero(dataset.success) if only_successes else np.arange(dataset.num_episodes)
+    if len(chosen) < 2:
+        few = "successful episodes; leave --only-successes out" if only_successes else "episodes"
+        raise InputError(f"{dataset.path} has {len(chosen)} {few}, or collect more: cloning needs at least 2.")
+    order = generator(seed, "bc", "held out").permutation(chosen)
+    count = min(max(1, round(held_out * len(order))), len(order) - 1) if held_out > 0 else 0
+    return _read(dataset, agent, np.sort(order[count:])), _read(dataset, agent, np.sort(order[:count]))
+
+
+def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) -> Demonstrations:
+    lengths = dataset.lengths[episodes]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    ages = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    rows = np.repeat(dataset.first_row[episodes], lengths) + ages
+    views = Views(dataset.observations[rows])
+    if "mission" in agent.wants:
+        worded = getattr(agent, "wording", Wording()).of(world(dataset.env_id))
+        of_episode = worded.missions(np.array([dataset.missions[i] for i in episodes.tolist()], object))
+        views = replace(views, mission=np.repeat(of_episode, lengths))
+    if "text" in agent.wants:
+        texts = [sentences_of(caption) for caption in dataset.caption_texts]
+        views = replace(views, text=np.fromiter(texts, object, len(texts))[dataset.caption_ids[rows]])
+    return Demonstrations(views, dataset.actions[rows], starts)
+
+
+class Cloning:
+    """A `Learner` without envs.
+
+    Args:
+        agent: who is trained.
+        data: what it learns from.
+        held_out: what it is examined on; may be empty.
+        batch_size: samples of a minibatch; of an agent with a memory, whole episodes of about so many.
+        learning_rate: Adam's.
+        max_grad_norm: gradients are clipped to this norm.
+        total_steps: samples to learn from, each as often as it comes.
+        seed: of the order of samples.
+        hardware: where the agent computes.
+    """
+
+    def __init__(
+        self,
+        agent: TrainableAgent,
+        data: Demonstrations,
+        held_out: Demonstrations,
+        *,
+        batch_size: int,
+        learning_rate: float,
+        max_grad_norm: float,
+        total_steps: int,
+        seed: int,
+        hardware: Hardware = CPU,
+    ) -> None:
+        self.agent, self.hardware, self.total_steps, self.seed = agent, hardware, total_steps, seed
+        self.max_grad_norm = max_grad_norm
+        agent.prepare(hardware.device, hardware.compile)
+        agent.at_step(0)
+        self.parameters = [p for group in agent.groups().values() for p in group]
+        self.optimizer = Adam([{"params": self.parameters, "lr": learning_rate}], eps=1e-5, fused=True)
+        kind = _Episodes if agent.begin(1) else _Steps
+        with torch.no_grad(), hardware.autocast():
+            self.data = kind(agent, data, batch_size)
+            self.held_out = kind(agent, held_out, batch_size) if len(held_out) else None
+        self.step = self.epoch = self.place = 0  # `place`: how far the epoch is
+        self.order = self._order()
+
+    @property
+    def done(self) -> bool:
+        """Whether `total_steps` samples have been learnt from."""
+        return self.step >= self.total_steps
+
+    def iterate(self) -> dict[str, float]:
+        """`MINIBATCHES` minibatches; returns their mean figures, and those of some samples held out."""
+        began = time.perf_counter()
+        figures = []
+        for _ in range(MINIBATCHES):
+            loss, correct, count = self._figures(self.data, self._next())
+            self.optimizer.zero_grad()
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+            self.optimizer.step()
+            self.step += count
+            figures.append(torch.stack([loss.detach(), correct, norm]))
+        self.agent.at_step(self.step)
+        mean = torch.stack(figures).mean(0).tolist()
+        if not all(map(np.isfinite, mean)) or not all(bool(p.isfinite().all()) for p in self.parameters):
+            raise Diverged(
+                f"Cloning diverged after {self.step:,} samples; begin again with --fresh and a smaller --learning-rate."
+            )
+        metrics = dict(zip(("bc/loss", "bc/accuracy", "bc/grad_norm"), mean, strict=True))
+        if self.held_out is not None:
+            with torch.no_grad():
+                loss, correct, _ = self._figures(self.held_out, self.held_out.some(_EXAMINED))
+            metrics |= {"bc/held_out_loss": float(loss), "bc/held_out_accuracy": float(correct)}
+        return metrics | {
+            "bc/epoch": self.epoch + self.place / len(self.order),
+            "time/update": time.perf_counter() - began,
+        }
+
+    def _figures(self, data: _Steps | _Episodes, chosen: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Mean cross-entropy of the actions of a minibatch, the share that the agent finds likeliest, their number."""
+        with self.hardware.autocast():
+            logits, actions = data.look(chosen)
+        loss = nn.functional.cross_entropy(logits, actions)
+        return loss, (logits.argmax(1) == actions).float().mean(), len(actions)
+
+    def _next(self) -> Tensor:
+        """The next minibatch; what is left of an epoch makes a smaller one."""
+        if self.place >= len(self.order):
+            self.epoch, self.place = self.epoch + 1, 0
+            self.order = self._order()
+        end = self.data.end(self.order, self.place)
+        chosen, self.place = self.order[self.place : end], end
+        return chosen
+
+    def _order(self) -> Tensor:
+        """The order in which an epoch takes the samples, or the episodes."""
+        order = generator(self.seed, "bc", "order", self.epoch).permutation(self.data.units)
+        return torch.from_numpy(order).to(self.hardware.device)
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    def state(self) -> Saved:
+        """See `Learner.state`."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
+        for index, parameter in enumerate(self.parameters):
+            for key, tensor in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{index}.{key}"] = tensor
+        return Saved(tensors, {"step": self.step, "epoch": self.epoch, "place": self.place}, exact=True)
+
+    def restore(self, saved: Saved) -> None:
+        """See `Learner.restore`."""
+        weights = {name: torch.from_numpy(array) for name, array in under(saved.tensors, "network.").items()}
+        self.agent.module.load_state_dict(weights)
+        for index, parameter in enumerate(self.parameters):
+            moments = under(saved.tensors, f"optimizer.{index}.").items()
+            if moments:
+                kept = {k: torch.from_numpy(v).clone().to(self.hardware.device) for k, v in moments}
+                self.optimizer.state[parameter] = kept
+        self.step, self.epoch, self.place = (int(saved.counters[name]) for name in ("step", "epoch", "place"))
+        self.order = self._order()
+        self.agent.at_step(self.step)
+
+    def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """Where the agent has learnt its samples by heart."""
+        loss, unseen = metrics["bc/loss"], metrics.get("bc/held_out_loss", 0.0)
+        if metrics["bc/epoch"] > 2 and unseen > max(2 * loss, 0.1 + loss):
+            return {
+                "overfit": f"the loss on episodes held out ({unseen:.2f}) is far above that in training ({loss:.2f}); "
+                "more episodes, or fewer --steps, would help"
+            }
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """See `Learner.facts`."""
+        return {
+            "samples": self.step,
+            "epochs": self.epoch,
+            "device": self.hardware.device.type,
+            "precision": self.hardware.precision,
+            "parameters": sum(p.numel() for p in self.parameters),
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Steps:
+    """Samples for an agent without memory. Each distinct view is kept once, and looked at once in a minibatch."""
+
+    def __init__(self, agent: TrainableAgent, data: Demonstrations, batch_size: int) -> None:
+        self.agent, self.batch_size, self.units = agent, batch_size, len(data)
+        first, places = distinct_rows(ViewKeys(agent.wants)(data.views))
+        self.inputs = agent.inputs(data.views[first])
+        device = next(iter(self.inputs.values())).device
+        self.places, self.actions = (torch.from_numpy(a).to(device) for a in (places, data.actions))
+
+    def end(self, order: Tensor, place: int) -> int:
+        """Where the minibatch that begins at a place of an order ends."""
+        return min(place + self.batch_size, len(order))
+
+    def some(self, count: int) -> Tensor:
+        """At most `count` samples, evenly spaced."""
+        return torch.arange(0, self.units, -(-self.units // count), device=self.actions.device)
+
+    def look(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, A) and actions (B,) of samples."""
+        which, back = self.places[chosen].unique(return_inverse=True)
+        rows = {name: tensor.index_select(0, which) for name, tensor in self.inputs.items()}
+        logits, _, _ = self.agent.forward(rows, {}, None)
+        return logits.index_select(0, back), self.actions[chosen]
+
+
+class _Episodes:
+    """Whole episodes for an agent with a memory, side by side and filled up with repeats of their last step."""
+
+    def __init__(self, agent: TrainableAgent, data: Demonstrations, batch_size: int) -> None:
+        self.agent, self.batch_size, self.units = agent, batch_size, len(data.starts) - 1
+        self.inputs = agent.inputs(data.views)
+        device = next(iter(self.inputs.values())).device
+        self.actions = torch.from_numpy(data.actions).to(device)
+        self.starts = torch.from_numpy(data.starts[:-1]).to(device)
+        self.lengths = torch.from_numpy(np.diff(data.starts)).to(device)
+
+    def end(self, order: Tensor, place: int) -> int:
+        """Where the minibatch that begins at a place of an order ends: with the episode that fills it."""
+        total = self.lengths[order[place:]].cumsum(0)
+        return min(place + int((total < self.batch_size).sum()) + 1, len(order))
+
+    def some(self, count: int) -> Tensor:
+        """The first episodes, of about `count` steps."""
+        everything = torch.arange(self.units, device=self.actions.device)
+        return everything[: int((self.lengths.cumsum(0) < count).sum()) + 1]
+
+    def look(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (S, A) and actions (S,) of all steps of episodes."""
+        starts, lengths = self.starts[chosen], self.lengths[chosen]
+        ages = torch.arange(int(lengths.max()), device=starts.device)[:, None]  # (T, 1)
+        rows = starts + torch.minimum(ages, lengths - 1)  # (T, B)
+        sequence = {
+            name: tensor.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+            for name, tensor in self.inputs.items()
+        }
+        started = (ages == 0).expand(rows.shape)
+        logits, _, _ = self.agent.forward(sequence, self.agent.begin(len(chosen)), started)
+        real = ages < lengths
+        return logits[real], self.actions[rows[real]]

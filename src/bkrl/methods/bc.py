@@ -1,0 +1,85 @@
+"""bc: behavioural cloning of a dataset, whoever acted in it (Pomerleau 1989)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from bkrl.core.config import Network
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+
+@dataclass(frozen=True)
+class CloningSettings(TrainRsConfig):
+    """Settings of bc. A step is a sample, one recorded action; `env` is where the clone is evaluated."""
+
+    data: Annotated[Path | None, Flag("bc: the dataset to clone, a collect run", pooled=True, reads=True)] = None
+    only_successes: Annotated[bool, Flag("bc: learn from successful episodes alone")] = False
+    held_out: Annotated[
+        float, Flag("bc: share of the episodes that only show how well it learns", least=0, most=0.9)
+    ] = 0.1
+    batch_size: Annotated[
+        int, Flag("bc: samples of a minibatch; with a memory, whole episodes of about so many", least=1)
+    ] = 1024
+    clone_learning_rate: Annotated[float, Flag("bc: Adam's step size", least=0)] = 1e-3
+    network: Network = "compact"
+
+
+def build(settings: CloningSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.build import new_agent, observation_options
+    from bkrl.core.seeds import derive_seed
+    from bkrl.data.dataset import Dataset
+    from bkrl.envs import make_vec, world
+    from bkrl.learn.bc import MINIBATCHES, Cloning, demonstrations
+    from bkrl.learn.hardware import choose
+    from bkrl.rewards.shaping import FORMS
+
+    if settings.data is None:
+        raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
+    dataset, facts = Dataset.open(settings.data), world(settings.env)
+    hardware = choose(settings.hardware, settings.network)
+    options, view = observation_options(facts, settings.network, "symbolic")
+    envs = make_vec(settings.env, 1, backend=settings.backend, **options)
+    agent = new_agent(settings.network, envs, view, 1, derive_seed(settings.seed, "weights"))
+    envs.close()
+    parts = demonstrations(
+        dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
+    )
+    learner = Cloning(
+        agent,
+        *parts,
+        batch_size=settings.batch_size,
+        learning_rate=settings.clone_learning_rate,
+        max_grad_norm=1.0,
+        total_steps=settings.steps,
+        seed=settings.seed,
+        hardware=hardware,
+    )
+    made = Trainee(
+        learner,
+        {
+            "form": "none",
+            "guarantee": FORMS["none"].guarantee,
+            "view": view,
+            "data": dataset.path.as_posix(),
+            "data_env_id": dataset.env_id,
+            "explorer": ", ".join(dict.fromkeys(dataset.explorers)),
+            "samples_train": len(parts[0]),
+            "samples_held_out": len(parts[1]),
+        },
+        iteration_steps=MINIBATCHES * settings.batch_size,
+    )
+    if dataset.env_id != facts.env_id:
+        made.notes.append(f"What was done in {dataset.env_id} is cloned, and evaluated in {facts.env_id}.")
+    return made
+
+
+register_method(
+    Method(
+        "bc", CloningSettings, build, "behavioural cloning of a dataset: no env is stepped", needs="a dataset (--data)"
+    )
+)
