@@ -17,6 +17,7 @@ from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai import glam
 from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS, OBS_SHAPE
 from bkrl.envs.babyai.levels import LEVELS, Level
+from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.family import Episodes, Family, World
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class BabyAI(Family):
         """
         if not env_id.startswith(_PREFIXES):
             return None
+        if env_id in RECIPES:
+            return _recipe_world(env_id)
         from bkrl.envs.babyai.reference import describe
 
         return describe(env_id)
@@ -200,11 +203,26 @@ class BabyAI(Family):
 
 
 FAMILY = BabyAI("babyai")
+_DONE_ACTIONS = "BABYAI_DONE_ACTIONS"  # minigrid's switch for another kind of verifier
 
 
 def _world_of(level: Level) -> World:
     rules = f"{MINIGRID_RULES} {level.deviation}".strip()
     return World(level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, rules, _SOLVED[level.task])
+
+
+def _recipe_world(env_id: str) -> World:
+    recipe = RECIPES[env_id]
+    exception = "" if runs_natively(env_id) else f"; because {_DONE_ACTIONS} is set, it runs on minigrid"
+    return World(
+        env_id=env_id,
+        family="babyai",
+        obs_shape=OBS_SHAPE,
+        action_names=ACTION_NAMES,
+        max_steps=recipe.longest,
+        rules=f"The rules of PyPI minigrid, class {recipe.family}{exception}.",
+        solved="The episode ends with a reward above 0: the mission is carried out, or the goal reached.",
+    )
 
 
 def _glam_world(level: glam.GlamLevel) -> World:
@@ -215,8 +233,8 @@ def _glam_world(level: glam.GlamLevel) -> World:
 
 def runs_natively(env_id: str) -> bool:
     """Whether the native engine knows all the rules of an id."""
-    if env_id in LEVELS or env_id in glam.LEVELS:
-        return not os.environ.get("BABYAI_DONE_ACTIONS")  # minigrid's switch for another kind of verifier
+    if env_id in LEVELS or env_id in glam.LEVELS or env_id in RECIPES:
+        return not os.environ.get(_DONE_ACTIONS)
     from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 
     if env_id in MINIGRID_LEVELS:

@@ -14,10 +14,18 @@ from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
 from bkrl.envs.babyai.drawing import Canvas, parts
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.kernels import step_worlds
-from bkrl.envs.babyai.layouts import GlamLayouts, Layouts, LoadedLayouts, MiniGridLayouts, PublishedLayouts
+from bkrl.envs.babyai.layouts import (
+    GlamLayouts,
+    Layouts,
+    LoadedLayouts,
+    MiniGridLayouts,
+    PublishedLayouts,
+    RecipeLayouts,
+)
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
+from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.babyai.state import MARGIN, WALL_CELL, WORLD
 from bkrl.envs.threads import Shares
 
@@ -132,7 +140,7 @@ class Engine:
             "grids": self._grids.copy(),
             "worlds": self.worlds.view(np.uint8).reshape(self.num_envs, -1).copy(),
             "observations": self.observations.copy(),
-            **self._layouts.snapshot(),
+            **self._layouts.snapshot(self.worlds),
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -198,7 +206,9 @@ def _layouts_of(env_id: str, num_envs: int, glam: GlamLevel | None) -> Layouts:
     if glam is not None:
         return GlamLayouts(glam, num_envs)
     if env_id in LEVELS:
-        return PublishedLayouts(LEVELS[env_id])
+        return PublishedLayouts(LEVELS[env_id], num_envs)
+    if env_id in RECIPES:
+        return RecipeLayouts(RECIPES[env_id], num_envs)
     if env_id in MINIGRID_LEVELS:
-        return MiniGridLayouts(MINIGRID_LEVELS[env_id])
+        return MiniGridLayouts(MINIGRID_LEVELS[env_id], num_envs)
     return LoadedLayouts(env_id, num_envs)

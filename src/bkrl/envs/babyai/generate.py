@@ -1,115 +1,349 @@
-"""Layouts of the published single-room levels, drawn as minigrid draws them.
+"""Layouts and missions, drawn as minigrid draws them: the steps of a recipe, again and again until a layout passes.
 
-Source: `RoomGridLevel._gen_grid`, `RoomGrid.place_agent`, `add_object`, `add_distractors`, `MiniGridEnv.place_obj`,
-`RoomGridLevel.check_objs_reachable`. The draws, their order and their bounds are minigrid's, so the same stream of
-random numbers gives the same layout and is left in the same state.
+Source: `RoomGridLevel._gen_grid` and `reset`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.levels import Level
-from bkrl.envs.babyai.pcg64 import integer_below
-from bkrl.envs.babyai.rooms import all_reachable, clear_room, draw_color, draw_kind, place_agent, place_object
+from bkrl.envs.babyai import recipes
+from bkrl.envs.babyai.constants import BALL, BLUE, BOX, DOOR, GREY, OPEN, RED
+from bkrl.envs.babyai.pcg64 import fraction, integer_below
+from bkrl.envs.babyai.recipes import (
+    COLOR_ONLY,
+    COLOR_OR_PLACE,
+    DRAWN,
+    EITHER,
+    KIND_AND_COLOR,
+    KIND_COLOR_OR_BOTH,
+    PLACE_ONLY,
+    SAME,
+    Recipe,
+)
+from bkrl.envs.babyai.rooms import (
+    ANY,
+    DOORWAY,
+    NOWHERE,
+    add_distractor,
+    add_door,
+    add_object,
+    add_thing,
+    all_reachable,
+    begin_rooms,
+    connect_all,
+    corner_of,
+    draw_color,
+    draw_kind,
+    draw_room,
+    place_agent,
+    remove_wall,
+    room_at,
+)
+from bkrl.envs.babyai.sentences import clear_mission, draw_sentence, is_valid, mark, second_first
 from bkrl.envs.babyai.state import (
+    CONTENT_COLOR_SHIFT,
+    CONTENT_KIND_SHIFT,
+    EMPTY_CELL,
     GO_TO,
-    MARGIN,
-    MEMBER_SHIFT,
+    MAX_TASKS,
     NO_TASK,
     NOTHING_CARRIED,
+    OBJECT_MASK,
+    OPEN_DOOR,
     PICK_UP,
-    TRACKED_SHIFT,
+    PUT_NEXT,
+    STATE_MASK,
+    STATE_SHIFT,
     cell_at,
     color_of,
     kind_of,
     make_cell,
+    put,
 )
 
+_LISTS: Final = {"among": 6, "actions": 4, "forms": 3}
+STEP = np.dtype(
+    [
+        *((name, np.int64) for name in recipes.Step._fields if name != "among"),
+        ("among", np.int64, (_LISTS["among"],)),
+        ("num_among", np.int64),
+    ]
+)
 LEVEL = np.dtype(
     [
-        ("room_size", np.int64),
-        ("distractors", np.int64),
-        ("task", np.int64),
-        ("num_targets", np.int64),
-        ("num_colors", np.int64, (2,)),
-        ("colors", np.int64, (2, 6)),
-        ("num_kinds", np.int64, (2,)),
-        ("kinds", np.int64, (2, 3)),
+        *((name, np.int64) for name in ("size", "columns", "rows", "max_steps")),
+        *((name, np.bool_) for name in ("open_doors", "carrying", "unblocking", "locations", "unlocking")),
+        ("locked_chance", np.float64),
+        ("actions", np.int64, (_LISTS["actions"],)),
+        ("num_actions", np.int64),
+        ("forms", np.int64, (_LISTS["forms"],)),
+        ("num_forms", np.int64),
     ]
 )
 
 
-def level_record(level: Level) -> NDArray[Any]:
-    """A level for the kernels: an array of one LEVEL record."""
-    record = np.zeros(1, LEVEL)
-    record["room_size"], record["distractors"] = level.room_size, level.distractors
-    record["task"] = PICK_UP if level.task == "pick up" else GO_TO
-    record["num_targets"] = len(level.targets)
-    for i, target in enumerate(level.targets):
-        record["num_colors"][0, i], record["num_kinds"][0, i] = len(target.colors), len(target.kinds)
-        record["colors"][0, i, : len(target.colors)] = target.colors
-        record["kinds"][0, i, : len(target.kinds)] = target.kinds
-    return record
+def records_of(recipe: Recipe) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A recipe for the kernels: an array of one LEVEL record and one of STEP records."""
+    steps = np.zeros(len(recipe.steps), STEP)
+    for record, step in zip(steps, recipe.steps, strict=True):
+        _fill(record, step._asdict())
+    level = np.zeros(1, LEVEL)
+    _fill(level[0], vars(recipe) | {"max_steps": recipe.max_steps or 0})
+    return level, steps
+
+
+def _fill(record: Any, values: dict[str, Any]) -> None:
+    for name in values.keys() & set(record.dtype.names):
+        if name in _LISTS:
+            record[name][: len(values[name])] = values[name]
+            record[f"num_{name}"] = len(values[name])
+        else:
+            record[name] = values[name]
 
 
 @helper
-def generate(grid: Any, world: Any, level: Any, stride: int) -> None:
-    """Draw a layout and its mission, again and again until everything in it can be reached."""
-    while True:
-        if draw_layout(grid, world, level, stride) and all_reachable(grid, world.agent, stride):
-            break
-    set_mission(grid, world, level)
+def generate(
+    grid: Any, world: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
+) -> None:
+    """Draw a layout and its mission, again and again until both pass."""
+    while not draw_layout(grid, world, plan, mission, level, steps, template, stride):
+        pass
+    if level.open_doors:
+        for i in range(plan.num_things):
+            at = plan.things[i]
+            if kind_of(cell_at(grid, at)) == DOOR:
+                grid[at] = (cell_at(grid, at) & ~(STATE_MASK << STATE_SHIFT)) | OPEN << STATE_SHIFT
+    world.max_steps = level.max_steps
+    if level.max_steps == 0:
+        for task in range(MAX_TASKS):
+            places = 0 if world.task[task] == NO_TASK else 2 if world.task[task] == PUT_NEXT else 1
+            world.max_steps += places * level.size * level.size * level.columns * level.rows
 
 
 @helper
-def draw_layout(grid: Any, world: Any, level: Any, stride: int) -> bool:
-    """`RoomGridLevel._gen_grid` and the level's `gen_mission`; False where something found no place."""
-    size, corner = level.room_size, MARGIN * stride + MARGIN
-    clear_room(grid, size, stride)
-    if not place_agent(grid, world, corner, size, stride):
-        return False
-    for i in range(level.num_targets):
-        color = level.colors[i, integer_below(world, level.num_colors[i])]
-        kind = level.kinds[i, integer_below(world, level.num_kinds[i])]
-        world.target_color[2 * i], world.target_kind[2 * i] = color, kind
-        if not place_object(grid, world, make_cell(kind, color, 0), corner, size, stride):
+def draw_layout(
+    grid: Any, world: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
+) -> bool:
+    """`RoomGrid._gen_grid`, the level's `gen_mission` and `validate_instrs`; False where the layout is rejected."""
+    grid[:] = template
+    begin_rooms(world, plan, level.columns, level.rows, level.size, stride)
+    clear_mission(world, mission)
+    for s in range(len(steps)):
+        if not follow(grid, world, plan, mission, level, steps[s], stride):
             return False
-    for _ in range(level.distractors):
-        color = draw_color(world)
-        if not place_object(grid, world, make_cell(draw_kind(world), color, 0), corner, size, stride):
-            return False
+    mark(grid, world, plan, mission, stride)
+    return is_valid(grid, world, plan, mission, level.unblocking, stride)
+
+
+@helper
+def follow(grid: Any, world: Any, plan: Any, mission: Any, level: Any, step: Any, stride: int) -> bool:
+    """One step."""
+    op = step.op
+    if op == recipes.AGENT:
+        return add_agent(grid, world, plan, step, stride)
+    if op == recipes.OBJECT:
+        return add_step_object(grid, world, plan, step, stride)
+    if op == recipes.DOOR:
+        plan.room = room_of(world, plan, step)
+        add_door(grid, world, plan, plan.room, step.side, color_said(plan, step.color), step.locked)
+        if plan.locked[plan.room]:
+            plan.locked_room = plan.room
+    elif op == recipes.DISTRACTORS:
+        return add_distractors(grid, world, plan, step, stride)
+    elif op == recipes.CONNECT:
+        without = plan.door_color if step.flag and integer_below(world, 2) == 0 else ANY
+        return connect_all(grid, world, plan, without, stride)
+    elif op == recipes.OPENING:
+        remove_wall(grid, plan, room_of(world, plan, step), step.side, stride)
+    elif op == recipes.LOCKED_ROOM:
+        if fraction(world) < level.locked_chance:
+            return add_locked_room(grid, world, plan, stride)
+    elif op == recipes.BLOCK:
+        at = plan.things[plan.num_things - 1] - 1
+        add_thing(grid, plan, at, make_cell(BALL, draw_color(world), 0))
+    elif op == recipes.COLORS:
+        draw_some(world, step.among, step.num_among, step.number, plan.colors)
+    elif op == recipes.DRAW_KIND:
+        plan.kind = step.among[integer_below(world, step.num_among)]
+    elif op == recipes.PAINT_GREY:
+        for i in range(plan.num_things - step.number, plan.num_things):
+            grid[plan.things[i]] = make_cell(kind_of(cell_at(grid, plan.things[i])), GREY, 0)
+    elif op == recipes.REACHABLE:
+        return all_reachable(grid, world.agent, stride)
+    elif op == recipes.UNREACHABLE:
+        return not all_reachable(grid, world.agent, stride)
+    elif op == recipes.NO_RED_OR_BLUE_BALL:
+        for i in range(plan.num_things - step.number, plan.num_things):
+            cell = cell_at(grid, plan.things[i])
+            if kind_of(cell) == BALL and color_of(cell) in (RED, BLUE):
+                return False
+    elif op == recipes.SENTENCE:
+        return draw_sentence(grid, world, plan, mission, level, stride)
+    else:
+        choose_or_set(grid, world, plan, mission, step)
     return True
 
 
 @helper
-def set_mission(grid: Any, world: Any, level: Any) -> None:
-    """The instructions of `RoomGridLevel.reset`: every object of a target's colour and type is meant."""
-    world.task[:] = NO_TASK
-    world.in_sequence = level.num_targets > 1
-    world.target_is_plural = 0
-    world.strict = 0
-    for i in range(level.num_targets):
-        task = 2 * i
-        world.task[task] = level.task
-        found = 0
-        for at in range(len(grid)):
-            cell = cell_at(grid, at)
-            if kind_of(cell) == world.target_kind[task] and color_of(cell) == world.target_color[task]:
-                grid[at] = cell | 1 << (MEMBER_SHIFT + 2 * task) | 1 << (TRACKED_SHIFT + 2 * task)
-                found += 1
-        if found > 1:
-            world.target_is_plural |= 1 << task
-    world.max_steps = level.num_targets * level.room_size * level.room_size
+def choose_or_set(grid: Any, world: Any, plan: Any, mission: Any, step: Any) -> None:
+    """The steps that make a mission of the things that are there."""
+    if step.op == recipes.CHOOSE:
+        start = plan.num_things - step.skip - step.number
+        draw_some(world, plan.things[start:], step.number, step.choose, plan.chosen[plan.num_chosen :])
+        plan.num_chosen += step.choose
+    elif step.op == recipes.CHOOSE_DOOR:
+        plan.chosen[0] = draw_side_with_door(world, plan)
+    elif step.op == recipes.FIRST:
+        plan.chosen[plan.num_chosen] = plan.things[0]
+        plan.num_chosen += 1
+    elif step.op == recipes.SWAP:
+        if integer_below(world, 2) == 0:
+            plan.chosen[0], plan.chosen[1] = plan.chosen[1], plan.chosen[0]
+    elif step.op == recipes.TASK:
+        set_task(grid, world, plan, mission, step)
+    else:
+        order = integer_below(world, 3)
+        if order == 0:
+            world.in_sequence, world.task[2] = 0, NO_TASK
+            world.strict &= 1
+        elif order == 2:
+            second_first(world, mission)
+
+
+@helper
+def room_of(world: Any, plan: Any, step: Any) -> int:
+    """The room that a step names."""
+    if step.column == SAME:
+        return plan.room
+    return draw_room(world, plan, step.column, step.row)
+
+
+@helper
+def color_said(plan: Any, color: int) -> int:
+    """The colour that a step names; ANY stays."""
+    if color == SAME:
+        return plan.door_color
+    return color if color >= ANY else plan.colors[DRAWN - color]
+
+
+@helper
+def draw_some(world: Any, among: Any, size: int, count: int, out: Any) -> None:
+    """`MiniGridEnv._rand_subset`: `count` of the first `size` elements, one after the other."""
+    left = among[:size].copy()
+    for i in range(count):
+        drawn = integer_below(world, size - i)
+        out[i] = left[drawn]
+        for j in range(drawn, size - i - 1):
+            left[j] = left[j + 1]
+
+
+@helper
+def add_agent(grid: Any, world: Any, plan: Any, step: Any, stride: int) -> bool:
+    """`RoomGrid.place_agent`."""
+    while True:
+        room = room_of(world, plan, step)
+        if not place_agent(grid, world, corner_of(plan, room, stride), plan.size, stride):
+            return False
+        if not step.flag or room_at(plan, world.agent, stride) != plan.locked_room:
+            return True
+
+
+@helper
+def add_step_object(grid: Any, world: Any, plan: Any, step: Any, stride: int) -> bool:
+    """`RoomGrid.add_object`, or a box with a thing of the last door's colour in it."""
+    room = room_of(world, plan, step)
+    if step.flag:
+        content = step.kind << CONTENT_KIND_SHIFT | plan.door_color << CONTENT_COLOR_SHIFT
+        return add_object(grid, world, plan, room, make_cell(BOX, draw_color(world), 0) | content, stride)
+    kind = draw_kind(world) if step.kind == ANY else plan.kind if step.kind == SAME else step.kind
+    color = draw_color(world) if step.color == ANY else color_said(plan, step.color)
+    return add_object(grid, world, plan, room, make_cell(kind, color, 0), stride)
+
+
+@helper
+def add_distractors(grid: Any, world: Any, plan: Any, step: Any, stride: int) -> bool:
+    """`RoomGrid.add_distractors`, in one room, in all, or in each, column by column."""
+    column, row = step.column, step.row
+    if column == SAME:
+        column, row = plan.room % plan.columns, plan.room // plan.columns
+    rooms = plan.columns * plan.rows if step.everywhere else 1
+    for i in range(rooms):
+        if step.everywhere:
+            column, row = i // plan.rows, i % plan.rows
+        for _ in range(step.number):
+            if not add_distractor(grid, world, plan, column, row, step.flag, stride):
+                return False
+    return True
+
+
+@helper
+def add_locked_room(grid: Any, world: Any, plan: Any, stride: int) -> bool:
+    """`LevelGen.add_locked_room`."""
+    while True:
+        plan.locked_room = draw_room(world, plan, ANY, ANY)
+        side = integer_below(world, 4)
+        if plan.place[plan.locked_room, side] != NOWHERE:
+            break
+    add_door(grid, world, plan, plan.locked_room, side, ANY, 1)
+    while True:
+        room = draw_room(world, plan, ANY, ANY)
+        if room != plan.locked_room:
+            return add_object(grid, world, plan, room, make_cell(recipes.KEY, plan.door_color, 0), stride)
+
+
+@helper
+def draw_side_with_door(world: Any, plan: Any) -> int:
+    """A door as seen from some room: each is there twice."""
+    doors = 0
+    for room in range(plan.columns * plan.rows):
+        for side in range(4):
+            doors += plan.side[room, side] == DOORWAY
+    drawn = integer_below(world, doors)
+    for i in range(plan.columns * plan.rows):
+        room = i % plan.rows * plan.columns + i // plan.rows  # column by column
+        for side in range(4):
+            if plan.side[room, side] == DOORWAY:
+                if drawn == 0:
+                    return plan.place[room, side]
+                drawn -= 1
+    return NOWHERE
+
+
+@helper
+def set_task(grid: Any, world: Any, plan: Any, mission: Any, step: Any) -> None:
+    """The next task, and how it names the things chosen."""
+    task, action = 2 * step.clause, step.action
+    cell = cell_at(grid, plan.chosen[step.first])
+    if action == EITHER:
+        is_door = kind_of(cell) == DOOR
+        action = GO_TO if integer_below(world, 2) == 0 else OPEN_DOOR if is_door else PICK_UP
+    world.task[task] = action
+    world.in_sequence |= step.clause
+    world.strict |= (step.flag != 0) << task
+    says = step.says
+    if says == KIND_COLOR_OR_BOTH:
+        says = integer_below(world, 3)
+    elif says == COLOR_OR_PLACE:
+        says = KIND_AND_COLOR + integer_below(world, 2)
+    if says != COLOR_ONLY:
+        mission.kind[2 * task] = kind_of(cell)
+    if says in (COLOR_ONLY, KIND_AND_COLOR):
+        mission.color[2 * task] = color_of(cell)
+    elif says == PLACE_ONLY:
+        mission.place[2 * task] = integer_below(world, 4)
+    if action == PUT_NEXT:
+        cell = cell_at(grid, plan.chosen[step.second])
+        mission.kind[2 * task + 1], mission.color[2 * task + 1] = kind_of(cell), color_of(cell)
 
 
 @helper
 def begin_episode(world: Any) -> None:
-    """What every episode starts with."""
+    """What every episode starts with; `fill_hands` comes after the first view."""
     world.steps = 0
     world.episode_return = 0.0
     world.carrying = NOTHING_CARRIED
@@ -117,3 +351,11 @@ def begin_episode(world: Any) -> None:
     world.done = 0
     world.watched = 0
     world.first_clause_done = 0
+
+
+@helper
+def fill_hands(grid: Any, world: Any, plan: Any) -> None:
+    """`PutNext.reset`: the agent begins with the object in its hands, where it was is remembered."""
+    world.carrying = cell_at(grid, plan.chosen[0]) & OBJECT_MASK
+    put(grid, plan.chosen[0], EMPTY_CELL)
+    world.stale = 1

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from bkrl.core.jit import kernel
-from bkrl.envs.babyai.constants import DROP, PICKUP, REWARD_DECAY, TOGGLE
-from bkrl.envs.babyai.generate import begin_episode, generate
+from bkrl.envs.babyai.constants import DROP, PICKUP, PUT_NEXT, REWARD_DECAY, TOGGLE
+from bkrl.envs.babyai.generate import begin_episode, fill_hands, generate
 from bkrl.envs.babyai.glam_generate import generate_glam
 from bkrl.envs.babyai.minigrid_generate import generate_minigrid
 from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
-from bkrl.envs.babyai.rooms import PLAN
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
-from bkrl.envs.babyai.state import AVOID, MATCH, PUT_NEXT
+from bkrl.envs.babyai.state import AVOID, MATCH
 from bkrl.envs.babyai.view import observe
 
 
@@ -73,14 +70,28 @@ def step_worlds(
 
 @kernel
 def begin_worlds(
-    grids: Any, worlds: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+    grids: Any,
+    worlds: Any,
+    missions: Any,
+    plans: Any,
+    level: Any,
+    steps: Any,
+    template: Any,
+    chosen: Any,
+    stride: int,
+    observations: Any,
+    start: int,
+    stop: int,
 ) -> None:
-    """A new episode in each chosen world of a published level."""
+    """A new episode in each chosen world of a level that has a recipe. `plans` (N,) is for layouts while they are drawn."""
+    plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
-            generate(grids[n], worlds[n], level[0], stride)
+            generate(grids[n], worlds[n], plan, missions[n], level[0], steps, template, stride)
             begin_episode(worlds[n])
             observe(grids[n], worlds[n], stride, observations[n])
+            if level[0].carrying:
+                fill_hands(grids[n], worlds[n], plan)
 
 
 @kernel
@@ -107,10 +118,10 @@ def begin_glam_worlds(
 
 @kernel
 def begin_minigrid_worlds(
-    grids: Any, worlds: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+    grids: Any, worlds: Any, plans: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
 ) -> None:
-    """A new episode in each chosen world of one of minigrid's levels."""
-    plan = np.zeros(1, PLAN)[0]
+    """A new episode in each chosen world of one of minigrid's levels; `plans` as for `begin_worlds`."""
+    plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
             generate_minigrid(grids[n], worlds[n], level[0], plan, stride)

@@ -8,15 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
-from bkrl.envs.babyai.generate import level_record
+from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
 from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_minigrid_worlds, begin_worlds
-from bkrl.envs.babyai.levels import Level
+from bkrl.envs.babyai.levels import Level, recipe_of
 from bkrl.envs.babyai.minigrid_generate import minigrid_record
 from bkrl.envs.babyai.minigrid_halls import WORDING
 from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, MiniGridLevel
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
+from bkrl.envs.babyai.recipes import Recipe
+from bkrl.envs.babyai.rooms import PLAN, empty_rooms
+from bkrl.envs.babyai.sentences import MISSION, in_words
 from bkrl.envs.babyai.state import FETCH, FIRST, MARGIN, SECOND
 from bkrl.envs.threads import Shares
 
@@ -51,7 +54,7 @@ class Layouts:
         """What the running episodes of the worlds with these numbers ask for."""
         raise NotImplementedError
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
+    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """What is not in the worlds' records."""
         return {}
 
@@ -59,13 +62,15 @@ class Layouts:
         """Take back what `snapshot` gave."""
 
 
-class PublishedLayouts(Layouts):
-    """The single-room levels, drawn natively."""
+class RecipeLayouts(Layouts):
+    """The levels that have a recipe, drawn natively."""
 
-    def __init__(self, level: Level) -> None:
-        self.width = self.height = level.room_size
-        self._level = level
-        self._record = level_record(level)
+    def __init__(self, recipe: Recipe, num_envs: int) -> None:
+        self.width, self.height = recipe.columns * (recipe.size - 1) + 1, recipe.rows * (recipe.size - 1) + 1
+        self._said = np.zeros(num_envs, MISSION)
+        self._texts = np.full(num_envs, "", object)  # "" until a mission is wanted in words
+        plans = np.zeros(num_envs, PLAN)  # one for each thread is used
+        self._tables = self._said, plans, *records_of(recipe), empty_rooms(recipe.columns, recipe.rows, recipe.size)
 
     def begin(
         self,
@@ -76,7 +81,40 @@ class PublishedLayouts(Layouts):
         observations: NDArray[np.uint8],
     ) -> None:
         """See `Layouts`."""
-        shares.run(begin_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
+        shares.run(begin_worlds, grids, worlds, *self._tables, chosen, self.width + 2 * MARGIN, observations)
+        self._texts[chosen] = ""
+
+    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+        """The missions in minigrid's words."""
+        new = which[self._texts[which] == ""]
+        rows = zip(worlds["task"][new].tolist(), worlds["in_sequence"][new].tolist(), self._said[new], strict=True)
+        for n, (tasks, in_sequence, said) in zip(new.tolist(), rows, strict=True):
+            self._texts[n] = in_words(tasks, in_sequence, said.tolist())
+        missions: list[str] = self._texts[which].tolist()
+        return missions
+
+    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """The missions, as bytes (N, _MISSION_BYTES)."""
+        return {"missions": _as_bytes(self.missions(worlds, np.arange(len(worlds))))}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Take the missions back."""
+        self._texts[:] = _as_texts(state["missions"])
+
+
+class PublishedLayouts(RecipeLayouts):
+    """The single-room levels of `levels`, whose worlds' records say all that a mission needs."""
+
+    def __init__(self, level: Level, num_envs: int) -> None:
+        super().__init__(recipe_of(level), num_envs)
+        self._level = level
+
+    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Nothing."""
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words: "the" where one object is meant, "a" where several are."""
@@ -95,9 +133,9 @@ class PublishedLayouts(Layouts):
 class MiniGridLayouts(Layouts):
     """The levels of `minigrid_levels`, drawn natively."""
 
-    def __init__(self, level: MiniGridLevel) -> None:
+    def __init__(self, level: MiniGridLevel, num_envs: int) -> None:
         self.width, self.height = level.width, level.height
-        self._level, self._record = level, minigrid_record(level)
+        self._level, self._tables = level, (np.zeros(num_envs, PLAN), minigrid_record(level))
 
     def begin(
         self,
@@ -108,7 +146,7 @@ class MiniGridLayouts(Layouts):
         observations: NDArray[np.uint8],
     ) -> None:
         """See `Layouts`."""
-        shares.run(begin_minigrid_worlds, grids, worlds, self._record, chosen, self.width + 2 * MARGIN, observations)
+        shares.run(begin_minigrid_worlds, grids, worlds, *self._tables, chosen, self.width + 2 * MARGIN, observations)
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words."""
@@ -136,7 +174,7 @@ class LoadedLayouts(Layouts):
         self._env = make_minigrid(env_id)
         self._env.reset(seed=0)  # gives it a generator, whose state each world lends it in turn
         self.width, self.height = int(self._env.width), int(self._env.height)
-        self._missions = np.zeros(num_envs, f"S{_MISSION_BYTES}")
+        self._missions = np.full(num_envs, "", object)
 
     def begin(
         self,
@@ -156,19 +194,30 @@ class LoadedLayouts(Layouts):
             write_stream(worlds[n], self._env.np_random)
             load(self._env, padded[n], worlds[n])
             observations[n] = first["image"].ravel()
-            self._missions[n] = self._env.mission.encode()
+            self._missions[n] = self._env.mission
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions as minigrid worded them."""
-        return [mission.decode() for mission in self._missions[which].tolist()]
+        missions: list[str] = self._missions[which].tolist()
+        return missions
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
+    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """The missions, as bytes (N, _MISSION_BYTES)."""
-        return {"missions": self._missions.view(np.uint8).reshape(len(self._missions), -1).copy()}
+        return {"missions": _as_bytes(self._missions.tolist())}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Take the missions back."""
-        self._missions[:] = np.ascontiguousarray(state["missions"]).view(self._missions.dtype)[:, 0]
+        self._missions[:] = _as_texts(state["missions"])
+
+
+def _as_bytes(missions: list[str]) -> NDArray[np.uint8]:
+    encoded = np.array([mission.encode() for mission in missions], f"S{_MISSION_BYTES}")
+    return encoded.view(np.uint8).reshape(len(missions), -1)
+
+
+def _as_texts(missions: NDArray[np.uint8]) -> list[str]:
+    encoded = np.ascontiguousarray(missions).view(f"S{_MISSION_BYTES}")[:, 0]
+    return [mission.decode() for mission in encoded.tolist()]
 
 
 class GlamLayouts(Layouts):
@@ -213,7 +262,7 @@ class GlamLayouts(Layouts):
 
         return [*map(french_mission, missions)]
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
+    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """(N, 3) turn, kind and form of each world."""
         return {"glam": self._episodes.view(np.int64).reshape(-1, 3).copy()}
 

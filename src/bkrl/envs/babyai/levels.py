@@ -13,6 +13,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.envs.babyai.constants import BALL, BLUE, BOX, GREEN, KEY, PURPLE, RED
+from bkrl.envs.babyai.recipes import (
+    AGENT,
+    CHOOSE,
+    COLORS,
+    DISTRACTORS,
+    DRAW_KIND,
+    DRAWN,
+    OBJECT,
+    REACHABLE,
+    SAME,
+    TASK,
+    Recipe,
+    Step,
+)
+from bkrl.envs.babyai.state import GO_TO, PICK_UP
 
 Task = Literal["go to", "pick up", "go to, then go to"]
 
@@ -89,3 +104,19 @@ def _all_levels() -> list[Level]:
 
 
 LEVELS: dict[str, Level] = {level.env_id: level for level in _all_levels()}
+
+
+def recipe_of(level: Level) -> Recipe:
+    """The steps by which a layout is drawn, in the order that this file's first lines say."""
+    steps = [Step(AGENT)]
+    for target in level.targets:
+        steps += [
+            Step(COLORS, number=1, among=target.colors),
+            Step(DRAW_KIND, among=target.kinds),
+            Step(OBJECT, 0, 0, kind=SAME, color=DRAWN),
+            Step(CHOOSE, number=1),
+        ]
+    steps += [Step(DISTRACTORS, number=level.distractors), Step(REACHABLE)]
+    action = PICK_UP if level.task == "pick up" else GO_TO
+    steps += [Step(TASK, action=action, clause=i, first=i) for i in range(len(level.targets))]
+    return Recipe("TextLevel", tuple(steps), level.room_size, 1, 1)
