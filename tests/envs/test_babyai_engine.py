@@ -89,7 +89,7 @@ def test_errands_equal_minigrid(env_id: str, steps: int) -> None:
 def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
     """Cramped rooms, in which many layouts are rejected because something cannot be reached."""
     level = Level("cramped", "go to, then go to", (PRETRAINING, PURPLE_KEY), size, distractors)
-    env, layouts = TextLevel(level), PublishedLayouts(level)
+    env, layouts = TextLevel(level), PublishedLayouts(level, 1)
     stride = size + 2 * MARGIN
     grids, observations = np.zeros((1, stride * stride), np.uint32), np.zeros((1, 147), np.uint8)
     worlds, record = np.zeros(1, WORLD), np.zeros(1, WORLD)[0]

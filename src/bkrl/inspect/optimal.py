@@ -19,18 +19,9 @@ from numpy.typing import NDArray
 
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Windows, gather
-from bkrl.envs.babyai.constants import ACTION_NAMES, BALL, BOX, KEY, OBS_SHAPE, REWARD_DECAY
+from bkrl.envs.babyai.constants import ACTION_NAMES, BALL, BOX, GO_TO, KEY, NO_TASK, OBS_SHAPE, PICK_UP, REWARD_DECAY
 from bkrl.envs.babyai.engine import Engine
-from bkrl.envs.babyai.state import (
-    COLOR_MASK,
-    COLOR_SHIFT,
-    GO_TO,
-    KIND_MASK,
-    MEMBER_SHIFT,
-    NO_TASK,
-    PICK_UP,
-    TRACKED_SHIFT,
-)
+from bkrl.envs.babyai.state import COLOR_MASK, COLOR_SHIFT, KIND_MASK, MEMBER_SHIFT, TRACKED_SHIFT
 
 _WORLDS: Final = 256  # states and actions tried at once
 _THING: Final = (1 << MEMBER_SHIFT) - 1  # an object without what the mission thinks of it

@@ -31,9 +31,8 @@ from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.distinct import distinct_rows
 from bkrl.envs import toy
-from bkrl.envs.babyai.constants import FORWARD, LEFT, PICKUP, RIGHT
+from bkrl.envs.babyai.constants import FORWARD, GO_TO, LEFT, PICK_UP, PICKUP, RIGHT
 from bkrl.envs.babyai.levels import LEVELS
-from bkrl.envs.babyai.state import GO_TO, PICK_UP
 from bkrl.inspect.optimal import (
     Explorer,
     Moment,

@@ -163,16 +163,10 @@ class BabyAI(Family):
             return True
         if world.env_id in LEVELS:
             return any(len(target.colors) * len(target.kinds) > 1 for target in LEVELS[world.env_id].targets)
-        from bkrl.envs.babyai.reference import make_minigrid
-
-        env = make_minigrid(world.env_id)
-        missions = set()
-        for seed in range(_EPISODES):
-            env.reset(seed=seed)
-            missions.add(_ARTICLES.sub("", env.mission))
-            if len(missions) > 1:
-                return True
-        return False
+        episodes: Episodes = {"autoreset_mode": "SameStep", "max_episode_steps": None, "episode_statistics": False}
+        envs = self.make_vec(world, _EPISODES, episodes)
+        envs.reset(seed=0)
+        return len({_ARTICLES.sub("", mission) for mission in envs.missions()}) > 1
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """Captions of views (B, 7, 7, 3) uint8."""
@@ -183,8 +177,8 @@ class BabyAI(Family):
     def bot(self, world: World) -> BabyAIBot | None:
         """One for all that runs natively, but for minigrid's levels with tasks that BabyAI does not have."""
         from bkrl.envs.babyai.bot import BabyAIBot
+        from bkrl.envs.babyai.constants import PUT_NEXT
         from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
-        from bkrl.envs.babyai.state import PUT_NEXT
 
         own = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task > PUT_NEXT
         return BabyAIBot() if not own and runs_natively(world.env_id) else None

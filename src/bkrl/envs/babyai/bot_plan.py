@@ -44,25 +44,20 @@ from bkrl.envs.babyai.constants import (
     DONE,
     DROP,
     FORWARD,
+    GO_TO,
     LEFT,
+    NO_TASK,
+    OPEN_DOOR,
+    PICK_UP,
     PICKUP,
+    PUT_NEXT,
     RIGHT,
     TOGGLE,
     UNSEEN,
     VIEW,
 )
 from bkrl.envs.babyai.missions import refers
-from bkrl.envs.babyai.state import (
-    GO_TO,
-    NO_TASK,
-    NOTHING_CARRIED,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
-    ahead,
-    cell_at,
-    color_of,
-)
+from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of
 
 _DEPTH: Final = 8  # obstacles behind obstacles
 _NOWHERE: Final = -1

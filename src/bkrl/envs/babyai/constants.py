@@ -61,6 +61,23 @@ ACTION_SETS: Final[Mapping[str, tuple[str, ...]]] = {
 """Names of sets → names of actions in the order above; the seventh and all that follow do nothing. The first three are
 those of GLAM (Carta et al. 2023), with which policies are trained; the others are its synonyms of the second."""
 
+# What a task of a mission is.
+NO_TASK: Final = 0
+GO_TO: Final = 1
+PICK_UP: Final = 2
+OPEN_DOOR: Final = 3
+PUT_NEXT: Final = 4
+# What minigrid's levels have steps of their own for (`minigrid_rules`); such a mission is task 0 and no other.
+FETCH: Final = 5
+GO_BESIDE: Final = 6
+PUT_NEAR: Final = 7
+RED_THEN_BLUE: Final = 8
+MATCH: Final = 9
+AVOID: Final = 10
+
+# Of anything that a layout's step leaves open: it is drawn.
+ANY: Final = -1
+
 # The view: VIEW x VIEW cells, indexed [x, y]; the agent stands at [VIEW // 2, VIEW - 1] and looks towards y = 0.
 VIEW: Final = 7
 OBS_SHAPE: Final = (VIEW, VIEW, 3)

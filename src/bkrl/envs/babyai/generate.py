@@ -12,7 +12,21 @@ from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai import recipes
-from bkrl.envs.babyai.constants import BALL, BLUE, BOX, DOOR, GREY, OPEN, RED
+from bkrl.envs.babyai.constants import (
+    ANY,
+    BALL,
+    BLUE,
+    BOX,
+    DOOR,
+    GO_TO,
+    GREY,
+    NO_TASK,
+    OPEN,
+    OPEN_DOOR,
+    PICK_UP,
+    PUT_NEXT,
+    RED,
+)
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
 from bkrl.envs.babyai.recipes import (
     COLOR_ONLY,
@@ -26,7 +40,6 @@ from bkrl.envs.babyai.recipes import (
     Recipe,
 )
 from bkrl.envs.babyai.rooms import (
-    ANY,
     DOORWAY,
     NOWHERE,
     add_distractor,
@@ -49,14 +62,9 @@ from bkrl.envs.babyai.state import (
     CONTENT_COLOR_SHIFT,
     CONTENT_KIND_SHIFT,
     EMPTY_CELL,
-    GO_TO,
     MAX_TASKS,
-    NO_TASK,
     NOTHING_CARRIED,
     OBJECT_MASK,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
     STATE_MASK,
     STATE_SHIFT,
     cell_at,

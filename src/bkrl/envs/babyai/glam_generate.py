@@ -12,20 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import DOOR, KEY, LOCKED
+from bkrl.envs.babyai.constants import DOOR, GO_TO, KEY, LOCKED, NO_TASK, OPEN_DOOR, PICK_UP, PUT_NEXT
 from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel, cases, repeats
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
 from bkrl.envs.babyai.rooms import all_reachable, clear_room, place_agent, place_object
 from bkrl.envs.babyai.state import (
     EMPTY_CELL,
     FIRST,
-    GO_TO,
     MARGIN,
     MEMBER_SHIFT,
-    NO_TASK,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
     SECOND,
     TRACKED_SHIFT,
     cell_at,

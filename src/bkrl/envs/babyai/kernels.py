@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from bkrl.core.jit import kernel
-from bkrl.envs.babyai.constants import DROP, PICKUP, PUT_NEXT, REWARD_DECAY, TOGGLE
+from bkrl.envs.babyai.constants import AVOID, DROP, MATCH, PICKUP, PUT_NEXT, REWARD_DECAY, TOGGLE
 from bkrl.envs.babyai.generate import begin_episode, fill_hands, generate
 from bkrl.envs.babyai.glam_generate import generate_glam
 from bkrl.envs.babyai.minigrid_generate import generate_minigrid
 from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
-from bkrl.envs.babyai.state import AVOID, MATCH
 from bkrl.envs.babyai.view import observe
 
 
@@ -83,7 +82,7 @@ def begin_worlds(
     start: int,
     stop: int,
 ) -> None:
-    """A new episode in each chosen world of a level that has a recipe. `plans` (N,) is for layouts while they are drawn."""
+    """A new episode in each chosen world of a level with a recipe. `plans` (N,) is for layouts while they are drawn."""
     plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, TYPE_NAMES
 from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
@@ -20,7 +20,7 @@ from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.recipes import Recipe
 from bkrl.envs.babyai.rooms import PLAN, empty_rooms
 from bkrl.envs.babyai.sentences import MISSION, in_words
-from bkrl.envs.babyai.state import FETCH, FIRST, MARGIN, SECOND
+from bkrl.envs.babyai.state import FIRST, MARGIN, SECOND
 from bkrl.envs.threads import Shares
 
 _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of about 70 characters

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bkrl.envs.babyai.constants import BALL, BLUE, BOX, GREEN, KEY, PURPLE, RED
+from bkrl.envs.babyai.constants import BALL, BLUE, BOX, GO_TO, GREEN, KEY, PICK_UP, PURPLE, RED
 from bkrl.envs.babyai.recipes import (
     AGENT,
     CHOOSE,
@@ -27,7 +27,6 @@ from bkrl.envs.babyai.recipes import (
     Recipe,
     Step,
 )
-from bkrl.envs.babyai.state import GO_TO, PICK_UP
 
 Task = Literal["go to", "pick up", "go to, then go to"]
 

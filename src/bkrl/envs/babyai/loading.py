@@ -28,20 +28,15 @@ from minigrid.minigrid_env import MiniGridEnv
 from numpy.typing import NDArray
 
 from bkrl.core.errors import RunFailed
-from bkrl.envs.babyai.constants import ACTION_NAMES, VIEW
+from bkrl.envs.babyai.constants import ACTION_NAMES, GO_TO, NO_TASK, OPEN_DOOR, PICK_UP, PUT_NEXT, VIEW
 from bkrl.envs.babyai.state import (
     COLOR_SHIFT,
     CONTENT_COLOR_SHIFT,
     CONTENT_KIND_SHIFT,
     EMPTY_CELL,
-    GO_TO,
     MARGIN,
     MEMBER_SHIFT,
-    NO_TASK,
     NOTHING_CARRIED,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
     STATE_SHIFT,
     TRACKED_SHIFT,
     WORLD,

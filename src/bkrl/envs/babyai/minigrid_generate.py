@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai import minigrid_levels as levels
+from bkrl.envs.babyai.constants import NO_TASK
 from bkrl.envs.babyai.minigrid_halls import (
     draw_crossing,
     draw_door_key,
@@ -27,7 +28,7 @@ from bkrl.envs.babyai.minigrid_halls import (
 )
 from bkrl.envs.babyai.minigrid_rooms import draw_grid_of_rooms, draw_locked_room, draw_multi_room, draw_rooms
 from bkrl.envs.babyai.rooms import NOWHERE
-from bkrl.envs.babyai.state import EMPTY_CELL, NO_TASK, WALL_CELL
+from bkrl.envs.babyai.state import EMPTY_CELL, WALL_CELL
 
 MINIGRID_LEVEL = np.dtype(
     [(field.name, np.int64) for field in fields(levels.MiniGridLevel) if field.type in ("int", "bool")]

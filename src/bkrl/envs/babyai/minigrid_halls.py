@@ -10,18 +10,31 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import BALL, BLUE, CLOSED, DOOR, EMPTY, GOAL, GREEN, KEY, LAVA, LOCKED, RED, YELLOW
+from bkrl.envs.babyai.constants import (
+    BALL,
+    BLUE,
+    CLOSED,
+    DOOR,
+    EMPTY,
+    FETCH,
+    GOAL,
+    GREEN,
+    KEY,
+    LAVA,
+    LOCKED,
+    PUT_NEAR,
+    RED,
+    YELLOW,
+)
 from bkrl.envs.babyai.minigrid_levels import DIST_SHIFT, FETCH_WORDINGS
 from bkrl.envs.babyai.pcg64 import integer_below, shuffle
 from bkrl.envs.babyai.rooms import HEADINGS, NOWHERE, draw_color, draw_kind
 from bkrl.envs.babyai.state import (
     COLOR_SHIFT,
     EMPTY_CELL,
-    FETCH,
     FIRST,
     MARGIN,
     MEMBER_SHIFT,
-    PUT_NEAR,
     SECOND,
     TRACKED_SHIFT,
     WALL_CELL,

@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bkrl.envs.babyai.constants import LAVA, WALL
-from bkrl.envs.babyai.state import (
+from bkrl.envs.babyai.constants import (
     AVOID,
     FETCH,
     GO_BESIDE,
+    LAVA,
     MATCH,
     NO_TASK,
     OPEN_DOOR,
     PICK_UP,
     PUT_NEAR,
     RED_THEN_BLUE,
+    WALL,
 )
 
 # Which function of `minigrid_generate` or `minigrid_rooms` draws a layout.

@@ -7,7 +7,20 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import BALL, BLUE, BOX, CLOSED, COLORS_AS_DRAWN, DOOR, GREEN, GREY, KEY, LOCKED
+from bkrl.envs.babyai.constants import (
+    ANY,
+    BALL,
+    BLUE,
+    BOX,
+    CLOSED,
+    COLORS_AS_DRAWN,
+    DOOR,
+    GREEN,
+    GREY,
+    KEY,
+    LOCKED,
+    PICK_UP,
+)
 from bkrl.envs.babyai.minigrid_halls import (
     GOAL_CELL,
     between,
@@ -21,7 +34,6 @@ from bkrl.envs.babyai.minigrid_halls import (
 from bkrl.envs.babyai.minigrid_levels import KEY_CORRIDOR, UNLOCK
 from bkrl.envs.babyai.pcg64 import integer_below
 from bkrl.envs.babyai.rooms import (
-    ANY,
     add_door,
     add_object,
     begin_rooms,
@@ -39,7 +51,6 @@ from bkrl.envs.babyai.state import (
     EMPTY_CELL,
     FIRST,
     MEMBER_SHIFT,
-    PICK_UP,
     SECOND,
     WALL_CELL,
     ahead,

@@ -10,21 +10,33 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import BLUE, DONE, DOOR, DROP, EMPTY, FORWARD, GOAL, OPEN, PICKUP, RED, TOGGLE
+from bkrl.envs.babyai.constants import (
+    BLUE,
+    DONE,
+    DOOR,
+    DROP,
+    EMPTY,
+    FETCH,
+    FORWARD,
+    GO_BESIDE,
+    GOAL,
+    MATCH,
+    OPEN,
+    PICKUP,
+    PUT_NEAR,
+    RED,
+    RED_THEN_BLUE,
+    TOGGLE,
+)
 from bkrl.envs.babyai.missions import CONTINUE, FAILURE, SUCCESS, is_tracked
 from bkrl.envs.babyai.pcg64 import integer_below
 from bkrl.envs.babyai.state import (
     EMPTY_CELL,
-    FETCH,
     FIRST,
-    GO_BESIDE,
     MARGIN,
-    MATCH,
     MEMBER_MASK,
     MEMBER_SHIFT,
     NOTHING_CARRIED,
-    PUT_NEAR,
-    RED_THEN_BLUE,
     ahead,
     cell_at,
     color_of,

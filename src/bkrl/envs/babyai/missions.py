@@ -8,16 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import DOOR, DROP, OPEN, PICKUP, TOGGLE
+from bkrl.envs.babyai.constants import DOOR, DROP, GO_TO, NO_TASK, OPEN, OPEN_DOOR, PICK_UP, PICKUP, TOGGLE
 from bkrl.envs.babyai.state import (
-    GO_TO,
     MEMBER_MASK,
     MEMBER_SHIFT,
-    NO_TASK,
     NOTHING_CARRIED,
     OBJECT_MASK,
-    OPEN_DOOR,
-    PICK_UP,
     TRACKED_SHIFT,
     ahead,
     cell_at,

@@ -10,9 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from bkrl.envs.babyai.constants import BALL, BLUE, BOX, COLORS_AS_DRAWN, KEY, RED
-from bkrl.envs.babyai.rooms import ANY
-from bkrl.envs.babyai.state import GO_TO, OPEN_DOOR, PICK_UP, PUT_NEXT
+from bkrl.envs.babyai.constants import (
+    ANY,
+    BALL,
+    BLUE,
+    BOX,
+    COLORS_AS_DRAWN,
+    GO_TO,
+    KEY,
+    OPEN_DOOR,
+    PICK_UP,
+    PUT_NEXT,
+    RED,
+)
 
 # What a step does.
 (

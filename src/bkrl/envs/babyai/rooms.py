@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import CLOSED, COLORS_AS_DRAWN, DOOR, EMPTY, KINDS_AS_DRAWN, LOCKED, WALL
+from bkrl.envs.babyai.constants import ANY, CLOSED, COLORS_AS_DRAWN, DOOR, EMPTY, KINDS_AS_DRAWN, LOCKED, WALL
 from bkrl.envs.babyai.pcg64 import integer_below
 from bkrl.envs.babyai.state import EMPTY_CELL, MARGIN, WALL_CELL, ahead, cell_at, kind_of, make_cell
 
-ANY: Final = -1
-"""Of a column, row, side, kind, colour, or of whether a door is locked: it is drawn."""
 NOWHERE: Final = -1
 MAX_ROOMS: Final = 9
 MAX_THINGS: Final = 80

@@ -11,25 +11,27 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import BALL, BOX, COLOR_NAMES, COLORS_AS_DRAWN, DOOR, GREY, KEY, LOCKED, TYPE_NAMES
-from bkrl.envs.babyai.pcg64 import integer_below
-from bkrl.envs.babyai.recipes import ACTION, AND, SEQUENCE
-from bkrl.envs.babyai.rooms import ANY, NOWHERE, inside, room_at
-from bkrl.envs.babyai.state import (
+from bkrl.envs.babyai.constants import (
+    ANY,
+    BALL,
+    BOX,
+    COLOR_NAMES,
+    COLORS_AS_DRAWN,
+    DOOR,
     GO_TO,
-    MAX_TASKS,
-    MEMBER_SHIFT,
+    GREY,
+    KEY,
+    LOCKED,
     NO_TASK,
     OPEN_DOOR,
     PICK_UP,
     PUT_NEXT,
-    TRACKED_SHIFT,
-    ahead,
-    cell_at,
-    color_of,
-    kind_of,
-    state_of,
+    TYPE_NAMES,
 )
+from bkrl.envs.babyai.pcg64 import integer_below
+from bkrl.envs.babyai.recipes import ACTION, AND, SEQUENCE
+from bkrl.envs.babyai.rooms import NOWHERE, inside, room_at
+from bkrl.envs.babyai.state import MAX_TASKS, MEMBER_SHIFT, TRACKED_SHIFT, ahead, cell_at, color_of, kind_of, state_of
 
 LEFT_OF, RIGHT_OF, IN_FRONT, BEHIND = range(4)
 _PLACES: Final = (" on your left", " on your right", " in front of you", " behind you")

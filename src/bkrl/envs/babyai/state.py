@@ -45,18 +45,6 @@ NOTHING_CARRIED: Final = 0
 # A mission is one clause, or two in sequence; a clause is one task, or two that both have to be done. Task t of clause
 # c is number 2 c + t; its descriptions are bits 2 (2 c + t) and, for the fixed object of "put next to", the bit after.
 MAX_TASKS: Final = 4
-NO_TASK: Final = 0
-GO_TO: Final = 1
-PICK_UP: Final = 2
-OPEN_DOOR: Final = 3
-PUT_NEXT: Final = 4
-# What minigrid's levels have steps of their own for (`minigrid_rules`); such a mission is task 0 and no other.
-FETCH: Final = 5
-GO_BESIDE: Final = 6
-PUT_NEAR: Final = 7
-RED_THEN_BLUE: Final = 8
-MATCH: Final = 9
-AVOID: Final = 10
 
 FIRST: Final = 0
 SECOND: Final = 2
