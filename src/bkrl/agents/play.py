@@ -29,6 +29,8 @@ _NOISE_STEPS = 32
 _FEW = 16
 """The last bits of a row's logits depend on how many rows are computed with it, if those are fewer than this."""
 
+_ROUND = np.arange(_FEW)
+
 _KEPT_BYTES = 2**25
 """Views that are kept to be told from new ones."""
 
@@ -214,7 +216,7 @@ class _LookOnce:
             self.said = np.zeros((self.seen.room, self.said.shape[1]), np.float32)
         places, new = self.seen.add(keys)
         if len(new):
-            asked = new if len(new) >= _FEW else np.resize(new, _FEW)
+            asked = new if len(new) >= _FEW else new[_ROUND % len(new)]
             said = self.agent.act(views[asked], state, started[asked], None).logits
             self.said[self.seen.count - len(new) : self.seen.count] = said[: len(new)]
         logits = self.said[places]

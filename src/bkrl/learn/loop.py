@@ -6,8 +6,6 @@ can be saved, what follows is byte for byte what would have followed.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import signal
 import threading
 import time
@@ -143,7 +141,7 @@ def _resume(
     if found is None or not found.tensors:
         if found is not None:
             reporter.warn("no whole checkpoint is left, so this run begins again.")
-        _truncate(run, 0)
+        run.rewind(0)
         files = {"config.json": sha256(run.file("config.json"))}
         return {"milestones": 0, "best": None, "score": None, "warned": [], "files": files}, {}
     progress = {"files": {}, "warned": []} | found.facts["progress"]  # earlier checkpoints hold no hashes of files
@@ -151,7 +149,7 @@ def _resume(
         path = run.file(name)
         if not path.is_file() or sha256(path) != digest:
             raise InputError(f"{path} is not what was written there; restore it, or pass --fresh.")
-    _truncate(run, int(found.facts["metrics_bytes"]), found.facts.get("metrics_sha256"))
+    run.rewind(int(found.facts["metrics_bytes"]), found.facts.get("metrics_sha256"))
     # Earlier checkpoints kept some of the learner's counters with the progress.
     exact, counters = bool(found.facts["exact"]), progress | found.facts["counters"]
     learner.restore(Saved(found.tensors, counters, exact))
@@ -169,21 +167,6 @@ def _resume(
             reporter.warn(f"{path} is not what the checkpoint holds, and is put back from there.")
             atomic_write(path, raw)
     return progress, best_files
-
-
-def _truncate(run: Run, size: int, digest: str | None = None) -> None:
-    """Forget what was logged after the checkpoint: it is about to be logged again."""
-    run.close()
-    path = run.file("metrics.jsonl")
-    raw = path.read_bytes() if path.exists() else b""
-    if len(raw) < size:
-        raise InputError(
-            f"{path} has {len(raw)} bytes and had {size} at the newest checkpoint; restore it, or pass --fresh."
-        )
-    if digest is not None and hashlib.sha256(raw[:size]).hexdigest() != digest:
-        raise InputError(f"{path} was changed after it was written; restore it, or pass --fresh.")
-    if raw:
-        os.truncate(path, size)
 
 
 def _note(figures: dict[str, float], score: float | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -225,6 +226,24 @@ class Run:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def rewind(self, size: int, digest: str | None = None) -> None:
+        """Keep the first `size` bytes of metrics.jsonl, whose SHA-256 is `digest`: the rest is about to be logged again.
+
+        Raises:
+            InputError: the file is shorter, or those bytes are others.
+        """
+        self.close()
+        path = self.file("metrics.jsonl")
+        raw = path.read_bytes() if path.exists() else b""
+        if len(raw) < size:
+            raise InputError(
+                f"{path} has {len(raw)} bytes and had {size} at the newest checkpoint; restore it, or pass --fresh."
+            )
+        if digest is not None and hashlib.sha256(raw[:size]).hexdigest() != digest:
+            raise InputError(f"{path} was changed after it was written; restore it, or pass --fresh.")
+        if raw:
+            os.truncate(path, size)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a last line torn by a crash is left out."""
