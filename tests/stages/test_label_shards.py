@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import LabelConfig
+from bkrl.core.config import LabelConfig, MergeConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_table
 from bkrl.core.reporter import Reporter
@@ -58,7 +58,7 @@ def label(data: Path, out: Path, **settings: Any) -> Run:
 
 
 def merge(shards: list[Path], out: Path, dataset: Path | None = None) -> Run:
-    return label_merge.run(label_merge.LabelMergeConfig(tuple(shards), out, dataset), Reporter())
+    return label_merge.run(MergeConfig("shard", tuple(shards), out, dataset), Reporter())
 
 
 def same_tables(one: Run, other: Run, variant: str) -> bool:

@@ -182,9 +182,9 @@ def test_labels_in_shards_are_joined(tmp_path):
         "collect", "label", "label", "label_merge", "train_rm"
     )  # fmt: skip
     assert (one.config.shard, two.config.shard) == ("1/2", "2/2")
-    assert merge.config.shards == (one.run_dir, two.run_dir) == (root / "label-pref-shard1", root / "label-pref-shard2")
+    assert merge.config.runs == (one.run_dir, two.run_dir) == (root / "label-pref-shard1", root / "label-pref-shard2")
     assert merge.run_dir == rm.config.labels == root / "label-pref"
-    assert needs(found.cells)[merge.run_dir] == [one.run_dir, two.run_dir]
+    assert needs(found.cells)[merge.run_dir] == [one.run_dir, two.run_dir, data.run_dir]
     shards = f"{one.run_dir} {two.run_dir}"
     assert shell.command(merge) == f"bkrl label merge {shards} --dataset {root / 'data'} --out {root / 'label-pref'}"
 

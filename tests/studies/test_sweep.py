@@ -323,7 +323,7 @@ def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
     data, one, two, merge, *_ = plan(tomllib.loads(text), tmp_path / "out").cells
     made_from = {"dataset": data.run_dir, "shard 1": one.run_dir, "shard 2": two.run_dir}
     for cell, config, inputs in (*((cell, cell.config, {}) for cell in (data, one, two)),
-                                 (merge, merge.config.whole, made_from)):  # fmt: skip
+                                 (merge, merge.recorded[1], made_from)):  # fmt: skip
         Run.create(cell.run_dir, stage="label", config=config, inputs=inputs).finish([])
     (tmp_path / "out").rename(tmp_path / "moved")
     merge = plan(tomllib.loads(text), tmp_path / "moved").cells[3]
@@ -332,7 +332,7 @@ def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr("bkrl.stages.label_merge.run", lambda *args: given.append(args))
     work(merge, tmp_path / "log")  # if it had not been: from the dataset where it lies now
-    assert given[0][0].shards == merge.config.shards
+    assert given[0][0].runs == merge.config.runs
     assert given[0][0].dataset == tmp_path / "moved" / "chain" / "data"
 
 

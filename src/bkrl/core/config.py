@@ -308,6 +308,39 @@ class LabelConfig:
 
 
 @dataclass(frozen=True)
+class MergeConfig:
+    """Join runs into one: datasets, or all shards of a labelling.
+
+    part: what the run calls each of them, "dataset" or "shard". dataset: where the labelled dataset lies on this
+    machine, by default where the first shard found it.
+    """
+
+    part: Literal["dataset", "shard"]
+    runs: tuple[Path, ...]
+    out: Path
+    dataset: Path | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        """Where what is joined lives."""
+        return self.out
+
+    @property
+    def inputs(self) -> dict[str, Path]:
+        """The runs, by the names under which they are recorded."""
+        return {f"{self.part} {number}": path for number, path in enumerate(self.runs, 1)}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merged dataset was asked to be: of which world, in which language, from how many datasets."""
+
+    env: str
+    language: str
+    datasets: int
+
+
+@dataclass(frozen=True)
 class TrainRmConfig:
     """Turn labels into a potential Φ with a fixed scale."""
 

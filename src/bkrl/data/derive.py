@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.config import MergeConfig, Merged
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import beginnings
 from bkrl.data.dataset import Dataset
 from bkrl.data.writer import DatasetWriter
 from bkrl.runs.record import Run
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What a merged dataset was asked to be: of which world, in which language, from how many datasets."""
-
-    env: str
-    language: str
-    datasets: int
 
 
 def subset(source: Path, out: Path, episodes: int, reporter: Reporter | None = None) -> Run:
@@ -64,9 +55,8 @@ def merge(sources: Sequence[Path], out: Path, reporter: Reporter | None = None) 
     if not (out / "manifest.json").exists():
         _check_apart(datasets)
     first = datasets[0]
-    inputs = {f"dataset {number}": source for number, source in enumerate(sources, 1)}
-    config = Merged(first.env_id, first.language, len(datasets))
-    run = Run.create(out, stage="collect", config=config, inputs=inputs)
+    whole = Merged(first.env_id, first.language, len(datasets))
+    run = Run.create(out, stage="collect", config=whole, inputs=MergeConfig("dataset", tuple(sources), out).inputs)
     everything = [np.arange(dataset.num_episodes) for dataset in datasets]
     return _copy(datasets, everything, run, reporter or Reporter(), merged=[Path(source).name for source in sources])
 

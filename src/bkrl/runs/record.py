@@ -228,7 +228,7 @@ class Run:
             self._log = None
 
     def rewind(self, size: int, digest: str | None = None) -> None:
-        """Keep the first `size` bytes of metrics.jsonl, whose SHA-256 is `digest`: the rest is about to be logged again.
+        """Keep the first `size` bytes of metrics.jsonl, whose SHA-256 is `digest`; what follows is logged again.
 
         Raises:
             InputError: the file is shorter, or those bytes are others.

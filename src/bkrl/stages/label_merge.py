@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
+from bkrl.core.config import MergeConfig
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
@@ -17,29 +17,18 @@ from bkrl.llm.kept import KeptAnswers, Speaker
 from bkrl.runs.record import Run
 
 
-@dataclass(frozen=True)
-class LabelMergeConfig:
-    """Shards and where their whole goes. `dataset`: where the labelled dataset lies on this machine, by default where
-    the first shard found it.
-    """
-
-    shards: tuple[Path, ...]
-    out: Path
-    dataset: Path | None = None
-
-
-def run(config: LabelMergeConfig, reporter: Reporter) -> Run:
+def run(config: MergeConfig, reporter: Reporter) -> Run:
     """Make the undivided run: the same tables, byte for byte.
 
     Raises InputError when the shards do not belong together, or one is missing, given twice, unfinished or damaged.
     """
-    runs = recorded.together(config.shards)
+    runs = recorded.together(config.runs)
     whole = recorded.config_of(runs, config.out, config.dataset)
     data = Dataset.open(whole.dataset)
     if data.manifest_sha256 != runs[0].config["inputs"]["dataset"]["manifest_sha256"]:
         raise InputError(f"The shards labelled another dataset than {whole.dataset}; name it with --dataset.")
-    sources = {f"shard {number}": run.path for number, run in enumerate(runs, 1)}
-    result = Run.create(config.out, stage="label", config=whole, inputs={"dataset": whole.dataset, **sources})
+    sources = {"dataset": whole.dataset, **replace(config, runs=tuple(run.path for run in runs)).inputs}
+    result = Run.create(config.out, stage="label", config=whole, inputs=sources)
     if result.complete:
         reporter.say(f"{result.path} is already complete.")
         return result

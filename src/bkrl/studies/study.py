@@ -52,24 +52,19 @@ class _Draw(NamedTuple):
         return self.collected + ("" if self.labels is None else f"-l{self.labels}")
 
 
-@dataclass(frozen=True)
-class MergeConfig:
-    """A cell that joins the shards of a collection or labelling: `whole` is what was asked for, undivided."""
-
-    shards: tuple[Path, ...]
-    whole: settings.CollectConfig | settings.LabelConfig
-
-    @property
-    def run_dir(self) -> Path:
-        """Where what is joined lives."""
-        return self.whole.run_dir
-
-
 class Cell(NamedTuple):
-    """One stage with its settings; `run_dir` is where its run lives."""
+    """One stage with its settings; `run_dir` is where its run lives. `recorded`: the stage and the settings that its
+    run records, where these are others: of shards that are joined, what was asked for undivided.
+    """
 
     stage: str
     config: Any
+    recorded: tuple[str, Any] | None = None
+
+    @property
+    def made(self) -> tuple[str, Any]:
+        """The stage and the settings that its run records."""
+        return self.recorded or (self.stage.replace("_", "-"), self.config)
 
     @property
     def run_dir(self) -> Path:
@@ -269,8 +264,12 @@ class _World:
             )
             for number in range(1, count + 1)
         ]
-        merge = MergeConfig(tuple(shard.run_dir for shard in shards), whole.config)
-        self.preparation += [*(Cell("collect", shard) for shard in shards), Cell("data_merge", merge)]
+        merge = settings.MergeConfig("dataset", tuple(shard.run_dir for shard in shards), whole.run_dir)
+        joined = settings.Merged(whole.config.env, whole.config.language, count)
+        self.preparation += [
+            *(Cell("collect", shard) for shard in shards),
+            Cell("data_merge", merge, ("collect", joined)),
+        ]
 
     def _task(self, task: Mapping[str, Any], entries: Sequence[_Entry], draws: Sequence[_Draw]) -> None:
         """Training and evaluation of one task; what needs no labels is not repeated for each draw of them."""
@@ -328,8 +327,9 @@ class _World:
                 )
                 for i, part in enumerate(_parts(_count(self.table, "label_shards"), whole.config), 1)
             ]
-            merge = Cell("label_merge", MergeConfig(tuple(cell.run_dir for cell in shards), whole.config))
-            self.preparation += [*shards, merge] if shards else [whole]
+            merge = settings.MergeConfig("shard", tuple(cell.run_dir for cell in shards), out, whole.config.dataset)
+            joined = Cell("label_merge", merge, ("label", whole.config))
+            self.preparation += [*shards, joined] if shards else [whole]
         return self._made[key]
 
     def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:

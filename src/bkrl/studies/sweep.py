@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from bkrl.core.config import LabelConfig, SweepConfig
+from bkrl.core.config import SweepConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json, to_json
 from bkrl.core.lines import newest_row
@@ -28,7 +28,7 @@ from bkrl.runs.record import Run
 from bkrl.studies.executors import Executor, cores, name_of
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
-from bkrl.studies.study import Cell, MergeConfig, Study, load_study
+from bkrl.studies.study import Cell, Study, load_study
 
 _POLL = 1.0
 
@@ -163,7 +163,7 @@ def state_of(cell: Cell) -> str:
     if not complete and not (cell.run_dir / "config.json").exists():
         return ""
     try:
-        different = changed(cell.run_dir, *_made(cell))
+        different = changed(cell.run_dir, *cell.made)
         stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell)) if complete else []
     except InputError as problem:
         return str(problem)
@@ -361,23 +361,10 @@ def last_step(run_dir: Path) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _made(cell: Cell) -> tuple[str, object]:
-    """The stage and the settings that stand in a cell's run."""
-    if cell.stage == "data_merge":
-        from bkrl.data.derive import Merged  # which reads datasets, and so takes a moment to import
-
-        whole = cell.config.whole
-        return "collect", Merged(whole.env, whole.language, len(cell.config.shards))
-    return ("label", cell.config.whole) if cell.stage == "label_merge" else (cell.stage.replace("_", "-"), cell.config)
-
-
 def _places(cell: Cell) -> dict[str, Path]:
     """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
-    if isinstance(cell.config, MergeConfig):
-        whole = cell.config.whole
-        data, one = ({"dataset": whole.dataset}, "shard") if isinstance(whole, LabelConfig) else ({}, "dataset")
-        return {**data, **{f"{one} {number}": path for number, path in enumerate(cell.config.shards, 1)}}
-    return {name: value for name, value in vars(cell.config).items() if isinstance(value, Path)}
+    named = {name: value for name, value in vars(cell.config).items() if isinstance(value, Path)}
+    return {**named, **getattr(cell.config, "inputs", {})}
 
 
 def _paths(config: Any) -> list[Path]:

@@ -10,6 +10,7 @@ import typer
 from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.cli.options import Commands
+from bkrl.core.config import MergeConfig
 
 data = Commands(help="Check, look at, export, import, divide and join datasets.", no_args_is_help=True)
 
@@ -90,6 +91,6 @@ def data_merge(
     as_json: Json = False,
 ) -> None:
     """Join datasets of one kind of world into one, in this order: all their episodes, numbered anew."""
-    from bkrl.data.derive import merge
+    from bkrl.stages.data_merge import run
 
-    show_run(merge(datasets, out, progress.reporter()), as_json)
+    show_run(run(MergeConfig("dataset", tuple(datasets), out), progress.reporter()), as_json)

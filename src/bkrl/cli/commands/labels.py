@@ -10,7 +10,7 @@ import typer
 
 from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, show_run
-from bkrl.core.config import LabelConfig
+from bkrl.core.config import LabelConfig, MergeConfig
 from bkrl.core.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Join all shards of one labelling: the same tables, byte for byte, as if one machine had labelled it all."""
-    from bkrl.stages.label_merge import LabelMergeConfig, run
+    from bkrl.stages.label_merge import run
 
-    show_run(run(LabelMergeConfig(tuple(shards), out, dataset), progress.reporter()), as_json)
+    show_run(run(MergeConfig("shard", tuple(shards), out, dataset), progress.reporter()), as_json)
 
 
 def _ask(text: str) -> str | None:

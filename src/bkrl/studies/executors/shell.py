@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bkrl.core.config import LabelConfig
+from bkrl.core.config import MergeConfig
 from bkrl.core.flags import LENIENT, flags_of, option_name, without_effect
-from bkrl.studies.study import Cell, MergeConfig
+from bkrl.studies.study import Cell
 
 
 def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
@@ -32,9 +32,9 @@ def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
 def command(cell: Cell) -> str:
     """The command line that does a cell; settings with their default are left out."""
     if isinstance(cell.config, MergeConfig):
-        shards, whole = map(str, cell.config.shards), cell.config.whole
-        where = ["--dataset", str(whole.dataset)] if isinstance(whole, LabelConfig) else []
-        return shlex.join(["bkrl", *cell.stage.split("_"), *shards, *where, "--out", str(cell.run_dir)])
+        where = ["--dataset", str(cell.config.dataset)] if cell.config.dataset else []
+        parts = map(str, cell.config.runs)
+        return shlex.join(["bkrl", *cell.stage.split("_"), *parts, *where, "--out", str(cell.run_dir)])
     verb = cell.stage.replace("_", "-")
     words, positional, given = ["bkrl", verb], [], []
     for one in flags_of(type(cell.config)):

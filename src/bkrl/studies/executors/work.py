@@ -41,14 +41,7 @@ def work(cell: Cell, log: Path) -> str:
     while busy(cell.run_dir) and time.monotonic() < deadline:
         time.sleep(0.5)
     try:
-        if cell.stage == "data_merge":
-            import_module("bkrl.data.derive").merge(cell.config.shards, cell.run_dir, reporter)
-        elif cell.stage == "label_merge":
-            shards, dataset = cell.config.shards, cell.config.whole.dataset
-            merging = import_module("bkrl.stages.label_merge")
-            merging.run(merging.LabelMergeConfig(shards, cell.run_dir, dataset), reporter)
-        else:
-            import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
+        import_module(f"bkrl.stages.{cell.stage}").run(cell.config, reporter)
     except BkrlError as problem:
         return str(problem)
     except Exception as problem:  # noqa: BLE001 - a bug in one cell is reported, the others go on
