@@ -125,7 +125,7 @@ def questions(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
 def label(folder: Path, count: int) -> tuple[float, float]:
     """Ask `count` questions through an `AskSession` and a store: seconds, processor seconds."""
     from bkrl.llm import open_backend
-    from bkrl.llm.ask import AskPolicy
+    from bkrl.llm.policy import AskPolicy
     from bkrl.llm.protocol import Message, Request
     from bkrl.llm.session import AskSession
     from bkrl.llm.store import Store

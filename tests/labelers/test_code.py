@@ -14,7 +14,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
 from bkrl.labelers import code, quality
 from bkrl.labelers.asking import Responses, Sampling
-from bkrl.llm.ask import AskPolicy
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store

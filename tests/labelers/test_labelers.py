@@ -15,8 +15,7 @@ from bkrl.labelers.answers import Unparsed
 from bkrl.labelers.asking import Asked, Responses, Sampling
 from bkrl.labelers.material import draw_segments, return_to_go, segment_text
 from bkrl.labelers.preferences import Pair, Question
-from bkrl.llm.ask import Exchange
-from bkrl.llm.protocol import Fault, Message, Reply, Request
+from bkrl.llm.protocol import Exchange, Fault, Message, Reply, Request
 from tests.experience import write_dataset
 from tests.labelers.scripted import WORLD, asker
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from bkrl.llm.ask import AskPolicy
+from bkrl.llm.policy import AskPolicy
 from tests.llm.batch_server import BatchDesk
 
 # Short pauses; deadlines that a busy machine does not miss, for tests that are not about them.

@@ -11,8 +11,8 @@ from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
-from bkrl.llm.ask import AskPolicy
 from bkrl.llm.local import LocalBackend
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Connection, Exchange, Message, Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store

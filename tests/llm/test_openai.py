@@ -21,8 +21,8 @@ import pytest
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
-from bkrl.llm.ask import AskPolicy
 from bkrl.llm.budget import Budget
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.prices import FREE, Price
 from bkrl.llm.protocol import Connection, Exchange, Message, Request, request_key
 from bkrl.llm.session import AskSession

@@ -14,8 +14,8 @@ import pytest
 
 from bkrl.core.errors import RunFailed
 from bkrl.llm import open_backend
-from bkrl.llm.ask import AskPolicy
 from bkrl.llm.budget import Budget
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Connection, Message, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store

@@ -24,12 +24,12 @@ from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.variants import VARIANTS
 from bkrl.llm import extras, open_backend
-from bkrl.llm.ask import AskPolicy
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.kept import KeptAnswers, Speaker
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.prices import Price, find_price, remarks, unknown_price
 from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
 from bkrl.llm.session import AskSession
