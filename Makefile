@@ -73,7 +73,7 @@ docs: $(READY)
 REPORTS ?= $(wildcard logs/reproduce/report logs/wide/report logs/defects/report logs/repeats/report logs/forms/report)
 results: $(READY)
 	@test -n "$(REPORTS)" || { echo "There is no report run in logs/: bkrl reproduce, bkrl sweep wide --report and bkrl sweep defects --report make them; or name one: make results REPORTS=logs/x/report" >&2; exit 2; }
-	$(BIN)/bkrl export results $(REPORTS)
+	$(BIN)/python docs/results.py $(REPORTS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -54,7 +54,7 @@ def commands():
 
 
 def resolve(words):
-    """The command that some words begin with, its name, and the words left; None for `export curves|results`."""
+    """The command that some words begin with, its name, and the words left; None for `data`."""
     two = " ".join(words[:2])
     if two in commands():
         return commands()[two], two, words[2:]

@@ -37,7 +37,7 @@ def test_every_flag_is_explained_with_its_default(verb, capsys, monkeypatch):
         assert flag.help.split(";")[0].split("[")[0].strip()[:40] in text
 
 
-@pytest.mark.parametrize("words", ["collect", "label", "train-rs", "sweep", "export curves", "cache info", "list"])
+@pytest.mark.parametrize("words", ["collect", "label", "train-rs", "sweep", "label view", "cache info", "list"])
 def test_help_fits_a_narrow_terminal_with_nothing_cut(words, capsys, monkeypatch):
     """Names, choices and defaults are what one reads a help page for; no Python types, and arguments in one case."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -60,7 +60,6 @@ def test_help_fits_a_narrow_terminal_with_nothing_cut(words, capsys, monkeypatch
     [
         ("check-potential", "the one it was built on"),
         ("potential report", "logs/potential-report-NAME"),
-        ("export results", "images/ beside the page"),
         ("label view", "LABELS/labels.html"),
         ("train-rs", "logs/ALG-ENV-sSEED"),
     ],

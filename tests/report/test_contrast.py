@@ -13,7 +13,6 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.methods import TrainRsConfig
 from bkrl.report.contrast import contrast, table, values
-from bkrl.report.export import export_curves
 from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
@@ -200,7 +199,7 @@ def test_one_damaged_run_among_many_is_said_and_left_out(folder: Path, tmp_path:
     (broken / name).write_text(content)
     (tmp_path / "f" / "model").mkdir()
     (tmp_path / "f" / "model" / "config.json").write_text('{"hidden_size": 64}')  # of another program: no run
-    _, problems = export_curves([tmp_path / "f"], tmp_path / "c.csv", "csv")
+    _, problems = contrast(f"{tmp_path / 'f'}:rnd", f"{tmp_path / 'f'}:ppo", 0.8)
     assert any(broken.name in problem for problem in problems)
     assert not any("model" in problem for problem in problems)
 

@@ -1,4 +1,4 @@
-"""Datasets looked at, and checked through and through."""
+"""Datasets checked through and through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset
 
 
@@ -52,17 +52,3 @@ def validate(path: Path) -> dict[str, Any]:
         "actions": ", ".join(data.action_names),
         "valid": True,
     }
-
-
-def head(path: Path, episode: int, rows: int) -> tuple[list[str], list[list[Any]]]:
-    """The first `rows` moments of an episode: step, action and reward (None at its end), caption, mission."""
-    data = Dataset.open(path)
-    if episode >= data.num_episodes:
-        raise UsageError(f"{path} has {data.num_episodes} episodes, numbered from 0; there is no episode {episode}.")
-    first = int(data.first_row[episode])
-    table = []
-    for row in range(first, first + min(rows, int(data.lengths[episode]) + 1)):
-        action, reward = int(data.actions[row]), float(data.rewards[row])
-        taken = (data.action_names[action], reward) if action >= 0 else (None, None)
-        table.append([row - first, *taken, data.caption(row), data.missions[episode]])
-    return ["step", "action", "reward", "caption", "mission"], table

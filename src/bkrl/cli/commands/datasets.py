@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bkrl.cli import console, progress
+from bkrl.cli import progress
 from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.cli.options import Commands
 from bkrl.core.config import MergeConfig
@@ -26,23 +26,6 @@ def data_validate(dataset: Annotated[Path, typer.Argument(help="a collect run")]
     from bkrl.data.check import validate
 
     print_facts(str(dataset), validate(dataset), as_json)
-
-
-@data.command("head")
-def data_head(
-    dataset: Annotated[Path, typer.Argument(help="a collect run")],
-    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="steps to print")] = 10,
-    episode: Annotated[int, typer.Option("--episode", min=0, help="episode to read from")] = 0,
-    as_json: Json = False,
-) -> None:
-    """The first moments of an episode: action, reward, caption and mission."""
-    from bkrl.data.check import head
-
-    header, rows = head(dataset, episode, n)
-    if as_json:
-        console.print_json([dict(zip(header, row, strict=True)) for row in rows])
-    else:
-        console.print_table(f"mission: {rows[0][-1]}", header[:-1], [row[:-1] for row in rows])
 
 
 @data.command("export")

@@ -1,22 +1,20 @@
-"""Commands about results: compare, trace, export curves, export results."""
+"""Commands about results: compare, trace."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import LOOK, Json, print_facts
+from bkrl.cli.commands.shown import LOOK, Json
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command("compare", rich_help_panel=LOOK)(compare)
     app.command("trace", rich_help_panel=LOOK)(trace)
-    app.command("export curves", rich_help_panel=LOOK)(export_curves)
-    app.command("export results", rich_help_panel=LOOK)(export_results)
 
 
 _SIDE = "a train-rs run, a folder of runs, or a pattern in quotes; FOLDER:METHOD picks one of several methods"
@@ -61,37 +59,3 @@ def trace(
         console.print_text("\n".join([*([found.figure] if found.figure else []), *tracing.lines(found)]))
     if found.problems:
         raise InputError(" ".join(found.problems))
-
-
-def export_curves(
-    runs: Annotated[
-        list[Path], typer.Argument(help="train-rs runs, evaluations or reports of them, or folders of runs")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="file to write; must not exist")],
-    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="format")] = "csv",
-    as_json: Json = False,
-) -> None:
-    """Learning curves as one long table: world, method, seed, metric, step, value."""
-    from bkrl.report.export import export_curves as write
-
-    facts, problems = write(runs, out, to)
-    for problem in problems:
-        progress.reporter().warn(problem)
-    print_facts("", facts, as_json)
-
-
-def export_results(
-    reports: Annotated[list[Path], typer.Argument(help="report runs, one for each section, in order")],
-    out: Annotated[Path, typer.Option("--out", help="Markdown page to write")] = Path("docs/results.md"),
-    images: Annotated[
-        Path | None, typer.Option("--images", help="folder for its pictures  \\[default: images/ beside the page]")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """A page of results in Markdown, with its pictures, from report runs alone: commands, tables, intervals, n."""
-    from bkrl.report.pages.markdown import write_results
-
-    facts, problems = write_results(reports, out, images or out.parent / "images")
-    for problem in problems:
-        progress.reporter().warn(problem)
-    print_facts("", facts, as_json)

@@ -1,16 +1,21 @@
-"""docs/results.md from report runs: nothing on the page is typed, and the same runs give the same bytes."""
+"""Write docs/results.md from report runs: nothing on the page is typed, and the same runs give the same bytes.
+
+python docs/results.py REPORT … [--out docs/results.md] [--images docs/images]
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import short_world
@@ -25,7 +30,7 @@ from bkrl.stats.variance import Part
 NAME_CHARS = 40
 INTRODUCTION = """# Results
 
-Made by `bkrl export results` from the report runs named below: every number, table and picture on this page comes out
+Made by `docs/results.py` from the report runs named below: every number, table and picture on this page comes out
 of run directories. How the numbers are worked out is said in [statistics.md](statistics.md), what
 the forms of shaping keep in [method.md](method.md). Intervals are 95 %; n is the number of training runs (seeds × draws
 of labels); "× PPO's steps" below 1 is faster. Controls stand in italics.
@@ -43,7 +48,7 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
         InputError: a folder is no complete report run, was changed, or was made by another bkrl.
     """
     if not reports:
-        raise UsageError("Name the report runs, for example: bkrl export results logs/reproduce/report")
+        raise UsageError("Name the report runs, for example: docs/results.py logs/reproduce/report")
     if out.is_dir():
         raise UsageError(f"{out} is a folder; name a file with --out.")
     runs = [Run.open(path, "report") for path in reports]
@@ -97,7 +102,7 @@ def _sections(page: Path) -> dict[str, str]:
         text = ""
     head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     if not head.startswith("# Results\n"):
-        raise InputError(f"{page} is there already, and `bkrl export results` did not make it; name another --out.")
+        raise InputError(f"{page} is there already, and docs/results.py did not make it; name another --out.")
     return {one.partition("\n")[0]: one.rstrip("\n") + "\n" for one in sections}
 
 
@@ -328,3 +333,24 @@ def _slug(name: str) -> str:
 def _without_machine(text: str) -> str:
     """Without the place of this checkout: paths below it are named from here."""
     return text.replace(Path.cwd().as_posix() + "/", "")
+
+
+def main() -> int:
+    """The command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reports", nargs="+", type=Path, help="report runs, one for each section, in order")
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), help="page to write")
+    parser.add_argument("--images", type=Path, help="folder for its pictures (images/ beside the page)")
+    given = parser.parse_args()
+    try:
+        facts, problems = write_results(given.reports, given.out, given.images or given.out.parent / "images")
+    except BkrlError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return problem.exit_code
+    for line in [*(f"warning: {problem}" for problem in problems), f"{facts['out']}: {facts['pictures']} pictures"]:
+        sys.stderr.write(f"{line}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

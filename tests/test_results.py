@@ -1,80 +1,32 @@
-"""bkrl export: curves as tables, and the page of results."""
+"""The page of results, docs/results.py."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from bkrl.cli.main import run_command
 from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.report.export import _safe, export_curves
 from bkrl.report.model import Results, Timings
-from bkrl.report.pages import markdown
-from bkrl.report.pages.markdown import write_results
-from bkrl.report.provenance import follow
 from bkrl.runs.record import Run
 from bkrl.stages import report
-from tests.report.synthetic import KEY, RED, STEPS, evaluate, study, train_rs
+from tests.report.synthetic import KEY, RED, study, train_rs
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    root = tmp_path_factory.mktemp("runs")
-    return [train_rs(root, alg, seed, half) for alg, half in (("ppo", 6e5), ("rnd", 2e5)) for seed in range(1, 6)]
-
-
-def test_every_evaluation_of_every_run(runs: list[Path], tmp_path: Path):
-    facts, problems = export_curves(runs, tmp_path / "c.csv", "csv")
-    assert problems == []
-    rows = list(csv.DictReader((tmp_path / "c.csv").open()))
-    assert len(rows) == facts["rows"] == 10 * 3 * len(STEPS)
-    first = [row for row in rows if row["run"] == runs[0].as_posix() and row["metric"] == "eval/success_rate"]
-    assert [float(row["step"]) for row in first] == STEPS.tolist()
-    assert {row["seed"] for row in rows} == set("12345")
-    export_curves(runs, tmp_path / "c.parquet", "parquet")
-    table = pq.read_table(tmp_path / "c.parquet")
-    assert table.column_names == list(rows[0])
-    assert table["value"].to_pylist() == [float(row["value"]) for row in rows]
-
-
-def test_a_folder_stands_for_its_training_runs(runs: list[Path], tmp_path: Path):
-    export_curves(runs, tmp_path / "named.csv", "csv")
-    export_curves([runs[0].parent], tmp_path / "new" / "folder.csv", "csv")
-    named, folder = ((tmp_path / name).read_text().splitlines() for name in ("named.csv", "new/folder.csv"))
-    assert sorted(folder) == sorted(named)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="there is no train-rs run in it"):
-        export_curves([tmp_path / "empty"], tmp_path / "x.csv", "csv")
-
-
-def test_what_others_began_from_is_not_exported(tmp_path: Path):
-    first = train_rs(tmp_path, "ppo", 1)
-    second = train_rs(tmp_path, "ppo", 2, name="second", init_from=first)
-    judged = evaluate(tmp_path, second)
-    assert len(follow([judged]).of("train-rs")) == 2
-    for named, wanted in (([second], {second}), ([judged], {second}), ([second, first], {first, second})):
-        out = tmp_path / f"{len(list(tmp_path.glob('*.csv')))}.csv"
-        export_curves(named, out, "csv")
-        assert {row["run"] for row in csv.DictReader(out.open())} == {path.as_posix() for path in wanted}
-
-
-def test_nothing_is_overwritten_and_formulas_stay_text(runs: list[Path], tmp_path: Path):
-    (tmp_path / "c.csv").write_text("mine")
-    with pytest.raises(UsageError, match="is there already"):
-        export_curves(runs, tmp_path / "c.csv", "csv")
-    assert run_command(["export", "curves", str(runs[0]), "--to", "csv", "--out", str(tmp_path / "c.csv")]) == 2
-    assert (_safe("=1+1"), _safe("@x"), _safe(-1.0), _safe("ppo")) == ("'=1+1", "'@x", -1.0, "ppo")
+_SPEC = spec_from_file_location("results_page", Path(__file__).parents[1] / "docs" / "results.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+markdown = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(markdown)
+write_results = markdown.write_results
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +66,7 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
 
 
 def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bkrl.report.pages.markdown.FORMAT", 3)
+    monkeypatch.setattr(markdown, "FORMAT", 3)
     with pytest.raises(InputError, match="verdicts follow another rule; make it again with the command that bkrl show"):
         write_results([made / "one"], tmp_path / "results.md", tmp_path / "images")
     assert not any(tmp_path.iterdir())
@@ -264,7 +216,7 @@ def test_a_run_that_is_gone_is_said(made: Path, tmp_path: Path):
     assert "Not as it was when the report was made" in (tmp_path / "r.md").read_text()
 
 
-def test_wrong_input(made: Path, tmp_path: Path):
+def test_wrong_input(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(UsageError, match="Name the report runs"):
         write_results([], tmp_path / "r.md", tmp_path)
     with pytest.raises(UsageError, match="Two reports have the title"):
@@ -274,4 +226,6 @@ def test_wrong_input(made: Path, tmp_path: Path):
         report.run(settings, Reporter())
     with pytest.raises(UsageError, match="Two reports have the name 'same'; give each its own with --name"):
         write_results([tmp_path / "x", tmp_path / "y"], tmp_path / "r.md", tmp_path)
-    assert run_command(["export", "results", str(made / "b" / "nothing")]) == 3
+    monkeypatch.setattr("sys.argv", ["results.py", str(made / "b" / "nothing"), "--out", str(tmp_path / "r.md")])
+    assert markdown.main() == 3
+    assert "nothing" in capsys.readouterr().err
