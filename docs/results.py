@@ -80,12 +80,12 @@ def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dic
 
 def _page(sections: Mapping[str, str]) -> str:
     """The whole page: what it is, what each section says in a sentence, the sections."""
-    told = []
+    lines = []
     for heading, text in sections.items():
         title, said = heading.removeprefix("## "), re.search(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
         anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub makes them
-        told.append(f"* [{title}](#{anchor}): {said.group(1) if said else ''}")
-    return "\n".join([INTRODUCTION, "In short:", "", *told, "", *sections.values()])
+        lines.append(f"* [{title}](#{anchor}): {said.group(1) if said else ''}")
+    return "\n".join([INTRODUCTION, "In short:", "", *lines, "", *sections.values()])
 
 
 def _sections(page: Path) -> dict[str, str]:
@@ -130,10 +130,10 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
         where = Path(os.path.relpath(images, page)).as_posix()  # as the page finds them
         links = [quote(f"{where}/{name}") for name in names]  # a srcset is split at spaces
-        told = f"Success rate against environment steps in {world.env}: {_told(world)}"
+        alt = f"Success rate against environment steps in {world.env}: {_final_success(world)}"
         lines += [
             f'<picture><source media="(prefers-color-scheme: dark)" srcset="{links[1]}">',
-            f'<img alt="{escape(told)}" src="{links[0]}"></picture>',
+            f'<img alt="{escape(alt)}" src="{links[0]}"></picture>',
             "",
             *_world(world, results.threshold),
         ]
@@ -217,7 +217,7 @@ def _world(world: World, threshold: float) -> list[str]:
     return lines
 
 
-def _told(world: World) -> str:
+def _final_success(world: World) -> str:
     return "; ".join(f"{row.label} {percent(row.final.estimate)} at the end" for row in world.rows)
 
 

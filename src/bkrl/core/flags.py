@@ -139,7 +139,7 @@ def without_effect(config: Any, given: Iterable[str], sure: bool = True) -> dict
 
     Args:
         config: the settings of a verb.
-        given: names of the settings that somebody gave; a nested one goes by its own name.
+        given: names of the settings that the user gave; a nested one goes by its own name.
         sure: leave out those of which it cannot be known yet.
     """
     names, refused = list(given), (False,) if sure else (False, None)

@@ -44,7 +44,7 @@ class LineFile:
 
     @property
     def removed(self) -> bool:
-        """Whether somebody has deleted the file since it was opened."""
+        """Whether the file was deleted since it was opened."""
         return os.fstat(self._file).st_nlink == 0
 
     def sync(self) -> None:

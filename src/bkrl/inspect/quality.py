@@ -229,7 +229,7 @@ def disagreement(
 
 def courses(potential: Potential, dataset: Dataset, longest: int = 120) -> list[Course]:
     """Φ over the last `longest` steps of one solved and one failed episode, or of those of best and worst return where
-    there is only one kind. The middle one of each kind, by number, is taken, so that nobody looked for a good one.
+    there is only one kind. The middle one of each kind, by number, is taken, so that no good one is looked for.
     """
     kinds = {"solved": np.flatnonzero(dataset.success), "not solved": np.flatnonzero(~dataset.success)}
     if not all(map(len, kinds.values())):

@@ -3,7 +3,7 @@
 Most replies are the JSON that was asked for, by itself, in a fence or after some prose. Beside it a tag
 (`<choice>A</choice>`) and an answer that ends the reply (`**A**`, `Answer: B`, `A > B`) are read. What a model wrote
 inside `<think>` is not its answer. Two different answers in one reply are none, and neither is one after which the
-reply goes on about its choice: whoever asked can ask again.
+reply goes on about its choice: the question can be asked again.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ async def ask_parsed(
 
 
 def try_repair(prompts: Prompts) -> None:
-    """Fill in the template that asks again. InputError when it is somebody's own and cannot be."""
+    """Fill in the template that asks again. InputError when it is the user's own and cannot be."""
     prompts.render("repair", reason="A reason.", format="A form.")
 
 

@@ -112,7 +112,7 @@ def conduct(
 
     Raises:
         InputError: the run or its dataset is missing or damaged, or earlier answers are.
-        RunFailed: answers could not be kept there; nobody is asked then.
+        RunFailed: answers could not be kept there; then no question is asked.
         UsageError: no pair has a label to compare with, or the auditor's name is no file name.
     """
     file_of(labels, auditor)  # a name that cannot be is refused before anything is read
@@ -204,7 +204,7 @@ def _asked(ask: Ask, text: str) -> str:
 
 
 def _check_writable(path: Path) -> None:
-    """RunFailed where an answer could not be kept, before somebody has thought about one."""
+    """RunFailed where an answer could not be kept, before the first question."""
     try:
         path.parent.mkdir(exist_ok=True)
         if path.exists():

@@ -23,7 +23,7 @@ LENGTH = {"pref": 5, "goal": 3, "code": 5}
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked about a dataset, whoever answers.
+    """What is asked about a dataset, of any annotator.
 
     num: pairs, queries, or rounds of a conversation, those of other shards included; length: actions in a segment.
     A shard asks its share of the questions and has its share of the rows, numbered as in the whole.
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Done:
-    """A labelling: the rows of its table and of responses.parquet (None: nobody was asked), figures of quality, whether
+    """A labelling: the rows of its table and of responses.parquet (None for a control), figures of quality, whether
     anything can be learnt from it; `more`: further tables by file name.
     """
 
@@ -91,7 +91,7 @@ class Variant:
     label: Callable[[Plan, AskSession], Done]
     """Ask everything and make the tables."""
     try_prompts: Callable[[WorldCard], None]
-    """Fill in once every template that may be needed. InputError when one of somebody's own cannot be."""
+    """Fill in once every template that may be needed. InputError when a template of the user cannot be."""
 
     def files(self, world: WorldCard) -> list[str]:
         """The names of the templates that a labelling is worded by."""

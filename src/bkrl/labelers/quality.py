@@ -73,7 +73,7 @@ def votes_of(row: Row, responses: Mapping[int, Row]) -> list[Vote]:
 def agreement_of(row: Row) -> float | None:
     """The share of a pair's valid answers that were its commonest one: 1 if all agree; None without a label.
 
-    A pair that was never asked about (identical segments, a control) has nobody who disagrees.
+    A pair that was never asked about (identical segments, a control) has no disagreement.
     """
     if row["label"] is None:
         return None

@@ -35,7 +35,7 @@ def labels_of(run: Run) -> list[dict[str, Any]]:
 
 
 def responses_of(run: Run) -> list[dict[str, Any]]:
-    """The rows of responses.parquet; none where nobody was asked (controls)."""
+    """The rows of responses.parquet; none for a control, which asks no annotator."""
     if "responses.parquet" not in run.manifest["outputs"]:
         return []
     rows: list[dict[str, Any]] = read_table(run.file("responses.parquet"), RESPONSES).to_pylist()

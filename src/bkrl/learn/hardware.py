@@ -49,7 +49,7 @@ class Hardware:
         if not self.compile:
             yield
             return
-        from torch._dynamo.exc import TorchDynamoException  # loaded anyway, for seconds, by whoever compiles
+        from torch._dynamo.exc import TorchDynamoException  # compiling loads it anyway
         from torch._inductor.codecache import cache_dir
         from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 

@@ -29,7 +29,7 @@ FILE = "batches.json"
 MOST_REQUESTS = 50_000
 MOST_BYTES = 200_000_000
 _FINAL = ("completed", "expired", "cancelled", "failed")
-_NOBODY = Request(())
+_UNKNOWN = Request(())
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _State(TypedDict):
 
 @dataclass
 class Outcome:
-    """What came back: replies kept, lines that hold no reply by reason, lines that were nobody's or no JSON."""
+    """What came back: replies kept, lines without a reply by reason, lines that belong to no request or are no JSON."""
 
     replies: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -244,7 +244,7 @@ class Batches:
                 if key in seen:
                     continue
                 seen.add(key)
-                request = missing.get(key, _NOBODY)
+                request = missing.get(key, _UNKNOWN)
                 try:
                     reply = cleaned(self._api.reply(line, request, batch.known))
                 except Fault as fault:
@@ -252,7 +252,7 @@ class Batches:
                     if fault.billed and self._price is not None:
                         doubtful += self._price.bound(request, "batch")
                     continue
-                question = request_content(self._backend.identity, request) if request is not _NOBODY else ""
+                question = request_content(self._backend.identity, request) if request is not _UNKNOWN else ""
                 kept = None if reply.status == "ok" else self._store.rejected(key, reply.status)
                 if kept is None or replace(kept, format=reply.format) != reply:  # else it was fetched before
                     self._store.put(key, reply, question)

@@ -1,7 +1,7 @@
 """What a run has sent and paid, kept in its folder, so that its limits hold over kills and restarts.
 
 `spending.jsonl` gets a line before each send (what it can cost at most) and one after it (what it did cost). A send
-whose end nobody saw, or whose answer was lost on the way, counts in full: the provider may have billed it.
+whose end was not recorded, or whose answer was lost on the way, counts in full: the provider may have billed it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Budget:
         self.requests = 0
         self.paid = 0.0
         self.doubtful = 0.0
-        """Dollars that may have been billed for answers nobody saw, at most."""
+        """Dollars that may have been billed for answers that were lost, at most."""
         self._max_requests, self._max_usd = max_requests, max_usd
         self._open: dict[str, float] = {}
         self._process, self._count = secrets.token_hex(4), 0
@@ -123,7 +123,7 @@ class Budget:
             self._wake()
 
     def lose(self, name: str) -> None:
-        """Nobody knows whether it was billed: its whole reservation is doubtful."""
+        """It is not known whether it was billed: its whole reservation is doubtful."""
         self.settle(name, 0.0, self._open.get(name, 0.0))
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Budget:
             self._file = None
 
     def _wake(self) -> None:
-        """Let those look again who wait for others to settle."""
+        """Wake the reservations that wait for others to settle."""
         if self._settled is not None:
             self._settled.set()
             self._settled = None

@@ -4,7 +4,7 @@ A name is a model in the local cache of Hugging Face; nothing is fetched here. T
 request comes. Its chat template shapes the prompt; a model without one gets the turns as plain text. Answers are stored
 under the model's name, and for a folder also under its content.
 
-Who a request shares a batch with changes neither its room for an answer nor what is drawn: requests with less room than
+The other requests of a batch change neither its room for an answer nor what is drawn: requests with less room than
 others, and those with a temperature (transformers draws a whole batch from one generator), are answered apart. What is
 left is rounding: a batch is padded, so where two words are almost equally likely an answer may turn out otherwise.
 """
@@ -83,7 +83,7 @@ class LocalBackend:
                 raise
             except Fault as fault:
                 outcomes = [fault] * len(alike)
-            except Exception as error:  # noqa: BLE001 - out of memory and the like have to reach whoever asked
+            except Exception as error:  # noqa: BLE001 - out of memory and the like have to reach the caller
                 text = f"The model failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
                 outcomes = [Fault("stop", "model", text)] * len(alike)
             for (_, future), outcome in zip(alike, outcomes, strict=True):

@@ -7,7 +7,7 @@ are sorted in `faults`.
 
 What an endpoint accepts is found out by its first requests, and remembered (`capabilities`): a JSON schema is asked for
 first, then plain JSON, then text; a parameter that is refused is left out from then on. The answer's form is recorded,
-and validated by whoever asked.
+and the caller validates it.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def most_prompt_tokens(request: Request) -> int:
 
 
 def find_price(identity: Mapping[str, str] | None, override: Path | None = None) -> Price | None:
-    """The price of a backend's replies, or None when nobody knows it.
+    """The price of a backend's replies, or None when it is not known.
 
     An entry of `override` comes first; then models on this machine are free; then the shipped list. Raises InputError
     when `override` is missing or malformed.

@@ -201,7 +201,7 @@ def request_key(identity: Mapping[str, str], request: Request) -> str:
 
 
 def address(turns: Sequence[tuple[str, str]], sample: int) -> str:
-    """sha256 (hex) of a conversation's (role, text) and the sample index: a request's address whoever is asked."""
+    """sha256 (hex) of a conversation's (role, text) and the sample index: a request's address at any backend."""
     return hashlib.sha256(json.dumps([turns, sample]).encode("ascii")).hexdigest()
 
 

@@ -17,7 +17,7 @@ from bkrl.runs.record import Run
 
 
 class ReplayBackend:
-    """Answers by looking up the words of the question and the sample index, whoever was asked then."""
+    """Answers by looking up the words of the question and the sample index, whichever annotator gave them."""
 
     identity = None
 
@@ -27,7 +27,7 @@ class ReplayBackend:
         path = Path(spec)
         self._file = path if path.is_file() else Run.open(path, "label").file("responses.parquet")
         if not self._file.exists():
-            raise InputError(f"{path} is a label run without responses.parquet; it asked nobody (a control).")
+            raise InputError(f"{path} is a label run without responses.parquet: it is a control.")
         rows = read_table(self._file, RESPONSES).to_pylist()
         self._rows = {address(_turns(row), row["sample"]): row for row in rows}
         models = sorted({row["model"] for row in self._rows.values() if row["model"]})

@@ -220,7 +220,7 @@ class AskSession:
                 task.cancel()
             ended = await asyncio.gather(*workers, everyone, halted, return_exceptions=True)
         stopped = self.stopped
-        if stopped == _INTERRUPTED:  # whoever pressed Ctrl-C may ask again
+        if stopped == _INTERRUPTED:  # after Ctrl-C the session can be used again
             self.stopped = None
             self._halted.clear()
         for error in ended:
@@ -264,7 +264,7 @@ class AskSession:
         return exchange
 
     def interrupted(self) -> int:
-        """Sends of this session's questions, by processes before this one, whose end nobody saw: each may have been
+        """Sends of this session's questions, by earlier processes, whose end was not recorded: each may have been
         billed.
         """
         return 0 if self.store is None else self.store.interrupted(self.usage.keys)
@@ -441,7 +441,7 @@ class AskSession:
 
     def _pause_pool(self, entered: float, fault: Fault) -> None:
         pause = self._gate.refused(entered, fault.retry_after)
-        # A session that nobody asked for an hour has not been without a reply for an hour.
+        # Time in which no request was in flight does not count as silence of the server.
         silent = time.monotonic() - max(self._gate.last_success, self._flying_since)
         if silent > self.policy.stall and (fault.retry_after is None or self._gate.refusals >= self.policy.refusals):
             raise self._halt(f"No reply for {self.policy.stall:.0f} s: {fault}")

@@ -243,7 +243,7 @@ class Store:
 
 class SignsOfLife:
     """A folder with a locked file for each living process: the system lets go of a lock however its process ends. Where
-    files cannot be locked nobody is said to be alive.
+    files cannot be locked no process counts as alive.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Control potentials: what a claim about a potential has to beat.
 
-`zero` is plain PPO on the shaping path; `random` is a fixed network nobody trained, on the same kind of scale;
+`zero` is plain PPO on the shaping path; `random` is a fixed network with its first weights, on the same kind of scale;
 `shuffled` is the same labels, permuted, sent through the same builder (see `kinds.permuted`); `constant` is advice that
 is the same in every state, with Φ = 0.  An oracle, a program that knows the task and sees what the policy
 sees, says what knowing the task would be worth; it is not for claims.

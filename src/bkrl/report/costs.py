@@ -61,7 +61,7 @@ def costs(chain: Chain) -> list[Cost]:
 
 
 def _money(nodes: Sequence[Node]) -> float | None:
-    """US dollars over all label runs; None where one of them asked somebody whose price is not known."""
+    """US dollars over all label runs; None where the price of one annotator is not known."""
     usages = [node.facts.get("usage", {}) for node in nodes]
     if any(one.get("cost_usd") is None and one.get("prompt_tokens", 0) not in (0, None) for one in usages):
         return None

@@ -187,8 +187,8 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
             f"never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
             f"{base.n - base.steps.censored} of {base.n} runs"
         )
-    told = "; ".join(part for part in parts if part)
-    return Finding(tone, f"{label} {said}: {told}.{_collected(row) if found.sign > 0 else ''}")
+    figures = "; ".join(part for part in parts if part)
+    return Finding(tone, f"{label} {said}: {figures}.{_collected(row) if found.sign > 0 else ''}")
 
 
 def _against_controls(row: Row, threshold: float) -> list[Finding]:
@@ -198,10 +198,10 @@ def _against_controls(row: Row, threshold: float) -> list[Finding]:
     for one in row.versus:
         verdict = one.difference.verdict
         control = f"its control {one.control}{' (made for another method)' if one.borrowed else ''}"
-        told = _difference_sentence(one.difference, "the control") or "nothing was tested"
+        figures = _difference_sentence(one.difference, "the control") or "nothing was tested"
         tone: Tone = "against" if gains and verdict.sign <= 0 else TONE_OF[verdict.sign]
         said = verdict.sentence.format(goal=percent(threshold), other=control)
-        found.append(Finding(tone, f"{row.group.label} {said}: {told}."))
+        found.append(Finding(tone, f"{row.group.label} {said}: {figures}."))
     return found
 
 
@@ -254,11 +254,11 @@ def _of_advice(row: Row) -> list[Finding]:
     """A form of shaping that takes advice where there was none to take; of Φ = 0 that is the point."""
     if not row.group.empty or row.group.control == "zero":
         return []
-    alone = "plain PPO" if row.group.form == "advice" else "exact shaping alone"
+    same_as = "plain PPO" if row.group.form == "advice" else "exact shaping alone"
     return [
         Finding(
             "caution",
-            f"{row.group.label} is {alone} under another name: the advice of its potential is empty (Ψ = 0), so it "
+            f"{row.group.label} is {same_as} under another name: the advice of its potential is empty (Ψ = 0), so it "
             "says nothing of what advice is worth.",
         )
     ]

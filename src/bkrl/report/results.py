@@ -82,7 +82,7 @@ def row_of(row: Compared, look: Style) -> Row:
         seeds=", ".join(str(seed) for seed in sorted({run.seed for run in group.runs})),
         draws=len({run.potential for run in group.runs if run.potential}),
         datasets=len({run.dataset for run in group.runs if run.dataset}),
-        rests_on=rests_on(group),
+        rests_on=origins_text(group),
         final=Estimate.of(row.final),
         average=Estimate.of(row.average),
         reached=row.n - row.steps.censored,
@@ -113,7 +113,7 @@ def row_of(row: Compared, look: Style) -> Row:
     )
 
 
-def rests_on(group: Group) -> str:
+def origins_text(group: Group) -> str:
     """ "3 datasets, 6 draws of labels", "3 draws of labels", or "" where there is one of each."""
     datasets, draws = (len({one for one in found if one}) for found in zip(*group.origins, strict=True))
     several = [f"{datasets} datasets"] if datasets > 1 else []
@@ -128,7 +128,7 @@ def steps_text(row: Compared) -> str:
 
 
 def ratio_of(difference: Difference | None) -> Ratio | None:
-    """Steps to the threshold over the other's; None where nobody got there."""
+    """Steps to the threshold over the other's; None where no run got there."""
     ratio = difference.ratio if difference is not None else None
     if ratio is None:
         return None

@@ -95,7 +95,7 @@ def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
     return {f"{prefix}{name}": str(value) for name, value in values.items() if value is not None}
 
 
-def strangers(chain: Chain, nodes: Sequence[Node]) -> list[str]:
+def family_mismatches(chain: Chain, nodes: Sequence[Node]) -> list[str]:
     """Potentials and policies used in a world of another family than the one they were made in."""
     problems = []
     for node in nodes:

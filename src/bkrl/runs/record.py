@@ -198,7 +198,7 @@ class Run:
         except OSError as error:
             raise RunFailed(f"{path} cannot be written ({error.strerror}); {CONTINUE}") from None
         if self._log.removed:
-            raise RunFailed(f"{path} was removed while it was written; has somebody deleted the run?")
+            raise RunFailed(f"{path} was removed while it was written; start the run again.")
         if self.on_log is not None:
             self.on_log(row)
 

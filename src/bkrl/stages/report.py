@@ -27,7 +27,7 @@ from bkrl.report.plots.figures import bands_of, figures_of, panels, styles_of
 from bkrl.report.plots.png import Panel, write_png
 from bkrl.report.provenance import Node, follow, named
 from bkrl.report.results import results_of, text_table
-from bkrl.report.runs import strangers, training_runs
+from bkrl.report.runs import family_mismatches, training_runs
 from bkrl.runs.record import Run
 
 REPORTED = ("train-rs", "evaluate", WORTH)
@@ -64,7 +64,7 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     problems = list(chain.problems)
     problems += [f"{node.key} is therefore left out of every number on this page." for node in asked if not node.sound]
     trained, untrained = training_runs(chain, usable)
-    problems += untrained + strangers(chain, usable)
+    problems += untrained + family_mismatches(chain, usable)
     groups, repeated = group_runs(trained)
     problems += repeated
     for problem in problems:

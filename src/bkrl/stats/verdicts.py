@@ -55,7 +55,7 @@ def verdict(ratio: StepsRatio | None, shift: float | None) -> Verdict:
     """The one rule.
 
     Args:
-        ratio: steps to the threshold, over the other's; None where nobody got there.
+        ratio: steps to the threshold, over the other's; None where no run got there.
         shift: the difference of mean success if the adjusted p is below `ALPHA`, else 0; None where nothing was tested.
     """
     steps = 0 if ratio is None else ratio.side

@@ -387,7 +387,7 @@ def _count(table: Mapping[str, Any], name: str) -> int:
 
 
 def _parts(count: int, config: settings.LabelConfig) -> list[str]:
-    """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control, which asks nobody.
+    """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control.
 
     Code is divided by conversations, so there are no more parts than those.
     """

@@ -90,7 +90,7 @@ def merge(
 
 
 def _ask(text: str) -> str | None:
-    """A question on stderr, its answer from stdin; None when nobody is there any more."""
+    """A question on stderr, its answer from stdin; None at the end of the input."""
     sys.stderr.write(f"\n{text}\n> ")
     sys.stderr.flush()
     return sys.stdin.readline() or None

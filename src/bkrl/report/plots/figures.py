@@ -74,11 +74,11 @@ def _from(wanted: Style) -> Iterator[Style]:
 def panels(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
     """The figures of a world as (title, groups), none with more than `MOST_LINES` lines, every group in one of them."""
     base = [group for group in groups if group.is_baseline]
-    rest = [group for group in groups if not group.is_baseline]
+    others = [group for group in groups if not group.is_baseline]
     if len(groups) <= MOST_LINES:
         return [("", list(groups))]
-    controls = [group for group in rest if group.is_control]
-    methods = [group for group in rest if not group.is_control]
+    controls = [group for group in others if group.is_control]
+    methods = [group for group in others if not group.is_control]
     found = _cut("methods", base, methods)
     for alg in dict.fromkeys(group.alg for group in controls):
         own = [group for group in methods if group.alg == alg]
@@ -224,7 +224,7 @@ def _curves(
         drawing=drawing,
         legend=_legend(bands, looks),
         data=_data(name, drawing, bands, share),
-        note=f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_told(bands)}",
+        note=f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_what_lines_are(bands)}",
         points=_points(bands, share),
     )
 
@@ -256,7 +256,7 @@ def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles:
     )
 
 
-def _told(bands: Sequence[Band]) -> str:
+def _what_lines_are(bands: Sequence[Band]) -> str:
     """What lines and bands of learning curves are, for as many runs as there are."""
     methods = {b.method for b in bands}
     lines = {"bootstrap": "interquartile means over runs (n each)", "t": "means over runs (n each)"}
@@ -287,7 +287,7 @@ def _plain(values: NDArray[np.float64]) -> list[Any]:
 
 
 def _same(band: Band, before: Sequence[Band]) -> str:
-    """The label of an earlier line that this one covers point for point, which nobody could see; "" without one."""
+    """The label of an earlier line that hides this one, point for point; "" without one."""
     for other in before:
         if np.array_equal(band.steps, other.steps) and np.allclose(
             band.centre, other.centre, atol=1e-9, equal_nan=True
