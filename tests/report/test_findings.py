@@ -11,7 +11,7 @@ import pytest
 from bkrl.report.comparison import Comparison, Difference, compare
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs
-from bkrl.report.results import rests_on
+from bkrl.report.results import origins_text
 from bkrl.report.runs import _flat
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
@@ -232,14 +232,14 @@ def test_datasets_that_differ_are_said_and_intervals_speak_of_another_one():
     assert [part.name for part in row.split.parts] == ["datasets", "seeds"]
     assert row.ratio is not None
     assert row.ratio.side == 0  # over seeds alone it would be
-    assert rests_on(row.group) == "3 datasets"
+    assert origins_text(row.group) == "3 datasets"
     [caution] = [one.text for one in found if "rests on 3 datasets" in one.text]
     assert "lies between datasets" in caution
     alone = [replace(one, dataset="x") for one in mixed]
     (comparison,), _ = judged(runs("ppo", 600) + alone)
     assert comparison.rows[1].ratio is not None
     assert comparison.rows[1].ratio.side == 1
-    assert rests_on(comparison.rows[1].group) == "3 draws of labels"
+    assert origins_text(comparison.rows[1].group) == "3 draws of labels"
     # A control on the same datasets: what a dataset does to both cancels.
     controls = over({"x": 2 * good, "y": 2 * good, "z": bad + good}, control="shuffled")
     (comparison,), _ = judged(runs("ppo", 600) + mixed + controls)
