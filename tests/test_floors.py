@@ -31,7 +31,13 @@ HOMES = {
         *(f"cli/commands/{path.name}" for path in (SOURCE / "cli/commands").glob("*.py")),
     },
     "rich": {"cli/console.py", "cli/progress.py"},
-    "transformers": {"llm/local.py", "text/encoders.py"},
+    "transformers": {
+        "llm/local.py",
+        "text/encoders.py",
+        "agents/language/models.py",
+        "agents/language/vocabulary.py",
+    },
+    "peft": {"agents/language/adapters.py"},
 }
 
 

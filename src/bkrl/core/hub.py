@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from bkrl.core.errors import InputError
+
+_HEAD_BYTES = 1 << 16
 
 
 def is_place(spec: str) -> bool:
@@ -37,3 +40,19 @@ def reason(error: Exception) -> str:
     """Why a model could not be loaded, on one line."""
     said = str(error).strip()
     return said.splitlines()[0][:200] if said else type(error).__name__
+
+
+def content(folder: Path) -> str:
+    """sha256 over names, sizes and both ends of every file of a model folder: cheap, and another model gives another
+    value.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(folder).as_posix()}\0{size}\0".encode())
+        with file.open("rb") as data:
+            digest.update(data.read(_HEAD_BYTES))
+            if size > 2 * _HEAD_BYTES:
+                data.seek(size - _HEAD_BYTES)
+                digest.update(data.read(_HEAD_BYTES))
+    return digest.hexdigest()

@@ -12,18 +12,15 @@ left is rounding: a batch is padded, so where two words are almost equally likel
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from bkrl.core.hub import is_place, model_folder, reason
+from bkrl.core.hub import content, is_place, model_folder, reason
 from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, request_key
 
 BATCH = 16
 GATHER_SECONDS = 0.02
-_HEAD_BYTES = 1 << 16
 
 
 class LocalBackend:
@@ -35,8 +32,8 @@ class LocalBackend:
         self.identity: Mapping[str, str] = {"kind": "hf", "model": spec, "host": "local"}
         self._folder = model_folder(spec) if connection.asking or is_place(spec) else None
         if self._folder is not None and is_place(spec):
-            content = _content(self._folder)
-            self.identity = {"kind": "hf", "model": self._folder.name, "host": "local", "content": content}
+            found = content(self._folder)
+            self.identity = {"kind": "hf", "model": self._folder.name, "host": "local", "content": found}
         self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._model: Any = None
@@ -182,19 +179,3 @@ class LocalBackend:
 
 def _drawing(request: Request) -> tuple[float, int]:
     return request.temperature, request.max_tokens
-
-
-def _content(folder: Path) -> str:
-    """sha256 over names, sizes and both ends of every file of a model folder: cheap, and another model gives another
-    value.
-    """
-    digest = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        size = file.stat().st_size
-        digest.update(f"{file.relative_to(folder).as_posix()}\0{size}\0".encode())
-        with file.open("rb") as data:
-            digest.update(data.read(_HEAD_BYTES))
-            if size > 2 * _HEAD_BYTES:
-                data.seek(size - _HEAD_BYTES)
-                digest.update(data.read(_HEAD_BYTES))
-    return digest.hexdigest()

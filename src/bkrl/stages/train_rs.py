@@ -88,7 +88,8 @@ def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter
     envs.close()
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
-    best = sorted(file.name for file in result.path.glob("policy-best.*"))
+    found = [*result.path.glob("policy-best.*"), *result.path.glob("policy-best/*")]
+    best = sorted(file.relative_to(result.path).as_posix() for file in found)
     result.finish(
         [*made.result().save(result.path), *best],
         alg=config.alg,

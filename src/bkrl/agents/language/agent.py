@@ -1,0 +1,312 @@
+"""An agent whose policy is a language model: it scores the names of its actions after a prompt (GLAM).
+
+A saved policy is `policy/`, a plain transformers folder or, with low-rank adapters, a folder that peft opens on the
+same model; `policy.safetensors`, the heads; and `policy.json`, what they belong to.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from bkrl.agents import FORMAT
+from bkrl.agents.language.adapters import Training, prepare
+from bkrl.agents.language.catalogue import reopened
+from bkrl.agents.language.heads import PUBLISHED, Head
+from bkrl.agents.language.models import LanguageModel, Origin, open_model, trained
+from bkrl.agents.language.packing import Prompts
+from bkrl.agents.language.scorer import Scorer, Scoring
+from bkrl.agents.network import finite
+from bkrl.agents.networks import misfit
+from bkrl.agents.protocol import Acted, Inputs, State
+from bkrl.core.errors import InputError
+from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.data.views import ViewName, Views
+from bkrl.envs import world
+from bkrl.text.policy_prompts import FORMS, Chat, prompts
+from bkrl.text.wording import Wording
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """How a language model acts.
+
+    Attributes:
+        scoring: how token probabilities become a policy.
+        training: what of the model is trained.
+        action_head: a head says how likely actions are, and their names are not scored (published as AFlan).
+        head_sizes, head_activation: of the heads' hidden layers.
+        form: of the prompts, one of `FORMS`.
+        observations: how many of them a prompt holds, the present one included.
+        most_tokens: prompts are scored together up to so many tokens, which bounds memory.
+    """
+
+    scoring: Scoring = field(default_factory=Scoring)
+    training: Training = field(default_factory=Training)
+    action_head: bool = False
+    head_sizes: tuple[int, ...] = PUBLISHED
+    head_activation: str = "sigmoid"
+    form: str = "glam"
+    observations: int = 3
+    most_tokens: int = 2**14
+
+
+class _Spec(TypedDict):
+    """`network` in policy.json."""
+
+    name: str
+    lm: Origin
+    level: str
+    num_values: int
+    settings: LanguageSettings
+
+
+class _Document(TypedDict):
+    """policy.json."""
+
+    network: _Spec
+    env_id: str
+    family: str
+    action_names: list[str]
+    wording: dict[str, Any]
+    files: dict[str, str]
+
+
+class _Weights(nn.Module):
+    """Model and heads. Its state is what is trained: a frozen model is not written into every checkpoint."""
+
+    def __init__(self, model: nn.Module, heads: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.model, self.heads = model, nn.ModuleDict(heads)
+        self.register_state_dict_post_hook(_keep_trained)
+        self.register_load_state_dict_post_hook(_miss_only_trained)
+
+
+def _keep_trained(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    del metadata
+    kept = {prefix + name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    for name in [name for name in state if name.startswith(prefix) and name not in kept]:
+        del state[name]
+
+
+def _miss_only_trained(module: nn.Module, found: Any) -> None:
+    kept = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    found.missing_keys[:] = [name for name in found.missing_keys if any(name.endswith(own) for own in kept)]
+
+
+class LanguageAgent:
+    """See `TrainableAgent`; without memory: what it has seen before is part of its views.
+
+    Args:
+        lm: the model; what `settings.training` says is frozen in it, and adapters are added.
+        env_id: where it acts.
+        num_values: K.
+        settings: how it acts.
+        wording: in which words it reads captions, missions and the names of actions.
+        seed: of heads and adapters.
+        adapter: a folder with adapters of an earlier run.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        env_id: str,
+        num_values: int,
+        settings: LanguageSettings | None = None,
+        wording: Wording | None = None,
+        seed: int = 0,
+        adapter: Path | None = None,
+    ) -> None:
+        settings = settings or LanguageSettings()
+        facts = world(env_id)
+        self.lm, self.settings, self.num_values = lm, settings, num_values
+        self.env_id, self.family, self.action_names = facts.env_id, facts.family, facts.action_names
+        self.observations = settings.observations
+        self.device = torch.device("cpu")
+        self.adapters = prepare(lm, settings.training, seed, adapter)
+        generator = torch.Generator().manual_seed(seed)
+        shape = (settings.head_sizes, settings.head_activation, generator)
+        heads: dict[str, nn.Module] = {"value": Head(lm.width, num_values, *shape)}
+        if settings.action_head:
+            heads["action"] = Head(lm.width, len(self.action_names), *shape)
+        self.module: Any = _Weights(lm.model, heads)
+        self.wording = wording or Wording()
+
+    @property
+    def wording(self) -> Wording:
+        """In which words it reads; another may be set, to see how far it understands them."""
+        return self._wording
+
+    @wording.setter
+    def wording(self, wording: Wording) -> None:
+        self._wording, self._worded = wording, wording.of(world(self.env_id))
+        self.scorer = Scorer(
+            self.lm,
+            self._worded.action_names,
+            self.settings.scoring,
+            frozen=max(0, self.settings.training.frozen),
+            most_tokens=self.settings.most_tokens,
+        )
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        """Text and mission; history where prompts hold more than one observation."""
+        return ("text", "mission", "history") if self.observations > 1 else ("text", "mission")
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What it is made from, as plain JSON values."""
+        settings = asdict(self.settings)
+        return {
+            "name": "language",
+            "lm": asdict(self.lm.origin),
+            "level": self.lm.level,
+            "num_values": self.num_values,
+            "settings": settings,
+        }
+
+    # --------------------------------------------------------------------------------------------------------- acting
+
+    def begin(self, num_envs: int) -> State:
+        """Nothing is remembered."""
+        del num_envs
+        return {}
+
+    def inputs(self, views: Views) -> Inputs:
+        """`tokens` (B, S) and `lengths` (B,) of the prompts, and what frozen parts make of them."""
+        texts, index = prompts(FORMS[self.settings.form], views, self._worded)
+        return self.read(texts, torch.from_numpy(index))
+
+    @torch.no_grad()
+    def read(self, texts: list[str | Chat], index: Tensor) -> dict[str, Tensor]:
+        """`inputs` of prompts: of K texts those with numbers `index` (B,)."""
+        read = self.scorer.prompts(texts).to(self.device)
+        made = {"tokens": read.tokens, "lengths": read.lengths}
+        if self.settings.training.train == "heads":
+            scored = self.scorer(read)
+            made = {"logits": scored.logits, "hidden": scored.hidden}
+        elif self.scorer.can_split():
+            made |= self.scorer.lower(read)
+        index = index.to(self.device)
+        return {name: tensor.index_select(0, index) for name, tensor in made.items()}
+
+    def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
+        """See `TrainableAgent.forward`."""
+        del started
+        logits, hidden = self._logits(inputs)
+        if self.settings.action_head:
+            logits = self.module.heads["action"](hidden)
+        return logits, self.module.heads["value"](hidden), state
+
+    def _logits(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        if "hidden" in inputs:
+            return inputs["logits"], inputs["hidden"]
+        lower = {name: inputs[name] for name in ("states", "nodes") if name in inputs}
+        scored = self.scorer(Prompts(inputs["tokens"], inputs["lengths"]), lower or None)
+        return scored.logits, scored.hidden
+
+    def values(self, views: Views, state: State, started: Any) -> Tensor:
+        """See `TrainableAgent.values`."""
+        return self.forward(self.inputs(views), state, started)[1]
+
+    @torch.no_grad()
+    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
+        """See `Agent.act`."""
+        out, values, state = self.forward(self.inputs(views), state, started)
+        logits = out.cpu().numpy()
+        return Acted((logits if noise is None else logits + noise).argmax(1), logits, values.cpu().numpy(), state)
+
+    # ------------------------------------------------------------------------------------------------------- training
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """`policy`, what is trained of the model, and `heads`."""
+        body = trained(self.lm.model)
+        heads = trained(self.module.heads)
+        return {"policy": body, "heads": heads} if body else {"heads": heads}
+
+    def at_step(self, step: int) -> None:
+        """Nothing changes by a schedule."""
+
+    def prepare(self, device: torch.device, compile: bool) -> None:
+        """See `TrainableAgent.prepare`; nothing is compiled: every batch has another shape."""
+        del compile
+        self.module.to(device)
+        self.device = device
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        """Write `NAME/`, `NAME.safetensors` and `NAME.json`; the names of the files."""
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as place:
+            made = Path(place)
+            if self.adapters is None:
+                self.lm.save(made)
+            else:
+                self.adapters.save_pretrained(made, save_embedding_layers=False)
+                (made / "README.md").unlink(missing_ok=True)  # a form about the model, not filled in
+            files = sorted(path for path in made.rglob("*") if path.is_file())
+            for path in files:
+                atomic_write(folder / name / path.name, path.read_bytes())
+        heads = {key: value.detach().cpu().contiguous() for key, value in self.module.heads.state_dict().items()}
+        atomic_write(folder / f"{name}.safetensors", safetensors.torch.save(heads))
+        names = [*(f"{name}/{path.name}" for path in files), f"{name}.safetensors"]
+        document = {
+            "format": FORMAT,
+            "network": self.spec,
+            "env_id": self.env_id,
+            "family": self.family,
+            "action_names": self.action_names,
+            "wording": self.wording.to_json(),
+            "files": {file: sha256(folder / file) for file in names},
+        }
+        atomic_write(folder / f"{name}.json", to_json(document))
+        for path in set((folder / name).iterdir()) - {folder / file for file in names}:
+            path.unlink()  # of an earlier policy, perhaps with adapters
+        return [*names, f"{name}.json"]
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "policy") -> LanguageAgent:
+        """Read an agent back; InputError when it is missing, damaged or of another format."""
+        path = folder / f"{name}.json"
+        document: _Document = read_json(path, _Document)
+        for file, digest in document["files"].items():
+            if not (folder / file).is_file():
+                raise InputError(f"{folder / file} is missing; train the policy again.")
+            if sha256(folder / file) != digest:
+                raise InputError(f"{folder / file} was changed after it was written; train the policy again.")
+        spec = document["network"]
+        settings, adapted = spec["settings"], spec["settings"].training.train == "lora"
+        if adapted:
+            lm = reopened(spec["lm"])
+        else:
+            lm = replace(open_model((folder / name).as_posix(), chat=spec["lm"].chat), origin=spec["lm"])
+        lm = replace(lm, level=spec["level"])
+        wording = Wording.of_json(document["wording"])
+        agent = cls(
+            lm, document["env_id"], spec["num_values"], settings, wording, adapter=folder / name if adapted else None
+        )
+        if list(agent.action_names) != document["action_names"]:
+            raise InputError(f"{path} names other actions than {agent.env_id} has; train the policy again.")
+        weights = folder / f"{name}.safetensors"
+        try:
+            tensors = safetensors.torch.load(weights.read_bytes())
+        except SafetensorError as error:
+            raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
+        if problem := misfit(agent.module.heads, tensors):
+            raise InputError(f"{weights} does not fit what is said beside it ({problem}); train the policy again.")
+        agent.module.heads.load_state_dict(tensors)
+        if not finite(agent.module, dict(agent.module.named_parameters())):
+            raise InputError(
+                f"{weights} holds weights that are not finite; train the policy again with a smaller --learning-rate."
+            )
+        return agent

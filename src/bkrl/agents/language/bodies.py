@@ -1,0 +1,203 @@
+"""How the two kinds of transformers are run on packed candidates: an encoder with a decoder (T5), or a decoder (Qwen).
+
+A body is split where training begins. What lies below changes no more, so its states can be computed once for all
+epochs of an update: the encoder of a `Seq2Seq`, the lower layers of a `Causal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bkrl.agents.language.packing import Packed, Prompts, Tokens, blocks, tree
+
+Lower = Mapping[str, Tensor]
+"""States of the frozen part by name, each (B, …, D); {} where nothing is frozen."""
+
+
+class Body(Protocol):
+    """A transformers model that scores packed candidates. D is its width, V its vocabulary."""
+
+    packed: Packed
+
+    def below(self) -> list[nn.Parameter]:
+        """What `lower` depends on; [] where this body cannot be split."""
+        ...
+
+    def lower(self, prompts: Prompts) -> Lower:
+        """States of the frozen part."""
+        ...
+
+    def read(self, prompts: Prompts, lower: Lower) -> Tensor:
+        """(B, P, D) last states where the next token is read; the first is that before any candidate."""
+        ...
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(..., V) of states (..., D)."""
+        ...
+
+    def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """The slow way, by the model's own forward: one row for each prompt and candidate, nothing shared.
+
+        Returns:
+            (B, A, M, V) logits of each candidate's tokens, and (B, D) the state before any.
+        """
+        ...
+
+
+class Seq2Seq:
+    """An encoder, and candidates as blocks in one row of the decoder.
+
+    Args:
+        model: of `AutoModelForSeq2SeqLM`, in evaluation mode.
+        candidates: their tokens.
+        start: the token that a decoder begins with.
+    """
+
+    def __init__(self, model: Any, candidates: Sequence[Tokens], start: int) -> None:
+        self.model, self.start = model, start
+        self.encoder, self.decoder, self.head = model.get_encoder(), model.get_decoder(), model.get_output_embeddings()
+        self.scale = model.config.d_model**-0.5 if getattr(model.config, "scale_decoder_outputs", False) else 1.0
+        self.packed = blocks(candidates, start)
+
+    def below(self) -> list[nn.Parameter]:
+        """The encoder's, its embeddings included."""
+        return list(self.encoder.parameters())
+
+    def lower(self, prompts: Prompts) -> Lower:
+        """`states` (B, S, D), the encoder's."""
+        mask = prompts.mask.long()
+        return {"states": self.encoder(input_ids=prompts.tokens, attention_mask=mask).last_hidden_state}
+
+    def read(self, prompts: Prompts, lower: Lower) -> Tensor:
+        """See `Body.read`."""
+        states = (lower or self.lower(prompts))["states"][:, : prompts.tokens.shape[1]]
+        packed = self.packed.to(states.device)
+        B, L = len(states), len(packed.tokens)
+        decoded = self.decoder(
+            input_ids=packed.tokens.expand(B, L),
+            attention_mask=packed.looks.expand(B, 1, L, L),
+            encoder_hidden_states=states,
+            encoder_attention_mask=prompts.mask.long(),
+            use_cache=False,
+        ).last_hidden_state
+        return decoded.index_select(1, packed.read)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """See `Body.logits`."""
+        return self.head(states * self.scale)
+
+    def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """See `Body.rows`."""
+        A, B = len(candidates), len(prompts.tokens)
+        many = prompts.repeated(A)
+        fed = Prompts.of([(self.start, *one[:-1]) for one in candidates]).tokens.to(many.tokens.device)
+        out = self.model(
+            input_ids=many.tokens,
+            attention_mask=many.mask.long(),
+            decoder_input_ids=fed.repeat(B, 1),
+            use_cache=False,
+            output_hidden_states=True,
+        )
+        return out.logits.unflatten(0, (B, A)), out.decoder_hidden_states[-1][::A, 0]
+
+
+class Causal:
+    """A decoder alone: the prompt and a tree of candidates in one row, with explicit positions.
+
+    Args:
+        model: of `AutoModelForCausalLM`, in evaluation mode.
+        candidates: their tokens.
+        frozen: so many lower layers are below.
+    """
+
+    def __init__(self, model: Any, candidates: Sequence[Tokens], frozen: int = 0) -> None:
+        self.model, self.frozen = model, frozen
+        self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
+        self.packed = tree(candidates)
+
+    def below(self) -> list[nn.Parameter]:
+        """Embeddings and the lower layers."""
+        layers = getattr(self.decoder, "layers", None)
+        if not self.frozen or layers is None or not hasattr(self.decoder, "norm"):
+            return []
+        parts = [self.decoder.get_input_embeddings(), *layers[: self.frozen]]
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def lower(self, prompts: Prompts) -> Lower:
+        """`states` (B, S, D) of the prompts' tokens and `nodes` (B, L, D) of the candidates'."""
+        layers = self.decoder.layers
+        with _replaced(self.decoder, layers[: self.frozen], nn.Identity()):
+            states = self._run(prompts, {"input_ids": self._row(prompts)})
+        S = prompts.tokens.shape[1]
+        return {"states": states[:, :S], "nodes": states[:, S:]}
+
+    def read(self, prompts: Prompts, lower: Lower) -> Tensor:
+        """See `Body.read`."""
+        S = prompts.tokens.shape[1]
+        if lower:
+            row = torch.cat([lower["states"][:, :S], lower["nodes"]], 1)
+            with _replaced(self.decoder, self.decoder.layers[self.frozen :], self.decoder.norm):
+                states = self._run(prompts, {"inputs_embeds": row})
+        else:
+            states = self._run(prompts, {"input_ids": self._row(prompts)})
+        last = (prompts.first + prompts.lengths - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        return torch.cat([states.gather(1, last), states[:, S:]], 1)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """See `Body.logits`."""
+        return self.head(states)
+
+    def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """See `Body.rows`."""
+        A, M, B = len(candidates), max(map(len, candidates)), len(prompts.tokens)
+        texts = [tokens[inside].tolist() for tokens, inside in zip(prompts.tokens, prompts.mask, strict=True)]
+        many = Prompts.of([[*text, *one] for text in texts for one in candidates], left=prompts.left)
+        many = many.to(prompts.tokens.device)
+        out = self.model(
+            input_ids=many.tokens,
+            attention_mask=many.mask.long(),
+            position_ids=many.positions,
+            use_cache=False,
+            output_hidden_states=True,
+        )
+        # Token j of a candidate is read at the token before it, which is the prompt's last for j = 0.
+        last = many.first + prompts.lengths.repeat_interleave(A) - 1
+        places = (last[:, None] + torch.arange(M, device=last.device)).clamp(max=many.tokens.shape[1] - 1)
+        every = torch.arange(B * A, device=last.device)
+        return (
+            out.logits[every[:, None], places].unflatten(0, (B, A)),
+            out.hidden_states[-1][every[::A], last[::A]],
+        )
+
+    def _row(self, prompts: Prompts) -> Tensor:
+        nodes = self.packed.to(prompts.tokens.device).tokens
+        return torch.cat([prompts.tokens, nodes.expand(len(prompts.tokens), -1)], 1)
+
+    def _run(self, prompts: Prompts, fed: Mapping[str, Tensor]) -> Tensor:
+        """(B, S + L, D) states of prompts and, behind them, candidates."""
+        (B, S), L = prompts.tokens.shape, len(self.packed.tokens)
+        packed = self.packed.to(prompts.tokens.device)
+        looks = torch.zeros(B, 1, S + L, S + L, dtype=torch.bool, device=prompts.tokens.device)
+        mask = prompts.mask
+        looks[:, 0, :, :S] = mask[:, None]
+        looks[:, 0, :S, :S] &= torch.ones(S, S, dtype=torch.bool, device=mask.device).tril()
+        looks[:, 0, :S, :S] |= torch.eye(S, dtype=torch.bool, device=mask.device)  # padding looks at itself: no NaN
+        looks[:, 0, S:, S:] = packed.looks
+        positions = torch.cat([prompts.positions, prompts.lengths[:, None] + packed.depth - 1], 1)
+        return self.decoder(**fed, attention_mask=looks, position_ids=positions, use_cache=False).last_hidden_state
+
+
+@contextmanager
+def _replaced(decoder: Any, layers: Any, norm: nn.Module) -> Iterator[None]:
+    """A decoder with some of its layers only."""
+    whole = decoder.layers, decoder.norm
+    decoder.layers, decoder.norm = layers, norm
+    try:
+        yield
+    finally:
+        decoder.layers, decoder.norm = whole

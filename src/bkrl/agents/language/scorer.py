@@ -1,0 +1,238 @@
+"""How likely a language model finds each action's name after a prompt, and the policy that is made of it.
+
+Three rules were published under the name of GLAM (Carta et al. 2023, arXiv 2302.02662; Lamorel), and they are different
+policies. With S the summed log-probability of a name's tokens, π = softmax of
+
+    prob        exp(S) / max exp(S), at most e / (e + A - 1) for any action: .576 for A = 3, .352 for 6, .254 for 9
+    logit       the sum of raw logits, and 1 for each token that a name is shorter than the longest
+    logprob     S
+    restricted  S, where only tokens of some candidate count: the model need not name an action otherwise
+
+Equal prompts are scored once, those of about one length together, and the candidates of a prompt in one row
+(`packing`). The first prompts are scored the plain way too; where the two differ, all are from then on, with a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bkrl.agents.language.bodies import Body, Causal, Lower, Seq2Seq
+from bkrl.agents.language.models import LanguageModel
+from bkrl.agents.language.packing import Packed, Prompts, buckets
+from bkrl.core.errors import InputError
+from bkrl.text.policy_prompts import Chat
+
+Rule = Literal["logprob", "restricted", "prob", "logit"]
+Normalise = Literal["none", "token", "word", "unconditional"]
+_TOLERANCE = 1e-4
+_CHECKED = 4
+"""So many prompts are scored both ways on first use."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What makes a policy of token probabilities.
+
+    Attributes:
+        rule: see the module.
+        normalise: divide a score by the name's tokens or words, or take off what the name scores after no prompt
+            (`unconditional`): long names are else less likely than short ones, whatever the prompt.
+        temperature: divides what the softmax is taken of.
+        eos: whether the end of the text counts as a token of each name.
+    """
+
+    rule: Rule = "logprob"
+    normalise: Normalise = "none"
+    temperature: float = 1.0
+    eos: bool = False
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a model says of B prompts and A candidates.
+
+    Attributes:
+        logits: (B, A) float32, of the policy.
+        scores: (B, A) float32, of the names, before temperature and `prob`'s exponential.
+        hidden: (B, D), the state before the first token of an answer.
+    """
+
+    logits: Tensor
+    scores: Tensor
+    hidden: Tensor
+
+
+class Scorer:
+    """Scores A candidates after prompts.
+
+    Args:
+        lm: the model, whose weights may change meanwhile.
+        names: the candidates.
+        scoring: how token probabilities become a policy.
+        packed: score the candidates of a prompt in one row; otherwise each in a row of its own.
+        frozen: so many lower layers of a causal model are frozen.
+        most_tokens: prompts are scored together up to so many tokens, which bounds memory.
+
+    Raises:
+        InputError: a name becomes no token, or two names the same tokens.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        names: Sequence[str],
+        scoring: Scoring | None = None,
+        *,
+        packed: bool = True,
+        frozen: int = 0,
+        most_tokens: int = 2**14,
+    ) -> None:
+        self.lm, self.names, self.scoring, self.most_tokens = lm, tuple(names), scoring or Scoring(), most_tokens
+        self.candidates = lm.candidates(self.names, self.scoring.eos)
+        self.packed = packed
+        self._checked = not packed
+        self._words = torch.tensor([max(1, len(name.split())) for name in self.names])
+        self.body: Body
+        if lm.kind == "seq2seq":
+            self.body = Seq2Seq(lm.model, self.candidates, lm.start)
+        else:
+            self.body = Causal(lm.model, self.candidates, frozen)
+        self._room = max((len(one) for one in self.candidates), default=1) - 1
+
+    def prompts(self, texts: Sequence[str | Chat]) -> Prompts:
+        """Prompts as tokens; InputError for one that is longer than the model reads."""
+        rows = [self.lm.tokens(text) for text in texts]
+        longest = max(map(len, rows)) + self._room
+        if self.lm.limit is not None and longest > self.lm.limit:
+            raise InputError(
+                f"A prompt has {longest} tokens with its answers, and {self.lm.name} reads {self.lm.limit}; let the "
+                "policy see fewer observations, or choose another model."
+            )
+        return Prompts.of(rows, self.lm.pad)
+
+    def can_split(self) -> bool:
+        """Whether a part of the body is frozen, so that `lower` can be computed once for all epochs."""
+        below = self.body.below()
+        return self.packed and bool(below) and not any(parameter.requires_grad for parameter in below)
+
+    @torch.no_grad()
+    def lower(self, prompts: Prompts) -> Lower:
+        """States of the frozen part for each of the prompts."""
+        B, S = prompts.tokens.shape
+        kept: dict[str, Tensor] = {}
+        for rows in buckets(prompts.lengths, self.most_tokens):
+            for name, states in self.body.lower(prompts.rows(rows)).items():
+                width = S if name == "states" else states.shape[1]
+                if name not in kept:
+                    kept[name] = states.new_zeros(B, width, states.shape[2])
+                kept[name][rows, : states.shape[1]] = states
+        return kept
+
+    def __call__(self, prompts: Prompts, lower: Lower | None = None) -> Scored:
+        """Score prompts.
+
+        Args:
+            prompts: from `prompts`.
+            lower: what `lower` said of them; None computes it on the way.
+        """
+        if not self._checked:
+            self._check(prompts)
+        first, inverse = _distinct(prompts)
+        kept, chosen = prompts, dict(lower or {})
+        if first is not None:
+            kept = prompts.rows(first)
+            chosen = {name: states.index_select(0, first) for name, states in chosen.items()}
+        parts: list[tuple[Tensor, Tensor]] = []
+        groups = buckets(kept.lengths, self.most_tokens)
+        for rows in groups:
+            part = {name: states.index_select(0, rows) for name, states in chosen.items()}
+            parts.append(self._score(kept.rows(rows), part))
+        back = torch.cat(groups).argsort()
+        back = back if inverse is None else back[inverse]
+        scores, hidden = (torch.cat(one).index_select(0, back) for one in zip(*parts, strict=True))
+        if self.scoring.normalise == "unconditional":
+            nothing = Prompts.of([self.lm.nothing], self.lm.pad).to(prompts.tokens.device)
+            scores = scores - self._score(nothing, {})[0]
+        return Scored(policy_logits(scores, self.scoring), scores, hidden)
+
+    def _score(self, prompts: Prompts, lower: Lower) -> tuple[Tensor, Tensor]:
+        """(B, A) scores and (B, D) first states, in the order of the prompts."""
+        packed = self.body.packed.to(prompts.tokens.device)
+        if self.packed:
+            states = self.body.read(prompts, lower)
+            logits = self.body.logits(states).float()
+            hidden = states[:, 0]
+            source = packed.source
+        else:
+            every, hidden = self.body.rows(prompts, self.candidates)
+            A, M = packed.target.shape
+            logits = every[:, :, :M].float().flatten(1, 2)
+            source = torch.arange(A * M, device=logits.device).view(A, M)
+        tokens = token_scores(logits, packed, source, self.scoring.rule)
+        scores = tokens.sum(2)
+        if self.scoring.normalise == "token":
+            scores = scores / packed.lengths
+        elif self.scoring.normalise == "word":
+            scores = scores / self._words.to(scores.device)
+        return scores, hidden
+
+    @torch.no_grad()
+    def _check(self, prompts: Prompts) -> None:
+        """Score some prompts both ways; where they differ, warn and leave packing."""
+        self._checked = True
+        some = prompts.rows(torch.arange(min(_CHECKED, len(prompts.tokens)), device=prompts.tokens.device))
+        with torch.autocast(prompts.tokens.device.type, enabled=False):
+            said = self._score(some, {})[0]
+            self.packed = False
+            plain = self._score(some, {})[0]
+        apart = float(((said - plain).abs() / plain.abs().clamp(min=1.0)).max())
+        self.packed = apart <= _TOLERANCE
+        if not self.packed:
+            warnings.warn(
+                f"{self.lm.name} does not score packed candidates as it scores them one by one (they differ by "
+                f"{apart:.1e}); all are scored one by one from here on, which is right and several times slower.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def token_scores(logits: Tensor, packed: Packed, source: Tensor, rule: Rule) -> Tensor:
+    """(B, A, M) what each token adds to the score of its candidate.
+
+    Args:
+        logits: (B, P, V) float32.
+        packed: the candidates.
+        source: (A, M) which of the P says how likely a token is.
+        rule: see the module.
+    """
+    said = logits[:, source, packed.target]
+    if rule == "logit":
+        return torch.where(packed.inside, said, torch.ones_like(said))
+    if rule == "restricted":
+        logits = logits.index_select(2, packed.columns)
+    return torch.where(packed.inside, said - logits.logsumexp(2)[:, source], torch.zeros_like(said))
+
+
+def policy_logits(scores: Tensor, scoring: Scoring) -> Tensor:
+    """(B, A) logits of the policy that scores (B, A) make."""
+    if scoring.rule == "prob":
+        scores = (scores - scores.amax(1, keepdim=True)).exp()
+    return scores / scoring.temperature
+
+
+def _distinct(prompts: Prompts) -> tuple[Tensor | None, Tensor | None]:
+    """The first row of each distinct prompt, and for each prompt the number of its own; None, None: all are."""
+    B = len(prompts.tokens)
+    keyed = torch.cat([prompts.lengths[:, None], prompts.tokens], 1)
+    found, inverse = keyed.unique(dim=0, return_inverse=True)
+    if len(found) == B:
+        return None, None
+    places = torch.arange(B, device=inverse.device)
+    first = inverse.new_full((len(found),), B).scatter_reduce(0, inverse, places, "amin")
+    return first, inverse

@@ -1,0 +1,265 @@
+"""Scores of packed candidates against cross-entropies one by one; the rules against closed forms."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import BartConfig, LlamaConfig, Qwen2Config, T5Config
+
+from bkrl.agents.language.adapters import Training, prepare
+from bkrl.agents.language.models import LanguageModel, Origin, drawn
+from bkrl.agents.language.packing import Prompts, blocks, buckets, tree
+from bkrl.agents.language.scorer import Scorer, Scoring, policy_logits, token_scores
+from bkrl.agents.language.vocabulary import make_tokenizer
+from bkrl.core.errors import InputError
+
+NAMES = ("turn left", "turn right", "go forward", "pick up", "drop", "do nothing at all")
+PROMPTS = [
+    "You see a red ball 3 steps left, Action 0: ",
+    "Goal of the agent: go to the green key",
+    "Goal of the agent: pick up a purple box, You see a purple box 2 steps right and 1 step forward, You see a wall",
+    "ball",
+]
+SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2, "decoder_start_token_id": 0}
+CONFIGS = {
+    "t5": ("seq2seq", T5Config, T5),
+    "flan-t5": ("seq2seq", T5Config, {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "qwen2": ("causal", Qwen2Config, {**SHAPE, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "llama": ("causal", LlamaConfig, {**SHAPE, "num_key_value_heads": 4}),
+}
+BOTH = ("flan-t5", "qwen2")
+
+
+def model(name):
+    kind, config, shape = CONFIGS[name]
+    tokenizer = make_tokenizer(())
+    made = config(vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=1, bos_token_id=None, **shape)
+    return LanguageModel(drawn(made, kind, 3), tokenizer, kind, Origin(name), "P0")
+
+
+def one_by_one(lm, prompt, candidate):
+    """The summed log-probability of a candidate's tokens, with nothing shared, padded or masked."""
+    target = torch.tensor(candidate)
+    if lm.kind == "seq2seq":
+        fed = torch.tensor([[lm.start, *candidate[:-1]]])
+        logits = lm.model(input_ids=torch.tensor([prompt]), decoder_input_ids=fed).logits[0]
+    else:
+        logits = lm.model(input_ids=torch.tensor([[*prompt, *candidate]])).logits[0, len(prompt) - 1 : -1]
+    return -cross_entropy(logits, target, reduction="sum")
+
+
+@pytest.mark.parametrize("eos", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
+@torch.no_grad()
+def test_packed_scores_are_cross_entropies_one_by_one(name, left, eos):
+    lm = model(name)
+    scorer = Scorer(lm, NAMES, Scoring(eos=eos))
+    rows = [lm.tokens(prompt) for prompt in PROMPTS]
+    scored = scorer(Prompts.of(rows, lm.pad, left))
+    assert scorer.packed
+    wanted = torch.stack([torch.stack([one_by_one(lm, row, one) for one in scorer.candidates]) for row in rows])
+    torch.testing.assert_close(scored.scores, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scored.logits.softmax(1).sum(1), torch.ones(len(rows)))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_gradients_of_packed_scores_are_those_of_a_row_for_each_candidate(name):
+    gradients = []
+    for packed in (True, False):
+        lm = model(name)
+        scorer = Scorer(lm, NAMES, packed=packed)
+        scored = scorer(scorer.prompts([*PROMPTS, PROMPTS[0]]))
+        (scored.logits.log_softmax(1)[:, 2].sum() + scored.hidden.square().sum()).backward()
+        gradients.append([parameter.grad for parameter in lm.model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@torch.no_grad()
+def test_rows_come_back_in_their_order_and_equal_ones_are_scored_once(name, monkeypatch):
+    lm = model(name)
+    scorer = Scorer(lm, NAMES, most_tokens=40)
+    order = [2, 0, 3, 0, 1, 2, 2]
+    alone = torch.cat([scorer(scorer.prompts([PROMPTS[i]])).scores for i in order])
+    read = type(scorer.body).read
+    seen = []
+    monkeypatch.setattr(
+        type(scorer.body), "read", lambda self, prompts, lower: seen.append(prompts) or read(self, prompts, lower)
+    )
+    together = scorer(scorer.prompts([PROMPTS[i] for i in order])).scores
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert sum(len(prompts.tokens) for prompts in seen) == 4
+    assert len(seen) > 1  # lengths 1 to 27 share no bucket
+
+
+def test_buckets_hold_all_rows_and_pad_little():
+    lengths = torch.tensor([3, 100, 90, 4, 76, 30, 100])
+    found = buckets(lengths, 250)
+    assert sorted(torch.cat(found).tolist()) == list(range(7))
+    for rows in found:
+        of = lengths[rows]
+        assert 4 * of.min() >= 3 * of.max()
+        assert len(of) == 1 or len(of) * of.max() <= 250
+
+
+def test_layouts_share_what_begins_alike():
+    candidates = [(5, 6), (5, 7), (8,), (9, 1, 2)]
+    packed = blocks(candidates, start=0)
+    assert packed.tokens.tolist() == [0, 5, 0, 9, 1]
+    assert packed.looks.long().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 1, 1, 0],
+        [0, 0, 1, 1, 1],
+    ]
+    assert packed.read.tolist() == [0, 1, 3, 4]
+    assert packed.columns.tolist() == [1, 2, 5, 6, 7, 8, 9]
+    grown = tree(candidates)
+    assert grown.tokens.tolist() == [5, 9, 1]
+    assert grown.depth.tolist() == [1, 1, 2]
+    assert grown.looks.long().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert grown.source.tolist() == packed.source.tolist() == [[0, 1, 0], [0, 1, 0], [0, 0, 0], [0, 2, 3]]
+    assert tree([(1,), (2,)]).looks.shape == (0, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize(("A", "cap"), [(3, 0.576), (6, 0.352), (9, 0.254)])
+def test_the_published_first_rule_caps_every_probability(A, cap):
+    certain = torch.full((1, A), -math.inf)
+    certain[0, 1] = 0.0
+    policy = policy_logits(certain, Scoring("prob")).softmax(1)
+    assert policy.max().item() == pytest.approx(cap, abs=5e-4)
+    assert policy.max().item() == pytest.approx(math.e / (math.e + A - 1))
+
+
+def test_the_second_rule_adds_one_for_each_missing_token_and_the_third_nothing():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 4, 12, generator=generator)
+    short = blocks([(5, 6), (8,)], 0)
+    longer = blocks([(5, 6), (8,), (9, 1, 2)], 0)
+    for rule, added in (("logit", 1.0), ("logprob", 0.0)):
+        before = token_scores(logits, short, short.source, rule).sum(2)
+        after = token_scores(logits, longer, longer.source, rule).sum(2)[:, :2]
+        torch.testing.assert_close(after, before + added)
+
+
+def test_a_restricted_vocabulary_leaves_the_candidates_tokens_only():
+    logits = torch.randn(1, 2, 12, generator=torch.Generator().manual_seed(0))
+    packed = blocks([(5, 6), (5, 7), (8,)], 0)
+    columns = [5, 6, 7, 8]
+    said = token_scores(logits, packed, packed.source, "restricted")
+    wanted = logits[..., columns].log_softmax(2)[0]
+    first, second = wanted[0, 0] + wanted[1, 1], wanted[0, 3]
+    torch.testing.assert_close(said.sum(2)[0, [0, 2]], torch.stack([first, second]))
+
+
+@pytest.mark.parametrize("name", BOTH)
+@torch.no_grad()
+def test_normalised_scores(name):
+    lm = model(name)
+    prompts = Scorer(lm, NAMES).prompts(PROMPTS)
+    plain = Scorer(lm, NAMES)(prompts).scores
+    lengths = torch.tensor([len(one) for one in lm.candidates(NAMES, eos=False)])
+    torch.testing.assert_close(Scorer(lm, NAMES, Scoring(normalise="token"))(prompts).scores, plain / lengths)
+    words = torch.tensor([2, 2, 2, 2, 1, 4])
+    torch.testing.assert_close(Scorer(lm, NAMES, Scoring(normalise="word"))(prompts).scores, plain / words)
+    alone = torch.stack([one_by_one(lm, lm.nothing, one) for one in lm.candidates(NAMES, eos=False)])
+    free = Scorer(lm, NAMES, Scoring(normalise="unconditional"))(prompts).scores
+    torch.testing.assert_close(free, plain - alone, rtol=1e-5, atol=2e-5)
+    cooled = Scorer(lm, NAMES, Scoring(temperature=2.0))(prompts)
+    torch.testing.assert_close(cooled.logits, plain / 2)
+
+
+# ------------------------------------------------------------------------------------------------ freezing and fallback
+
+
+@pytest.mark.parametrize(("name", "frozen"), [("flan-t5", -1), ("qwen2", 2), ("qwen2", 3), ("llama", 1)])
+def test_states_of_frozen_layers_can_be_kept(name, frozen):
+    lm = model(name)
+    prepare(lm, Training(frozen=frozen), seed=0)
+    scorer = Scorer(lm, NAMES, frozen=max(0, frozen))
+    assert scorer.can_split()
+    prompts = scorer.prompts([*PROMPTS, PROMPTS[2]])
+    kept = scorer.lower(prompts)
+    plain, split = scorer(prompts), scorer(prompts, kept)
+    torch.testing.assert_close(split.scores, plain.scores, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(split.hidden, plain.hidden, rtol=1e-5, atol=1e-5)
+    trained = [parameter for parameter in lm.model.parameters() if parameter.requires_grad]
+    gradients = [torch.autograd.grad(one.logits[:, 0].sum(), trained, allow_unused=True) for one in (plain, split)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_what_trains_cannot_be_kept():
+    for name in BOTH:
+        assert not Scorer(model(name), NAMES, frozen=1).can_split()
+
+
+@torch.no_grad()
+def test_a_model_that_packing_changes_is_scored_row_by_row_with_a_warning():
+    """BART's decoder has absolute positions, so a block does not stand where its candidate would."""
+    tokenizer = make_tokenizer(())
+    config = BartConfig(
+        vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, pad_token_id=0,
+        bos_token_id=1, eos_token_id=1, decoder_start_token_id=0, init_std=1.0,
+    )  # fmt: skip
+    lm = LanguageModel(drawn(config, "seq2seq", 0), tokenizer, "seq2seq", Origin("bart"), "P0")
+    scorer = Scorer(lm, NAMES)
+    prompts = scorer.prompts(PROMPTS)
+    with pytest.warns(RuntimeWarning, match="bart does not score packed candidates"):
+        scored = scorer(prompts)
+    assert not scorer.packed
+    rows = [lm.tokens(prompt) for prompt in PROMPTS]
+    wanted = torch.stack([torch.stack([one_by_one(lm, row, one) for one in scorer.candidates]) for row in rows])
+    torch.testing.assert_close(scored.scores, wanted, rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_names_that_cannot_be_told_apart_or_are_nothing_are_refused():
+    lm = model("t5")
+    with pytest.raises(InputError, match="'drop' and 'drop ' are the same tokens"):
+        Scorer(lm, ["drop", "drop "])
+    with pytest.raises(InputError, match="'¿' becomes no token"):
+        Scorer(lm, ["drop", "¿"])
+    with pytest.raises(InputError, match="'' becomes no token"):
+        Scorer(lm, [""])
+
+
+def test_a_prompt_longer_than_the_model_reads_is_refused():
+    lm = model("llama")
+    lm.model.config.max_position_embeddings = 20
+    scorer = Scorer(lm, NAMES)
+    scorer.prompts([PROMPTS[0]])
+    with pytest.raises(InputError, match=r"A prompt has \d+ tokens with its answers, and llama reads 20"):
+        scorer.prompts(PROMPTS)
+
+
+def test_chat_templates_are_respected_and_odd_ones_refused():
+    lm = replace(model("llama"), chat=True)
+    lm.tokenizer.chat_template = "{% for m in messages %}{{ m.role }} : {{ m.content }} {% endfor %}Action :"
+    said = lm.tokenizer.decode(lm.tokens("go to the ball"))
+    assert said.replace(" ", "") == "user:gototheballAction:"
+    chat = (("user", "drop"), ("assistant", "left"), ("user", "key"))
+    assert lm.tokenizer.decode(lm.tokens(chat)).replace(" ", "") == "user:dropassistant:leftuser:keyAction:"
+    lm.tokenizer.chat_template = "{{ raise_exception('only tools here') }}"
+    with pytest.raises(InputError, match="chat template of llama cannot take the prompt .only tools here."):
+        lm.tokens("go")
+
+
+def test_a_tokenizer_without_padding_scores_the_same():
+    with torch.no_grad():
+        lm = model("qwen2")
+        scorer = Scorer(lm, NAMES)
+        before = scorer(scorer.prompts(PROMPTS)).scores
+        lm.tokenizer.pad_token = None
+        assert lm.pad == 0
+        torch.testing.assert_close(scorer(scorer.prompts(PROMPTS)).scores, before)
