@@ -19,10 +19,10 @@ from bkrl.agents.play import play
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
+from bkrl.envs.babyai.constants import ACTION_SETS
 from bkrl.learn.ppo import PPO
 from bkrl.learn.protocol import Saved
 from bkrl.rewards.streams import EnvReward
-from bkrl.text.language import ACTION_SETS
 from bkrl.text.wording import Wording
 
 ENV = "BabyAI-GoToLocal-v0"

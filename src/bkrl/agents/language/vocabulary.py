@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bkrl.envs.babyai.captions import FRENCH_FEMININE, FRENCH_MASCULINE, FRENCH_NOUNS
-from bkrl.envs.babyai.constants import COLOR_NAMES
-from bkrl.text.language import ACTION_SETS, ACTIONS_FR, WORDS
+from bkrl.envs.babyai.constants import ACTION_SETS, COLOR_NAMES
+from bkrl.text.language import ACTIONS_FR, WORDS
 from bkrl.text.policy_prompts import GOAL_LABELS, LABELS
 
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
