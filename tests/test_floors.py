@@ -16,7 +16,7 @@ FLOORS = [
     {"core"},
     {"stats", "runs"},
     {"envs", "data", "text", "llm", "sandbox"},
-    {"labelers", "potentials", "rewards", "agents"},
+    {"labelers", "potentials", "goals", "rewards", "agents"},
     {"inspect", "learn"},
     {"methods"},
     {"stages", "report"},

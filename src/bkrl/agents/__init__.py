@@ -19,6 +19,7 @@ AGENTS: Registry[Any] = Registry("agent")
 for _name in ("compact", "paper", "recurrent"):
     AGENTS.add(_name, "bkrl.agents.network:NetworkAgent")
 AGENTS.add("advised", "bkrl.agents.advised:AdvisedAgent")
+AGENTS.add("goal", "bkrl.agents.goal:GoalAgent")
 AGENTS.add("bot", "bkrl.agents.bot:BotAgent")
 AGENTS.add("language", "bkrl.agents.language.agent:LanguageAgent")
 AGENTS.add("random", "bkrl.agents.random:RandomAgent")

@@ -140,8 +140,9 @@ class TrainableAgent(Agent, Protocol):
 class Goals(Protocol):
     """What sets agents their goals while they act (`Views.goal`).
 
-    An agent may carry its own, as `goals`; training and evaluations then share them, so they keep
-    nothing between calls.
+    An agent may carry its own, as `goals`. Training and evaluations share them, so goals that keep something between
+    calls are carried as a source: its `of(num_envs)` makes them anew for each group of envs. Goals with a method
+    `happened(actions, infos)` are told what each step brought.
     """
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[Any]:

@@ -33,12 +33,15 @@ class Viewer:
     Args:
         envs: the envs.
         agent: what it wants is computed, and nothing else.
-        goals: sets goals for an agent that wants `goal`; None: the agent's own, its attribute `goals`.
+        goals: sets goals for an agent that wants `goal`; None: the agent's own, its attribute `goals`, or what the `of`
+            of that attribute makes for so many envs.
     """
 
     def __init__(self, envs: WorldVectorEnv, agent: Agent, goals: Goals | None = None) -> None:
         self.envs, self.wants = envs, agent.wants
-        self.goals: Goals | None = goals or getattr(agent, "goals", None)
+        own: Any = getattr(agent, "goals", None)
+        self.goals: Goals | None = goals or (own.of(envs.num_envs) if hasattr(own, "of") else own)
+        self._follows: Any = getattr(self.goals, "happened", None)
         if "goal" in self.wants and self.goals is None:
             raise ValueError("the agent wants a goal, and nothing sets goals")
         self._remembers = "history" in self.wants
@@ -63,6 +66,11 @@ class Viewer:
             turns = zip(self._text, (names[action] for action in actions.tolist()), strict=True)
             self._history[:, :-1] = self._history[:, 1:]
             self._history[:, -1] = np.fromiter(turns, object, len(actions))
+
+    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any]) -> None:
+        """The envs returned `infos` after these actions (N,): goals that follow what happens are told."""
+        if self._follows is not None:
+            self._follows(actions, infos)
 
     def last(self, observations: Any, ended: NDArray[np.int64], before: Views) -> Views:
         """(K,) views of the last observations of episodes; mission and goal stay those of the step before.

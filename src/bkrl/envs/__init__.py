@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
-from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, World
+from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, Situations, World
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import WorldVectorEnv
 
@@ -230,6 +230,17 @@ def bot_of(env_id: str) -> Bot | None:
 def clause_reader(env_id: str) -> ClauseReader | None:
     """What reads off observations which clauses their English captions have; None where captions must be split."""
     return family_of(env_id).clause_reader()
+
+
+def situations(env_id: str) -> Situations:
+    """What goals can be set by in a world; UsageError where there is nothing."""
+    known = family_of(env_id).situations(world(env_id))
+    if known is None:
+        raise UsageError(
+            f"No goals can be suggested in {env_id}: its actions are no deeds. Crafter-Typed-Harder has them; see "
+            "`bkrl list envs`."
+        )
+    return known
 
 
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:

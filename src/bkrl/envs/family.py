@@ -182,6 +182,35 @@ class Symbols:
         return rows, weights, np.array(gate, np.int32), count
 
 
+class Situations(Protocol):
+    """What a world tells those who set goals in it. A goal is the name of a deed; a deed is what an action that
+    succeeds does.
+
+    Attributes:
+        deeds: (A,) what each action does, in words.
+        possible: the deeds that can be done at all.
+        same: (A,) the names of each deed, its own first.
+        wording: the wording of captions ("language") that `text` is in.
+    """
+
+    deeds: tuple[str, ...]
+    possible: tuple[str, ...]
+    same: tuple[tuple[str, ...], ...]
+    wording: str
+
+    def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """(B, *obs_shape) → (B,) numbers of situations; what follows depends on the number only."""
+        ...
+
+    def text(self, key: int) -> tuple[str, ...]:
+        """The sentences that tell a situation."""
+        ...
+
+    def sensible(self, key: int) -> tuple[str, ...]:
+        """The deeds that make sense in a situation, by the rules of the world."""
+        ...
+
+
 class Episodes(TypedDict):
     """How a vector env ends and begins episodes; see `WorldVectorEnv`."""
 
@@ -274,6 +303,10 @@ class Family:
         self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
     ) -> list[str] | None:
         """(B, *obs_shape), (B,), (B, *obs_shape) → B captions of what happened; None where nothing puts it in words."""
+        return None
+
+    def situations(self, world: World) -> Situations | None:
+        """What goals can be set by in this world; None where its actions are no deeds."""
         return None
 
     def clause_reader(self) -> ClauseReader | None:

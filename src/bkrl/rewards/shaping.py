@@ -65,6 +65,12 @@ FORMS = {
     "novelty": Form(
         "a bonus for novelty is added to the reward", "none: what is optimal may change while the bonus lasts", 0.0
     ),
+    "goals": Form("what reached goals pay is added to the reward", "none: reaching goals is another task", 1.0),
+    "goals-potential": Form(
+        "γG' - G is added to the reward, G being what the goals of the episode have paid so far",
+        "optimal policies are kept, exactly: G is a function of the history (potential-based shaping)",
+        1.0,
+    ),
 }
 """The forms of `train-rs --shaping`, and what methods without a potential do to the reward."""
 

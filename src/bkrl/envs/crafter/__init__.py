@@ -20,7 +20,7 @@ from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
 from bkrl.envs.crafter.rules import GAMES, ORIGINAL, Game
-from bkrl.envs.family import ClauseReader, Episodes, Family, Symbols, World
+from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, Symbols, World
 
 if TYPE_CHECKING:
     from bkrl.envs.vector import WorldVectorEnv
@@ -102,6 +102,13 @@ class Crafter(Family):
         from bkrl.envs.crafter import captions, sentences
 
         return (sentences if language == "ellm" else captions).caption_batch(observations)
+
+    def situations(self, world: World) -> Situations | None:
+        """Of the typed worlds."""
+        from bkrl.envs.crafter.situations import TypedSituations
+
+        rules = GAMES[world.env_id.partition("@")[0]].rules
+        return TypedSituations(rules) if rules.typed else None
 
     def clause_reader(self) -> ClauseReader:
         """What reads the clauses of captions off symbolic observations."""

@@ -33,6 +33,7 @@ FEELINGS: Final = ("hurt", "hungry", "thirsty", "sleepy")
 _TARGET_AT: Final = len(WORDS)
 _HELD_AT: Final = _TARGET_AT + 5
 _FEELINGS_AT: Final = _HELD_AT + len(HELD)
+KEY_BITS: Final = _FEELINGS_AT + len(FEELINGS)
 
 _BIT_OF_CELL: Final = np.array(
     [1 << WORDS.index(_CALLED.get(name, name)) if name not in _UNSEEN else 0 for name in CELL_NAMES]
@@ -65,6 +66,11 @@ def _bits(key: int, start: int, names: tuple[str, ...]) -> list[str]:
     return [name for i, name in enumerate(names) if key >> start + i & 1]
 
 
+def read_key(key: int) -> tuple[list[str], list[str], list[str]]:
+    """The words in view, the items held, and the feelings that a key stands for."""
+    return _bits(key, 0, WORDS), _bits(key, _HELD_AT, HELD), _bits(key, _FEELINGS_AT, FEELINGS)
+
+
 @lru_cache(1 << 16)
 def sentences_of_key(key: int) -> tuple[str, str, str]:
     """What is seen (with what is targeted), what is held, how the player feels; "" for an empty sentence.
@@ -72,15 +78,14 @@ def sentences_of_key(key: int) -> tuple[str, str, str]:
     (tree and grass in view, facing the tree, holding wood, drink at 8) →
     ("you see grass, and tree. you are targeting tree.", "you have in your inventory wood.", "you feel thirsty.")
     """
-    words = _bits(key, 0, WORDS)
+    words, held, feelings = read_key(key)
     if len(words) > 1:
         words[-1] = f"and {words[-1]}"
     seen = f"you see {', '.join(words)}."
     target = TARGETS[key >> _TARGET_AT & 31]
     if target:
         seen += f" you are targeting {target}."
-    held = ["plant" if item == "sapling" else item for item in _bits(key, _HELD_AT, HELD)]
-    feelings = _bits(key, _FEELINGS_AT, FEELINGS)
+    held = ["plant" if item == "sapling" else item for item in held]
     return (
         seen,
         f"you have in your inventory {', '.join(held)}." if held else "",

@@ -26,17 +26,19 @@ class Knowledge:
     """What the annotator knows of one family of worlds.
 
     `judge`: a segment's score and the reason for it in words; `goals`: what to do next; `programs`: potentials from
-    simple to rich, given the whole prompt (which describes the observation's layout).
+    simple to rich, given the whole prompt (which describes the observation's layout); `deeds`: what to do now, given
+    ELLM's text observation (none where it knows no such text).
     """
 
     judge: Callable[[Segment], tuple[float, str]]
     goals: Callable[[Segment], list[str]]
     programs: Callable[[str], list[str]]
+    deeds: Callable[[str], list[str]] = lambda text: []
 
 
 KNOWLEDGE = {
     "BabyAI": Knowledge(babyai.judge, babyai.goals, babyai.programs),
-    "Crafter": Knowledge(crafter.judge, crafter.goals, crafter.programs),
+    "Crafter": Knowledge(crafter.judge, crafter.goals, crafter.programs, crafter.deeds),
 }
 
 
@@ -76,6 +78,11 @@ def answer(turns: list[str]) -> str:
         return _compare(known, turns[1])
     if task[1] == "suggest":
         return json.dumps({"goals": known.goals(read_segment(turns[1]))}, ensure_ascii=False)
+    if task[1] == "explore":
+        situation = re.match(r'"(?:[^"\\]|\\.)*"', turns[1])
+        if situation is None:
+            raise Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
+        return "\n".join(f"- {deed.capitalize()}" for deed in known.deeds(json.loads(situation[0])))
     return _write(known, turns)
 
 

@@ -279,3 +279,39 @@ def programs(prompt: str) -> list[str]:
 
 def _numbered(text: str) -> dict[str, int]:
     return {name: int(number) for number, name in re.findall(r"(\d+) (\w+)", text)}
+
+
+_TOOL_FOR = {"stone": "wood_pickaxe", "coal": "wood_pickaxe", "iron": "stone_pickaxe", "diamond": "iron_pickaxe"}
+_AT_SIGHT = {
+    "cow": "eat cow",
+    "zombie": "attack zombie",
+    "skeleton": "attack skeleton",
+    "plant": "eat plant",
+    "water": "drink water",
+    "tree": "chop tree",
+    "grass": "chop grass",
+}
+
+
+def deeds(text: str) -> list[str]:
+    """What to do now, given ELLM's text observation, which tells neither counts nor distances.
+
+    Unlike the rules of the world it cannot know whether the stone held is enough for a furnace: it tries.
+    """
+    parts = {name: re.search(rf"{name} ([^.]*)\.", text, re.IGNORECASE) for name in ("see", "inventory", "feel")}
+    seen, held, feels = (
+        set(re.split(r",? and |, ", part[1].strip().removeprefix("and "))) if part else set() for part in parts.values()
+    )
+    found = [deed for thing, deed in _AT_SIGHT.items() if thing in seen]
+    found += [f"mine {thing}" for thing, tool in _TOOL_FOR.items() if thing in seen and tool in held]
+    found += ["sleep"] if "sleepy" in feels else []
+    if "wood" in held and "crafting table" not in seen:
+        found.append("place crafting table")
+    if "stone" in held and "furnace" not in seen:
+        found.append("place furnace")
+    found += ["place plant"] if "plant" in held else []
+    if "crafting table" in seen and "wood" in held:
+        kinds = ["wood"] + ["stone"] * ("stone" in held) + ["iron"] * ({"furnace"} <= seen and {"coal", "iron"} <= held)
+        tools = (f"{kind}_{tool}" for kind in kinds for tool in ("pickaxe", "sword"))
+        found += [f"make {tool.replace('_', ' ')}" for tool in tools if tool not in held]
+    return found

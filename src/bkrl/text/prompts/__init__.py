@@ -34,7 +34,7 @@ _LONGEST_NAME = 40
 _FOLDER = Path(__file__).parent
 _BARE = _FOLDER / "bare"
 _FILE = re.compile(r"[a-z0-9_]+\.md")
-_PIECE = re.compile(r"(world|layout)_[a-z0-9]+")
+_PIECE = re.compile(r"(world|layout|explore)_[a-z0-9]+")
 _VALUES = {
     "pref": {"world", "a", "b"},
     "goal": {"world", "segment"},
@@ -42,10 +42,11 @@ _VALUES = {
     "code_error": {"error"},
     "code_improve": {"count", "lowest", "mean", "highest", "components", "ordering", "examples"},
     "repair": {"reason", "format"},
+    "explore": {"family", "situation"},
 }
 """What each template with turns is given."""
-_OF_PIECES = {"layout": {"layout"}, "code": {"world", "layout", "horizon"}}
-_NEEDED = {"pref": {"a", "b"}, "goal": {"segment"}, "code_error": {"error"}}
+_OF_PIECES = {"layout": {"layout"}, "code": {"world", "layout", "horizon"}, "explore": set[str]()}
+_NEEDED = {"pref": {"a", "b"}, "goal": {"segment"}, "code_error": {"error"}, "explore": {"situation"}}
 _ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
 
 

@@ -1,0 +1,68 @@
+"""What makes sense where in typed Crafter: situations by number, and the deeds that each is good for.
+
+A situation is what ELLM's text observation tells (`sentences.text_keys`), and whether the stone held is enough for a
+furnace: the only count that decides a deed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.crafter import layout
+from bkrl.envs.crafter.rules import COLLECT, ITEMS, MAKE, PLACE, RuleSet
+from bkrl.envs.crafter.sentences import KEY_BITS, read_key, sentences_of_key, text_keys
+from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID, synonyms
+
+_FURNACE_STONE: Final = PLACE["furnace"][0]["stone"]
+_STONE: Final = layout.INVENTORY.start + ITEMS.index("stone")
+_ENOUGH: Final = 1 << KEY_BITS
+_CREATURES: Final = ("zombie", "skeleton", "cow")
+
+
+class TypedSituations:
+    """See `family.Situations`. The goals that make sense are those of the symbolic oracle of the release.
+
+    It looks at what is visible and held, not at what is faced, how far a table is, or whether a plant is ripe. Its
+    defect, that a second table is asked for by its other name, is mended.
+    """
+
+    wording = "ellm"
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.deeds = tuple(action.deed for action in ACTION_SETS[rules.typed])
+        self.possible = tuple(deed for deed in VALID if deed in self.deeds)
+        self.same = tuple(synonyms(deed) for deed in self.deeds)
+
+    def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """(B, 82) → (B,)."""
+        return text_keys(symbols) | np.where(symbols[:, _STONE] >= _FURNACE_STONE, _ENOUGH, 0)
+
+    def text(self, key: int) -> tuple[str, ...]:
+        """Its sentences, the one about feelings only where the player is sleepy, as in the release's prompt."""
+        seen, held, feels = sentences_of_key(key & (_ENOUGH - 1))
+        return tuple(filter(None, (seen, held, "you feel sleepy." if "sleepy" in feels else "")))
+
+    def sensible(self, key: int) -> tuple[str, ...]:
+        """The deeds that make sense there."""
+        words, held, feelings = read_key(key & (_ENOUGH - 1))
+        enough = {**dict.fromkeys(held, 1), "stone": _FURNACE_STONE if key & _ENOUGH else int("stone" in held)}
+        deeds = [f"attack {name}" for name in _CREATURES if name in words]
+        deeds += [deed for deed, word in (("eat plant", "plant"), ("eat cow", "cow")) if word in words]
+        for material, (tool, item, _) in COLLECT.items():
+            verb = {"drink": "drink", "wood": "chop", "sapling": "chop"}.get(item, "mine")
+            if material in words and (tool is None or tool in held):
+                deeds.append(f"{verb} {material}")
+        deeds += ["sleep"] if "sleepy" in feelings else []
+        deeds += ["place stone"] if "stone" in held else []
+        if "wood" in held and "crafting table" not in words:
+            deeds += ["place crafting table", "make crafting table"]
+        deeds += ["place furnace"] if enough["stone"] >= _FURNACE_STONE else []
+        deeds += ["place plant"] if "sapling" in held else []
+        for tool, (uses, near) in MAKE.items():
+            stations = {"table": "crafting table"}
+            if all(item in held for item in uses) and all(stations.get(one, one) in words for one in near):
+                deeds.append(f"make {tool.replace('_', ' ')}")
+        return tuple(deed for deed in deeds if deed in self.deeds)

@@ -1,0 +1,115 @@
+"""The book of situations: what was suggested in each, which deeds that pays, and how good the suggestions are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.family import Situations
+from bkrl.goals.match import Matcher, normal
+from bkrl.goals.protocol import Goals, Suggester
+
+QUALITIES: Final = ("good", "bad_timing", "nonsense", "impossible")
+"""Suggested by the world's rules too; possible, but not here; a deed that is never possible; no deed at all."""
+_FIRST_ROWS: Final = 256
+
+
+class GoalBook:
+    """A row for each situation that was met. A suggester is asked about a situation when it is met first.
+
+    Args:
+        situations: of the world.
+        suggester: suggests goals; None: only what is in the book counts (an agent that is evaluated).
+        matcher: says which deeds reach a goal.
+
+    Attributes:
+        pays: (K, A) float32, what each deed pays in each situation; 0 for all while no goals are known.
+        sensible: (K, A) bool, the deeds that make sense there by the rules of the world.
+        unmatched: (K,) suggestions that no deed reaches.
+    """
+
+    def __init__(self, situations: Situations, suggester: Suggester | None, matcher: Matcher) -> None:
+        self.situations, self.suggester, self.matcher = situations, suggester, matcher
+        A = len(situations.deeds)
+        self.goals: dict[int, Goals | None] = {}
+        self._row_of: dict[int, int] = {}
+        self.pays = np.zeros((_FIRST_ROWS, A), np.float32)
+        self.sensible = np.zeros((_FIRST_ROWS, A), bool)
+        self.unmatched = np.zeros(_FIRST_ROWS, np.int64)
+        self.possible = np.array([deed in situations.possible for deed in situations.deeds])
+        # Sorted keys and their rows, so that a look-up of many keys is one search
+        self._sorted, self._rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    def rows(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(N,) situations → (N,) their rows; new ones are entered, and asked about."""
+        places = np.searchsorted(self._sorted, keys)
+        known = places < len(self._sorted)
+        known[known] = self._sorted[places[known]] == keys[known]
+        if not known.all():
+            self._enter(np.unique(keys[~known]).tolist())
+            places = np.searchsorted(self._sorted, keys)
+        return self._rows[places]
+
+    def poll(self) -> int:
+        """Take in what the suggester has found meanwhile; how many situations that were."""
+        came = self.suggester.poll() if self.suggester else {}
+        for key, goals in came.items():
+            self._write(key, goals)
+        return len(came)
+
+    def _enter(self, keys: list[int]) -> None:
+        while len(self._row_of) + len(keys) > len(self.pays):
+            self.pays, self.sensible, self.unmatched = (
+                np.concatenate([one, np.zeros_like(one)]) for one in (self.pays, self.sensible, self.unmatched)
+            )
+        found = self.suggester.suggest(keys) if self.suggester else [None] * len(keys)
+        for key, goals in zip(keys, found, strict=True):
+            self._row_of[key] = len(self._row_of)
+            self.goals[key] = None
+            deeds = self.situations.sensible(key)
+            self.sensible[self._row_of[key]] = [deed in deeds for deed in self.situations.deeds]
+            if goals is not None:
+                self._write(key, goals)
+        self._sort()
+
+    def _sort(self) -> None:
+        keys = np.fromiter(self._row_of, np.int64, len(self._row_of))
+        order = np.argsort(keys)
+        self._sorted, self._rows = keys[order], order
+
+    def _write(self, key: int, goals: Goals) -> None:
+        goals = tuple(dict.fromkeys(map(normal, goals)))
+        row, pays = self._row_of[key], self.matcher(goals)
+        self.goals[key] = goals
+        self.pays[row] = pays.max(0, initial=0.0)
+        self.unmatched[row] = int((pays.max(1, initial=0.0) == 0).sum())
+
+    def saved(self) -> dict[str, Any]:
+        """The situations in the order they were met, and their goals as JSON."""
+        text = json.dumps([[key, self.goals[key]] for key in self._row_of], ensure_ascii=False)
+        return {"book": np.frombuffer(text.encode(), np.uint8).copy()}
+
+    def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `saved` returned. Situations without goals are asked about again."""
+        entries = json.loads(bytes(saved["book"]))
+        self._row_of.clear()
+        self.goals.clear()
+        self.pays[:], self.unmatched[:] = 0, 0
+        self.enter(entries)
+        waiting = [key for key, goals in entries if goals is None]
+        for key, found in zip(waiting, self.suggester.suggest(waiting) if self.suggester else [], strict=False):
+            if found is not None:
+                self._write(key, found)
+
+    def enter(self, entries: Sequence[tuple[int, Sequence[str] | None]]) -> None:
+        """Situations in their order, with the goals that are known; nothing is asked."""
+        suggester, self.suggester = self.suggester, None
+        self._enter([key for key, _ in entries])
+        self.suggester = suggester
+        for key, goals in entries:
+            if goals is not None:
+                self._write(key, tuple(goals))

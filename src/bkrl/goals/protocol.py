@@ -1,0 +1,37 @@
+"""What a suggester of goals is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+Goals = tuple[str, ...]
+"""The goals of one situation, in words."""
+
+
+class Suggester(Protocol):
+    """Suggests goals for situations (`envs.family.Situations`), each of which it is asked about once.
+
+    Attributes:
+        name: as in `--suggester`.
+        every_deed: whether a deed counts as done when it is tried, as the baselines without knowledge are published.
+    """
+
+    name: str
+    every_deed: bool
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        """The goals of each situation; None where they are not known yet."""
+        ...
+
+    def poll(self) -> Mapping[int, Goals]:
+        """What has become known since the last call, by situation."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...

@@ -1,0 +1,128 @@
+"""Suggesters that ask no language model: the world's own rules, the same with errors, and the two without knowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.core.errors import UsageError
+from bkrl.core.seeds import generator
+from bkrl.envs.family import Situations
+from bkrl.goals.protocol import Goals, Suggester
+
+IMPOSSIBLE: Final = (
+    "fly to the moon", "open the door", "ride the cow", "build a boat", "swim across the lake", "cook dinner",
+    "light a fire", "dig a hole", "climb the tree", "talk to the zombie", "read a book", "plant a flower",
+)  # fmt: skip
+"""Goals that no action of Crafter reaches."""
+KINDS: Final = ("bad_timing", "nonsense", "impossible")
+"""What can be wrong with a goal: it cannot be done here; no rule of the world allows it; there is no such deed."""
+
+
+class _Known:
+    """A suggester that knows its goals at once."""
+
+    every_deed = False
+
+    def poll(self) -> Mapping[int, Goals]:
+        """Nothing comes later."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Oracle(_Known):
+    """The deeds that make sense by the rules of the world: what knowledge could give at best (paper, section 4)."""
+
+    name = "oracle"
+
+    def __init__(self, situations: Situations) -> None:
+        self.situations = situations
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        """See `Suggester.suggest`."""
+        return [self.situations.sensible(key) for key in keys]
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing beyond its name."""
+        return {}
+
+
+class EveryDeed(_Known):
+    """Every deed, everywhere, counted when it is tried. Paid once an episode this is the paper's Novelty, paid every
+    time its Uniform."""
+
+    every_deed = True
+
+    def __init__(self, situations: Situations, name: str) -> None:
+        self.situations, self.name = situations, name
+        self._goals = tuple(dict.fromkeys(situations.deeds))
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        """See `Suggester.suggest`."""
+        return [self._goals for _ in keys]
+
+    def facts(self) -> dict[str, Any]:
+        """How many deeds there are."""
+        return {"deeds": len(self._goals)}
+
+
+class Noisy(_Known):
+    """The oracle with stated shares of wrong goals: how good must goals be to help?
+
+    Each goal of the oracle is replaced with probability `rates[kind]` by one that is wrong in that way. A situation's
+    goals are drawn once, from the seed and the situation, so they are the same in every process.
+
+    Args:
+        situations: of the world.
+        rates: for each of `KINDS`, within 0 and 1 and together at most 1.
+        seed: of the errors.
+    """
+
+    name = "noisy"
+
+    def __init__(self, situations: Situations, rates: Mapping[str, float], seed: int) -> None:
+        if sum(rates.values()) > 1 + 1e-9:
+            raise UsageError(
+                f"The shares of wrong goals add up to {sum(rates.values()):g}; together they can be at most 1."
+            )
+        self.situations, self.rates, self.seed = situations, dict(rates), seed
+        possible = set(situations.possible)
+        self._nonsense = tuple(deed for deed in dict.fromkeys(situations.deeds) if deed not in possible)
+        if rates.get("nonsense", 0) > 0 and not self._nonsense:
+            raise UsageError("Every deed of this env makes sense somewhere, so there is no nonsense to suggest.")
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        """See `Suggester.suggest`."""
+        return [self._of(key) for key in keys]
+
+    def _of(self, key: int) -> Goals:
+        rng = generator(self.seed, "noisy goals", key)
+        sensible = self.situations.sensible(key)
+        wrong = {
+            "bad_timing": tuple(deed for deed in self.situations.possible if deed not in sensible),
+            "nonsense": self._nonsense,
+            "impossible": IMPOSSIBLE,
+        }
+        edges = np.cumsum([self.rates.get(kind, 0.0) for kind in KINDS])
+        goals = []
+        for goal in sensible:
+            kind = int(np.searchsorted(edges, rng.random(), side="right"))
+            goals.append(str(rng.choice(wrong[KINDS[kind]])) if kind < len(KINDS) else goal)
+        return tuple(dict.fromkeys(goals))
+
+    def facts(self) -> dict[str, Any]:
+        """The stated shares."""
+        return {"rates": self.rates}
+
+
+def plain_suggester(name: str, situations: Situations, rates: Mapping[str, float], seed: int) -> Suggester | None:
+    """The suggester of this name that asks nobody; None for another."""
+    if name == "oracle":
+        return Oracle(situations)
+    if name in ("novelty", "uniform"):
+        return EveryDeed(situations, name)
+    return Noisy(situations, rates, seed) if name == "noisy" else None

@@ -1,0 +1,113 @@
+"""The goals of N envs through their episodes: what each has before it, what it has done, and what that paid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.data.views import Views
+from bkrl.goals.book import QUALITIES, GoalBook
+
+PayRule = Literal["once", "damped", "always"]
+"""once: a deed pays once an episode (the paper's novelty bias). damped: the n-th payment of a deed in training is
+divided by √n. always: every time."""
+Success = Literal["action", "eval", "tried"]
+"""When a deed counts as done: by the permissive rule, when the game did it, or when it was tried."""
+PAY_RULES: Final = get_args(PayRule)
+
+
+class GoalTracker:
+    """Sets the goals of N agents (`agents.protocol.Goals`) and says what their last actions paid.
+
+    A goal is before an agent while its deed is suggested in the situation and, under `once`, was not paid in this
+    episode. Deeds with several names ("eat cow", "attack cow") are one.
+
+    Args:
+        book: the goals of each situation.
+        num_envs: N.
+        rule: see `PayRule`.
+        success: see `Success`.
+
+    Attributes:
+        paid: (N,) float32, what the last action of each env paid.
+        reached: (N,) float64, the sum of what was paid in the running episodes, after the last action.
+        log: a row for each step, for who empties it: what was paid, `reached` before and after; None: nothing is kept.
+    """
+
+    def __init__(self, book: GoalBook, num_envs: int, rule: PayRule = "once", success: Success = "action") -> None:
+        N, deeds = num_envs, book.situations.deeds
+        self.book, self.rule, self.success = book, rule, success
+        first = {deed: number for number, deed in reversed(list(enumerate(deeds)))}
+        self._group = np.array([min(first[name] for name in same if name in first) for same in book.situations.same])
+        self._rows = np.zeros(N, np.int64)
+        self._done = np.zeros((N, len(deeds)), bool)  # by the first deed of each group
+        self._times = np.zeros(len(deeds), np.int64)
+        self.paid, self.reached = np.zeros(N, np.float32), np.zeros(N)
+        self.log: list[tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]] | None = None
+        self.quality = {what: np.zeros(len(QUALITIES), np.int64) for what in ("suggested", "paid")}
+
+    def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        """(N, A) 1 where a deed is a goal now; `started` as in `Agent.act`."""
+        self._done[started], self.reached[started] = False, 0.0
+        self.book.poll()
+        self._rows = self.book.rows(self.book.situations.keys(views.symbols))
+        wanted = self._open()
+        sensible, possible = self.book.sensible[self._rows], self.book.possible
+        good = np.count_nonzero(wanted & sensible)
+        known = np.count_nonzero(wanted & possible)
+        counts = (good, known - good, np.count_nonzero(wanted) - known, int(self.book.unmatched[self._rows].sum()))
+        self.quality["suggested"] += np.array(counts)
+        return wanted.view(np.uint8)
+
+    def _open(self) -> NDArray[np.bool_]:
+        wanted = self.book.pays[self._rows] > 0
+        return wanted & ~self._done[:, self._group] if self.rule == "once" else wanted
+
+    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any]) -> None:
+        """The agents took `actions` (N,) and the envs returned `infos`: goals are reached, and paid."""
+        n = np.arange(len(actions))
+        done = np.ones(len(actions), bool) if self.success == "tried" else infos[f"{self.success}_success"]
+        pay = np.where(done, self.book.pays[self._rows, actions], 0).astype(np.float64)
+        group = self._group[actions]
+        if self.rule == "once":
+            pay[self._done[n, group]] = 0
+            self._done[n, group] |= pay > 0
+        elif self.rule == "damped":
+            for i in np.flatnonzero(pay > 0).tolist():
+                self._times[group[i]] += 1
+                pay[i] /= np.sqrt(self._times[group[i]])
+        got = pay > 0
+        sensible, possible = self.book.sensible[self._rows, actions], self.book.possible[actions]
+        good = np.count_nonzero(got & sensible)
+        known = np.count_nonzero(got & possible)
+        self.quality["paid"] += np.array([good, known - good, np.count_nonzero(got) - known, 0])
+        before, self.paid = self.reached.copy(), pay.astype(np.float32)
+        self.reached += pay
+        if self.log is not None:
+            self.log.append((self.paid, before, self.reached.copy()))
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on."""
+        counts = {f"quality.{what}": counts for what, counts in self.quality.items()}
+        own = {"done": self._done, "times": self._times, "reached": self.reached, "rows": self._rows, **counts}
+        return {name: one.copy() for name, one in own.items()} | self.book.saved()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self.book.restore(state)
+        self._done[:], self._times[:] = state["done"], state["times"]
+        self.reached[:], self._rows = state["reached"], np.array(state["rows"])
+        for what in self.quality:
+            self.quality[what] = np.array(state[f"quality.{what}"])
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Of what was suggested and of what was paid: the share of each quality, 0 where there was nothing."""
+        return {
+            what: {
+                name: float(count) / max(1, int(counts.sum())) for name, count in zip(QUALITIES, counts, strict=True)
+            }
+            for what, counts in self.quality.items()
+        }

@@ -1,0 +1,250 @@
+"""ellm: an agent that is paid for reaching goals that a language model, or a stand-in, finds sensible (Du et al. 2023).
+
+Without a reward of the env this is pretraining: `bkrl train-rs --alg ellm --env Crafter-Typed-Harder`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from bkrl.core.config import PPOConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag, Only
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+if TYPE_CHECKING:
+    from bkrl.goals.protocol import Suggester
+    from bkrl.goals.source import Source
+
+PLAIN = ("oracle", "novelty", "uniform", "noisy")
+_NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
+_ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN)
+_SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
+
+
+@dataclass(frozen=True)
+class EllmSettings(TrainRsConfig):
+    """Settings of ellm."""
+
+    env: Annotated[str, Flag("world to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
+        "Crafter-Typed-Harder"
+    )
+    suggester: Annotated[
+        str,
+        Flag(
+            "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
+            "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
+            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE",
+            pooled=True,
+        ),
+    ] = "oracle"
+    bad_timing: Annotated[
+        float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY,))
+    ] = 0.0
+    nonsense: Annotated[
+        float, Flag("noisy: share of goals that no rule of the world allows", least=0, most=1, only=(_NOISY,))
+    ] = 0.0
+    impossible: Annotated[
+        float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY,))
+    ] = 0.0
+    goal_pay: Annotated[
+        Literal["once", "damped", "always"],
+        Flag("a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always"),
+    ] = "once"
+    goal_form: Annotated[
+        Literal["bonus", "potential"],
+        Flag("goals pay a bonus (no guarantee), or as a potential, which keeps what is optimal for the env's reward"),
+    ] = "bonus"
+    goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0)] = 1.0
+    goal_success: Annotated[
+        Literal["action", "eval"],
+        Flag("when a deed counts: by the published permissive rule (action), or when the game did it (eval)"),
+    ] = "action"
+    goal_encoder: Annotated[
+        str, Flag("what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold")
+    ] = "none"
+    goal_threshold: Annotated[
+        float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
+    ] = 0.99
+    env_coef: Annotated[float, Flag("weight of the env's own reward; 0, as in pretraining, leaves it out", least=0)] = (
+        0.0
+    )
+    goal_wait: Annotated[
+        bool,
+        Flag(
+            "wait for each answer: the same bytes with and without kept replies, but training stands still meanwhile",
+            only=(_ASKED,),
+        ),
+    ] = False
+    strict_goals: Annotated[
+        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED,))
+    ] = False
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.1
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 200
+    max_requests: Annotated[
+        int, Flag("send at most this many requests; 0: no limit", least=0, only=(_ASKED,), identity=False)
+    ] = 0
+    max_cost: Annotated[
+        float, Flag("spend at most so many US dollars; 0: no limit", least=0, only=(_ASKED,), identity=False)
+    ] = 0.0
+    cache: Annotated[Path, Flag("where replies are kept", only=(_ASKED,), identity=False)] = Path("cache")
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+
+def source_of(settings: EllmSettings, stack: ExitStack) -> Source:
+    """Where the goals of a run come from; a session that asks is closed with `stack`.
+
+    Raises:
+        UsageError: no goals can be set in this env, or settings that do not fit.
+        InputError: a key, model or file is not there.
+    """
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import situations, world
+    from bkrl.goals.book import GoalBook
+    from bkrl.goals.match import Matcher
+    from bkrl.goals.source import Source
+    from bkrl.goals.suggesters import plain_suggester
+    from bkrl.text.encoders import HashEncoder, open_encoder
+
+    known = situations(settings.env)
+    encoder = None
+    if settings.goal_encoder == "hash":
+        encoder = HashEncoder.fit(known.deeds)
+    elif settings.goal_encoder != "none":
+        encoder = open_encoder({"name": settings.goal_encoder, "size": 0})
+    plain: dict[str, Any] = {}
+    if settings.suggester in PLAIN:
+        rates = {kind: getattr(settings, kind) for kind in ("bad_timing", "nonsense", "impossible")}
+        rates = rates if settings.suggester == "noisy" else {}
+        plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
+        suggester: Suggester | None = plain_suggester(situations=known, **plain)
+    else:
+        suggester = _asked(settings, known, world(settings.env).family, stack)
+    book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
+    assert suggester is not None
+    rule = "always" if settings.suggester == "uniform" else settings.goal_pay
+    success = "tried" if suggester.every_deed else settings.goal_success
+    words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
+    return Source(settings.env, book, rule, success, plain, words)  # type: ignore[arg-type]
+
+
+def _asked(settings: EllmSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
+    """A suggester that asks the annotator of the settings."""
+    from bkrl.goals.asked import AskedSuggester
+    from bkrl.llm import open_backend
+    from bkrl.llm.budget import Budget
+    from bkrl.llm.prices import find_price, unknown_price
+    from bkrl.llm.protocol import Connection
+    from bkrl.llm.session import AskSession
+    from bkrl.llm.store import Store
+    from bkrl.text.prompts import SHIPPED
+
+    backend = open_backend(settings.suggester, Connection(settings.cache))
+    price = find_price(backend.identity)
+    if backend.identity is not None and price is None and settings.max_cost:
+        raise unknown_price(backend.identity)
+    store = None if backend.identity is None else stack.enter_context(Store(settings.cache))
+    budget = Budget(None, settings.max_requests or None, settings.max_cost or None)
+    stack.callback(budget.close)
+    session = stack.enter_context(AskSession(backend, store, budget=budget, price=price))
+    return AskedSuggester(
+        settings.suggester,
+        session,
+        known,
+        SHIPPED,
+        family,
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+        strict=settings.strict_goals,
+        wait=settings.goal_wait,
+    )
+
+
+@dataclass
+class EllmTrainee(Trainee):
+    """A learner with goals, and who is asked for them."""
+
+    source: Any = None
+
+    def result(self) -> Any:
+        """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
+        self.facts |= self.described()
+        return super().result()
+
+    def described(self) -> dict[str, Any]:
+        """What the manifest says of the goals."""
+        book = self.source.book
+        tracker = self.learner.collector.view.goals  # type: ignore[attr-defined]
+        return {
+            "goals": {
+                "suggester": book.suggester.name,
+                **book.suggester.facts(),
+                "situations_met": len(book.goals),
+                "quality": tracker.shares(),
+            }
+        }
+
+
+def build(settings: EllmSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.goal import GoalAgent, goal_network
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import family, make_vec, world
+    from bkrl.learn.hardware import choose
+    from bkrl.learn.ppo import PPO
+    from bkrl.rewards.goals import GoalReward
+    from bkrl.rewards.shaping import FORMS
+    from bkrl.rewards.streams import EnvReward, RewardStream
+
+    if settings.goal_form == "potential" and settings.env_coef == 0:
+        raise UsageError("--goal-form potential shapes the env's own reward; pass --env-coef 1, or leave it out.")
+    facts = world(settings.env)
+    with ExitStack() as stack:
+        source = source_of(settings, stack)
+        hardware = choose(settings.hardware, "compact")
+        ppo = settings.ppo
+        envs = make_vec(settings.env, ppo.num_envs, backend=settings.backend)
+        tracker = source.of(ppo.num_envs)
+        streams: list[RewardStream] = [GoalReward(tracker, ppo.gamma, settings.goal_coef, settings.goal_form)]
+        if settings.env_coef:
+            streams.insert(0, EnvReward(gamma=ppo.gamma, coef=settings.env_coef))
+        symbols = family(facts.family).symbols(facts.obs_shape)
+        network = goal_network(
+            symbols, len(facts.action_names), len(streams), 128, derive_seed(settings.seed, "weights")
+        )
+        agent = GoalAgent(network, facts.env_id, facts.family, facts.action_names)
+        agent.goals = source
+        learner = PPO(
+            envs,
+            agent,
+            streams,
+            ppo,
+            total_steps=settings.steps,
+            seed=settings.seed,
+            hardware=hardware,
+            goals=tracker,
+        )
+        opened = stack.pop_all()
+    form = "goals" if settings.goal_form == "bonus" else "goals-potential"
+    return EllmTrainee(
+        learner,
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"},
+        iteration_steps=ppo.num_envs * ppo.num_steps,
+        opened=[opened],
+        source=source,
+    )
+
+
+register_method(
+    Method(
+        "ellm",
+        EllmSettings,
+        build,
+        "paid for goals that a language model or a stand-in suggests, asked once for each situation",
+        form="goals",
+        colour=5,
+    )
+)

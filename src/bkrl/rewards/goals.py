@@ -1,0 +1,52 @@
+"""A reward stream of goals reached, paid as they are, or as a potential that keeps the task's optimum."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from bkrl.data.windows import Rollout
+from bkrl.goals.tracker import GoalTracker
+from bkrl.rewards.streams import RolloutsOnly
+
+GoalForm = Literal["bonus", "potential"]
+
+
+class GoalReward(RolloutsOnly):
+    """What goals pay.
+
+    With "bonus" the stream is what the tracker paid. With "potential" it is γΦ(h') − Φ(h), where Φ(h) is what the
+    episode has paid so far; Φ of a true end is 0, and where an episode is cut off Φ stays.
+
+    Args:
+        tracker: of the envs that are learnt in; this stream empties its log.
+        gamma: discount.
+        coef: weight of the advantage.
+        form: see above.
+    """
+
+    why = "Goals are followed through episodes"
+    name = "goals"
+    episodic = True
+    horizon = 0
+
+    def __init__(self, tracker: GoalTracker, gamma: float, coef: float = 1.0, form: GoalForm = "bonus") -> None:
+        self.tracker, self.gamma, self.coef, self.form = tracker, gamma, coef, form
+        tracker.log = []
+
+    def rewards(self, rollout: Rollout) -> np.ndarray:
+        """(T, N) float32."""
+        log, self.tracker.log = self.tracker.log or [], []
+        if len(log) != len(rollout.rewards):
+            raise ValueError(f"{len(log)} steps were followed, and the rollout has {len(rollout.rewards)}")
+        paid, before, after = (np.stack(column) for column in zip(*log, strict=True))
+        if self.form == "bonus":
+            return paid
+        return (self.gamma * after * ~rollout.terminated - before).astype(np.float32)
+
+    def metrics(self) -> dict[str, float]:
+        """Shares of good, badly timed, nonsensical and impossible goals since training began, and situations met."""
+        shares: dict[str, Any] = self.tracker.shares()
+        figures = {f"goals/{what}_{name}": share for what, found in shares.items() for name, share in found.items()}
+        return figures | {"goals/situations": float(len(self.tracker.book.goals))}
