@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from bkrl.core.errors import InputError
 from bkrl.envs import situations
@@ -12,7 +12,7 @@ from bkrl.goals.book import GoalBook
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import plain_suggester
 from bkrl.goals.tracker import GoalTracker, PayRule, Success
-from bkrl.text.encoders import open_encoder
+from bkrl.text.encoders import EncoderSettings, open_encoder
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Source:
             known = situations(document["env_id"])
             plain, encoder = dict(document["plain"]), dict(document["encoder"])
             threshold = encoder.pop("threshold", 1.0)
-            matcher = Matcher(known, open_encoder(encoder) if encoder else None, threshold)
+            matcher = Matcher(known, open_encoder(cast(EncoderSettings, encoder)) if encoder else None, threshold)
             suggester = plain_suggester(situations=known, **plain) if plain else None
             source = cls(document["env_id"], GoalBook(known, suggester, matcher), document["rule"], document["success"])
             source.plain, source.encoder = plain, dict(document["encoder"])

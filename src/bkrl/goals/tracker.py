@@ -106,8 +106,6 @@ class GoalTracker:
     def shares(self) -> dict[str, dict[str, float]]:
         """Of what was suggested and of what was paid: the share of each quality, 0 where there was nothing."""
         return {
-            what: {
-                name: float(count) / max(1, int(counts.sum())) for name, count in zip(QUALITIES, counts, strict=True)
-            }
+            what: dict(zip(QUALITIES, (counts / max(1, int(counts.sum()))).tolist(), strict=True))
             for what, counts in self.quality.items()
         }

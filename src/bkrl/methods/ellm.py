@@ -18,6 +18,7 @@ from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_metho
 if TYPE_CHECKING:
     from bkrl.goals.protocol import Suggester
     from bkrl.goals.source import Source
+    from bkrl.text.encoders import TextEncoder
 
 PLAIN = ("oracle", "novelty", "uniform", "noisy")
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
@@ -110,7 +111,7 @@ def source_of(settings: EllmSettings, stack: ExitStack) -> Source:
     from bkrl.text.encoders import HashEncoder, open_encoder
 
     known = situations(settings.env)
-    encoder = None
+    encoder: TextEncoder | None = None
     if settings.goal_encoder == "hash":
         encoder = HashEncoder.fit(known.deeds)
     elif settings.goal_encoder != "none":
