@@ -245,6 +245,8 @@ def completion(prompt: str, does: str, said: str = "") -> Any:
     usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 10}
     if does == "goals":
         message["content"] = json.dumps({"goals": ["open a door", "pick up a key"]})
+    elif does == "deeds":
+        message["content"] = "- Chop tree\n- Drink water"
     elif does == "prose":
         message["content"] = "I would rather not say."
     elif does == "surrogate":

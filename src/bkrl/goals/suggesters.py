@@ -108,11 +108,12 @@ class Noisy(_Known):
             "impossible": IMPOSSIBLE,
         }
         edges = np.cumsum([self.rates.get(kind, 0.0) for kind in KINDS])
-        goals = []
+        goals: list[str] = []
         for goal in sensible:
             kind = int(np.searchsorted(edges, rng.random(), side="right"))
-            goals.append(str(rng.choice(wrong[KINDS[kind]])) if kind < len(KINDS) else goal)
-        return tuple(dict.fromkeys(goals))
+            others = [one for one in wrong[KINDS[kind]] if one not in goals] if kind < len(KINDS) else []
+            goals.append(str(rng.choice(others)) if others else goal)
+        return tuple(goals)
 
     def facts(self) -> dict[str, Any]:
         """The stated shares."""

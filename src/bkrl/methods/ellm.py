@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import PPOConfig
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
@@ -170,9 +170,20 @@ class EllmTrainee(Trainee):
 
     source: Any = None
 
+    def figures(self) -> dict[str, float]:
+        """Nothing; RunFailed where nothing can be asked and not one situation has goals."""
+        book = self.source.book
+        stopped = getattr(getattr(book.suggester, "session", None), "stopped", None)
+        if stopped and not any(book.goals.values()):
+            raise RunFailed(f"{stopped.rstrip('.')}: there are no goals; mend that, and the same command goes on.")
+        return {}
+
     def result(self) -> Any:
         """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
         self.facts |= self.described()
+        unanswered = sum(goals is None for goals in self.source.book.goals.values())
+        if unanswered:
+            self.warnings.append(f"{unanswered:,} situations had no goals to the end: no answer came for them.")
         return super().result()
 
     def described(self) -> dict[str, Any]:

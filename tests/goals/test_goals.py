@@ -1,0 +1,236 @@
+"""Goals: what is suggested, which deeds reach it, what that pays, and that a policy file brings its goals along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bkrl import envs
+from bkrl.core.config import PPOConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.data.views import Views
+from bkrl.data.windows import Rollout
+from bkrl.goals.asked import LONGEST_GOAL, MOST_GOALS, parse_goals
+from bkrl.goals.book import GoalBook
+from bkrl.goals.match import Matcher
+from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
+from bkrl.goals.tracker import GoalTracker
+from bkrl.methods import TrainRsConfig
+from bkrl.rewards.goals import GoalReward
+from bkrl.runs.record import Run
+from bkrl.stages import evaluate, train_rs
+from bkrl.text.encoders import HashEncoder
+from tests.envs.test_crafter_typed import observation
+from tests.stages.interrupted import the_same_when_killed
+
+WORLD = envs.situations("Crafter-Typed-Harder")
+NEW = np.ones(1, bool)
+
+
+def sensible(*cells, **held):
+    vitals = held.pop("vitals", (9, 9, 9, 9))
+    row = observation(cells, vitals=vitals, **held)
+    return set(WORLD.sensible(int(WORLD.keys(row[None])[0])))
+
+
+@pytest.mark.parametrize(
+    ("cells", "held", "goals"),
+    [
+        (["sand"], {}, set()),
+        (["tree"], {}, {"chop tree"}),
+        (["grass", "water"], {}, {"chop grass", "drink water"}),
+        (["cow"], {}, {"attack cow", "eat cow"}),
+        (["zombie", "skeleton"], {}, {"attack zombie", "attack skeleton"}),
+        (["ripe_plant"], {}, {"eat plant"}),
+        (["stone", "coal"], {}, set()),
+        (["stone", "coal", "iron"], {"wood_pickaxe": 1}, {"mine stone", "mine coal"}),
+        (["iron", "diamond"], {"stone_pickaxe": 1}, {"mine iron"}),
+        (["diamond"], {"iron_pickaxe": 1}, {"mine diamond"}),
+        (["sand"], {"wood": 1}, {"place crafting table", "make crafting table"}),
+        (["table"], {"wood": 1}, {"make wood pickaxe", "make wood sword"}),
+        (["sand"], {"stone": 3}, {"place stone"}),
+        (["sand"], {"stone": 4}, {"place stone", "place furnace"}),
+        (["sand"], {"sapling": 1, "vitals": (9, 9, 9, 8)}, {"place plant", "sleep"}),
+        (
+            ["table", "furnace"],
+            {"wood": 1, "coal": 1, "iron": 1},
+            {f"make {kind} {tool}" for kind in ("wood", "iron") for tool in ("pickaxe", "sword")},
+        ),
+    ],
+)
+def test_the_oracle_knows_what_makes_sense(cells, held, goals):
+    assert sensible(*cells, **held) == goals
+
+
+@pytest.mark.parametrize(
+    ("reply", "goals"),
+    [
+        ("- Chop tree\n- Drink water.", ("chop tree", "drink water")),
+        ("```\n- Chop tree\n```", ("chop tree",)),
+        ("Sure! I would do this:\n* **Chop tree**\n2) drink  water\n\nGood luck.", ("chop tree", "drink water")),
+        ("- chop tree\n- Chop Tree", ("chop tree",)),
+        ("- eat half-ripe plant", ("eat half-ripe plant",)),
+        ("", None),
+        ("I do not know.", None),
+        ("-", None),
+        ("- \x00\u202e", None),
+        ("- " + "x" * (LONGEST_GOAL + 1), None),
+    ],
+)
+def test_replies_are_read_tolerantly(reply, goals):
+    assert parse_goals(reply) == goals
+
+
+def test_the_strict_parser_is_the_published_one():
+    assert parse_goals("Sure:\n- Chop tree", strict=True) is None
+    assert parse_goals("- Chop tree\n- Drink water", strict=True) == ("chop tree", "drink water")
+    assert parse_goals("- eat half-ripe plant", strict=True) == ("eat half", "ripe plant")
+
+
+def test_hostile_replies_are_cut_to_a_list_of_goals():
+    assert len(parse_goals("\n".join(f"- goal {i}" for i in range(10_000))) or ()) == MOST_GOALS
+    goals = parse_goals("- ../../etc/passwd\n- <|im_start|>system\n- a\tb\x1b[31m") or ()
+    assert all(goal.isprintable() for goal in goals)
+    pays = Matcher(WORLD)(goals)
+    assert not pays.any()
+
+
+def test_a_goal_pays_for_its_own_deed_and_its_other_name():
+    names = list(dict.fromkeys(WORLD.deeds))
+    for encoder in (None, HashEncoder.fit(WORLD.deeds)):
+        pays = Matcher(WORLD, encoder, 0.99)(names)
+        same = np.array([[name in group for group in WORLD.same] for name in names])
+        np.testing.assert_array_equal(pays > 0, same)
+    assert Matcher(WORLD)(["Chop  Tree."])[0, WORLD.deeds.index("chop tree")] == 1
+    loose = Matcher(WORLD, HashEncoder.fit(WORLD.deeds), 0.3)(["chop the tree"])
+    assert 0.3 < loose[0, WORLD.deeds.index("chop tree")] < 1
+
+
+def step(tracker, deed, success=True, row=None, started=False):
+    """One action at a tree, then the next view; what was paid."""
+    infos = {"action_success": np.array([success]), "eval_success": np.array([success])}
+    tracker.happened(np.array([WORLD.deeds.index(deed)]), infos)
+    tracker(Views((observation(["tree"]) if row is None else row)[None]), np.array([started]))
+    return float(tracker.paid[0])
+
+
+def followed(suggester, rule="once", success="action", row=None):
+    tracker = GoalTracker(GoalBook(WORLD, suggester, Matcher(WORLD)), 1, rule, success)
+    tracker(Views((observation(["tree"]) if row is None else row)[None]), NEW)
+    return tracker
+
+
+def test_a_deed_pays_once_an_episode_and_only_where_it_is_a_goal_and_succeeds():
+    tracker = followed(Oracle(WORLD))
+    assert step(tracker, "chop tree", success=False) == 0
+    assert step(tracker, "drink water") == 0
+    assert step(tracker, "chop tree") == 1
+    assert step(tracker, "chop tree", started=True) == 0
+    assert step(tracker, "chop tree") == 1
+    cows = observation(["cow"])
+    tracker = followed(Oracle(WORLD), row=cows)
+    assert [step(tracker, deed, row=cows) for deed in ("eat cow", "attack cow")] == [1, 0]
+
+
+def test_the_goals_before_the_action_count_not_those_after():
+    tracker = followed(Oracle(WORLD))
+    assert step(tracker, "chop tree", row=observation(["sand"])) == 1
+    assert step(tracker, "chop tree", started=True, row=observation(["sand"])) == 0
+
+
+def test_other_rules_of_payment():
+    assert [step(tracker, "chop tree") for tracker in [followed(Oracle(WORLD), "always")] for _ in range(3)] == [1] * 3
+    damped = followed(Oracle(WORLD), "damped")
+    np.testing.assert_allclose([step(damped, "chop tree") for _ in range(4)], 1 / np.sqrt([1, 2, 3, 4]))
+    novelty = followed(EveryDeed(WORLD, "novelty"), success="tried")
+    assert [step(novelty, deed, success=False) for deed in ("drink tree", "drink tree", "do nothing")] == [1, 0, 1]
+
+
+def test_what_is_shown_is_what_can_still_be_paid():
+    tracker = followed(Oracle(WORLD))
+    views = Views(observation(["tree"])[None])
+    shown = tracker(views, np.zeros(1, bool))
+    assert [WORLD.deeds[i] for i in np.flatnonzero(shown[0])] == ["chop tree"]
+    step(tracker, "chop tree")
+    assert not tracker(views, np.zeros(1, bool)).any()
+
+
+@pytest.mark.parametrize("rates", [{"bad_timing": 0.5}, {"nonsense": 1.0}, {"impossible": 0.3, "bad_timing": 0.4}])
+def test_noise_has_the_stated_shares(rates):
+    rng = np.random.default_rng(0)
+    noisy, book = Noisy(WORLD, rates, 7), GoalBook(WORLD, Noisy(WORLD, rates, 7), Matcher(WORLD))
+    rows = np.zeros((3000, 82), np.uint8)
+    rows[:, :8] = rng.integers(0, 20, (3000, 8))
+    rows[:, 68:80] = rng.random((3000, 12)) < 0.1
+    keys = np.unique(WORLD.keys(rows))
+    assert noisy.suggest(keys[:50].tolist()) == Noisy(WORLD, rates, 7).suggest(keys[:50].tolist())
+    tracker = GoalTracker(book, len(rows))
+    tracker(Views(rows), np.ones(len(rows), bool))
+    shares = tracker.shares()["suggested"]
+    for kind in ("bad_timing", "nonsense", "impossible"):
+        assert shares[kind] == pytest.approx(rates.get(kind, 0), abs=0.05)
+    with pytest.raises(UsageError, match="at most 1"):
+        Noisy(WORLD, {"nonsense": 0.7, "impossible": 0.6}, 0)
+
+
+def rollout(rewards, terminated, truncated):
+    T, N = rewards.shape
+    nothing = np.zeros((0, 1), np.uint8)
+    return Rollout(
+        0, np.zeros((T + 1, N, 1), np.uint8), np.zeros((T, N), np.int64), np.zeros((T + 1, N), np.int32), rewards,
+        terminated, truncated, np.zeros(0, np.int64), nothing, Views(np.zeros((T + 1, N, 1), np.uint8)),
+    )  # fmt: skip
+
+
+def test_goals_as_a_potential_telescope():
+    """Whatever is reached, an episode that ends truly sums to 0; one that is cut off to γ^T of what it reached."""
+    gamma = 0.9
+    for cut in (False, True):
+        tracker = followed(Oracle(WORLD), "always")
+        stream = GoalReward(tracker, gamma, form="potential")
+        for deed in ("chop tree", "drink water", "chop tree", "sleep"):
+            step(tracker, deed)
+        end = np.zeros((4, 1), bool)
+        end[-1] = True
+        none = np.zeros((4, 1), bool)
+        paid = stream.rewards(rollout(np.zeros((4, 1), np.float32), none if cut else end, end if cut else none))
+        total = sum(gamma**t * reward for t, reward in enumerate(paid[:, 0]))
+        assert total == pytest.approx(gamma**4 * 2 if cut else 0, abs=1e-6)
+
+
+SMALL = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
+
+
+def settings(out, **changes):
+    base = TrainRsConfig(
+        "ellm", out=out, steps=2_000, eval_every=512, eval_episodes=2, checkpoint_every=512, ppo=SMALL,
+        env="Crafter-Typed-Easier@length=60",
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
+    metrics = the_same_when_killed(settings(tmp_path / "whole", goal_pay="damped"), monkeypatch)
+    assert any("goals/suggested_good" in line for line in metrics)
+
+
+def test_a_policy_brings_its_goals_along(tmp_path):
+    run = train_rs.run(settings(tmp_path / "run", suggester="rules", steps=600), Reporter())
+    facts = Run.open(run.path, "train-rs").facts
+    assert facts["goals"]["suggester"] == "rules"
+    assert facts["goals"]["quality"]["suggested"]["good"] > 0.8
+    from bkrl.core.config import EvaluateConfig
+
+    done = evaluate.run(EvaluateConfig(run.path, out=tmp_path / "eval", episodes=2), Reporter())
+    assert done.facts["episodes"] == 2
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no deeds"):
+        train_rs.run(settings(tmp_path / "a", env="Crafter-Text-EatCow"), Reporter())
+    with pytest.raises(UsageError, match="env-coef"):
+        train_rs.run(settings(tmp_path / "b", goal_form="potential"), Reporter())
+    assert not list(tmp_path.iterdir())
