@@ -77,7 +77,7 @@ def test_nothing_is_computed_that_is_not_wanted():
     assert viewer._worded is None
     views = viewer(envs.reset(seed=0)[0], np.ones(2, bool))
     viewer.acted(np.zeros(2, np.int64))
-    assert views.arrays()[1:] == (None,) * 5
+    assert not [one for one in views.arrays()[1:] if one is not None]
 
 
 def test_an_agent_reads_its_own_wording():
