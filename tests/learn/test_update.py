@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.agents.build import new_agent
+from bkrl.agents.build import new_agent, teach
 from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec
 from bkrl.learn.ppo import PPO
+from bkrl.learn.protocol import Saved
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.rnd import RND
 from bkrl.rewards.streams import EnvReward
@@ -168,9 +169,80 @@ def test_first_minibatch_of_a_recurrent_agent_has_ratio_1() -> None:
 
 
 def test_sequences_are_shared_out_among_minibatches_by_env() -> None:
-    with pytest.raises(UsageError, match="rollouts, and those of 4 envs do not divide into 8 minibatches"):
+    with pytest.raises(UsageError, match="whole sequences, and 4 of them do not divide into 8 minibatches"):
         make(replace(CONFIG, num_minibatches=8), "recurrent")
     after(make(replace(CONFIG, num_minibatches=4), "recurrent"))
+    after(make(replace(CONFIG, num_minibatches=8, recurrence=4), "recurrent"))
+    with pytest.raises(UsageError, match="8 steps does not divide into sequences of 3"):
+        replace(CONFIG, recurrence=3)
+
+
+READERS = {"recurrent": {}, "pieces": {"recurrence": 4}, "film": {"recurrence": 4}, "compact": {}}
+
+
+def reader(name: str, **changes: float) -> PPO:
+    """PPO with an agent that reads missions, in a world whose missions change; episodes of at most 5 steps."""
+    torch.set_num_threads(1)
+    envs = make_vec("BabyAI-MixedTrainLocal-v0", 4, max_steps=5)
+    network = {"pieces": "recurrent"}.get(name, name)
+    agent = new_agent(network, envs, "symbolic", 1, 0, missions=True)
+    teach(agent, envs)
+    config = replace(CONFIG, **READERS[name] | changes)
+    return PPO(envs, agent, [EnvReward()], config, total_steps=10**6, seed=3)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_an_agent_learns_from_is_what_it_said_when_it_acted(name: str) -> None:
+    """Sequences begin with what was remembered there, in the middle of an episode too; each row has its own mission."""
+    ppo = reader(name)
+    for _ in range(3):
+        ppo.iterate()
+    ppo.collector.collect(Clock())
+    count, look = ppo._sequences() if ppo.memory else ppo._steps()
+    assert count == (8 if "recurrence" in READERS[name] else 4 if ppo.memory else 32)
+    with torch.no_grad():
+        steps, logits, values = look(torch.randperm(count))
+    assert sorted(steps.tolist()) == list(range(32))
+    assert torch.allclose(logits, ppo.collector.logits.flatten(0, 1)[steps], atol=1e-5)
+    assert torch.allclose(values, ppo.collector.values.flatten(0, 1)[steps], atol=1e-5)
+    ppo.config = replace(ppo.config, learning_rate=0.0, update_epochs=1)
+    for group in ppo.optimizer.param_groups:
+        group["lr"] = 0.0
+    metrics = ppo.iterate()
+    assert abs(metrics["ppo/approx_kl"]) < 1e-5
+    assert metrics["ppo/clip_fraction"] == 0.0
+
+
+def test_nothing_of_an_episode_reaches_the_next_one() -> None:
+    """After the start of an episode an agent says what one says that has just begun, whatever was before."""
+    for name in ("recurrent", "film"):
+        ppo = reader(name)
+        ppo.collector.collect(Clock())
+        c = ppo.collector
+        t, n = (int(one[0]) for one in np.nonzero(c.rollout.ages[1:8] == 0))
+        agent, view, first = ppo.agent, c.views[t + 1, [n]], np.ones(1, bool)
+        fresh = agent.act(view, agent.begin(1), first, None).logits
+        assert np.allclose(c.logits[t + 1, [n]].numpy(), fresh, atol=1e-6)
+        full = {name: memory.normal_() for name, memory in agent.begin(1).items()}
+        assert np.allclose(agent.act(view, full, first, None).logits, fresh, atol=1e-6)
+        assert not np.allclose(agent.act(view, full, ~first, None).logits, fresh, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_goes_on_with_the_same_bytes(name: str) -> None:
+    """Words, memories and gathered statistics included."""
+    whole = reader(name)
+    for _ in range(2):
+        whole.iterate()
+    saved = whole.state()
+    arrays = {key: np.asarray(one).copy() for key, one in saved.tensors.items()}
+    again = reader(name, learning_rate=0.02)
+    again.restore(Saved(arrays, saved.counters, saved.exact))
+    for ppo in (whole, again):
+        ppo.iterate()
+    others = again.state().tensors
+    for name, one in whole.state().tensors.items():
+        assert np.array_equal(np.asarray(one), np.asarray(others[name])), name
 
 
 def test_truncated_ends_are_valued_from_what_was_remembered_there() -> None:

@@ -13,8 +13,10 @@ from torch import nn
 
 from bkrl.agents.network import NetworkAgent, finite
 from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit
+from bkrl.agents.networks.missions import split
 from bkrl.agents.protocol import Agent
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.seeds import derive_seed
 from bkrl.envs import World, family
 from bkrl.envs.family import Symbols
 from bkrl.envs.vector import WorldVectorEnv
@@ -88,15 +90,18 @@ def options_of(agent: Agent) -> dict[str, Any]:
     return {"observation": "both"} if "image" in agent.wants else {}
 
 
-def new_agent(name: str, envs: WorldVectorEnv, view: str, num_values: int, seed: int) -> NetworkAgent:
+def new_agent(
+    name: str, envs: WorldVectorEnv, view: str, num_values: int, seed: int, missions: bool = False
+) -> NetworkAgent:
     """An agent with a fresh network that fits the observations and actions of `envs`.
 
     Args:
-        name: of the network: `compact`, `paper` or `recurrent`.
+        name: of the network: `compact`, `paper`, `recurrent` or `film`.
         envs: made with the options of `observation_options`.
         view: `symbolic` or `image`.
         num_values: K, the reward streams.
         seed: of the weights.
+        missions: whether it reads missions; `film` always does. `teach` gives it the words.
     """
     world, space = envs.world, envs.single_observation_space
     if isinstance(space, spaces.Dict):
@@ -108,9 +113,31 @@ def new_agent(name: str, envs: WorldVectorEnv, view: str, num_values: int, seed:
         num_actions=len(world.action_names),
         num_values=num_values,
         symbols=_symbols(world, shape, getattr(space, "high", None)),
+        missions=missions,
         seed=seed,
     )
     return NetworkAgent.of(network, world.env_id, world.family, world.action_names, view)
+
+
+def teach(agent: NetworkAgent, envs: WorldVectorEnv) -> None:
+    """Give an agent that reads missions numbers for the words of the missions in these envs, where it has room.
+
+    The envs are reset with fixed seeds until four resets have brought no new word; reset them before they are used.
+    What the agent knows does not depend on its training.
+    """
+    if agent.vocabulary is None:
+        return
+    missions: set[str] = set()
+    words: set[bytes] = set()
+    number = last_new = 0
+    while number - last_new < 4:
+        envs.reset(seed=derive_seed(0, "words", number))
+        number += 1
+        found = set(envs.missions().tolist()) - missions
+        missions |= found
+        if new := {word for mission in found for word in split(mission)} - words:
+            words, last_new = words | new, number
+    agent.vocabulary.add(missions)
 
 
 def advice_network(facts: World, seed: int) -> ActorCritic:

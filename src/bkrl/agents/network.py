@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bkrl.agents import FORMAT
 from bkrl.agents.networks import check_fit, of_spec
+from bkrl.agents.networks.missions import Vocabulary
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
@@ -38,6 +39,8 @@ class _Document(TypedDict):
 class NetworkAgent:
     """An agent whose policy is a network without memory.
 
+    A network that reads missions has their words in a `Vocabulary`; words that are not there count as one.
+
     Args:
         network: the actor-critic.
         env_id, family: where it is trained.
@@ -54,8 +57,8 @@ class NetworkAgent:
 
     @staticmethod
     def of(network: Any, *who: Any) -> NetworkAgent:
-        """The agent for a network of `build_network`: one with a memory for `recurrent`."""
-        if network.spec["name"] != "recurrent":
+        """The agent for a network of `build_network`."""
+        if not hasattr(network, "memory"):
             return NetworkAgent(network, *who)
         from bkrl.agents.recurrent import RecurrentAgent  # it stands on this module
 
@@ -63,8 +66,15 @@ class NetworkAgent:
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """One of symbols and image."""
-        return ("image",) if self.view == "image" else ("symbols",)
+        """One of symbols and image, and the mission if the network reads it."""
+        seen: ViewName = "image" if self.view == "image" else "symbols"
+        return (seen,) if self.vocabulary is None else (seen, "mission")
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The words of missions that it knows; None if it reads none."""
+        mission = getattr(self.module, "mission", None)
+        return None if mission is None else mission.vocabulary
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -97,14 +107,20 @@ class NetworkAgent:
         return {}
 
     def inputs(self, views: Views) -> Inputs:
-        """`seen`: what the network reads."""
+        """`seen`: what the network reads; `words`: (B, L) the numbers of the mission's words, if it reads them."""
         seen = views.image if self.view == "image" else views.symbols
-        return {"seen": torch.from_numpy(seen).to(self.device)}
+        inputs = {"seen": torch.from_numpy(seen).to(self.device)}
+        if self.vocabulary is None:
+            return inputs
+        if views.mission is None:
+            raise ValueError("the agent wants missions, and the views have none")
+        return inputs | {"words": torch.from_numpy(self.vocabulary.tokens(views.mission)).to(self.device)}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`."""
         del started
-        return (*self.module(inputs["seen"]), state)
+        words = (inputs["words"],) if "words" in inputs else ()
+        return (*self.module(inputs["seen"], *words), state)
 
     def values(self, views: Views, state: State, started: Any) -> Tensor:
         """See `TrainableAgent.values`."""

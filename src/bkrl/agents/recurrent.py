@@ -1,4 +1,4 @@
-"""An agent with a memory: `compact` with a gated recurrent unit (Cho et al., 2014) between its trunk and its head.
+"""Agents with a memory, and the network `recurrent`: `compact` with a gated recurrent unit between trunk and head.
 
 Axes: T steps, B agents, A actions, K reward streams.
 """
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent
-from bkrl.agents.networks import Compact
+from bkrl.agents.networks import Compact, linear
+from bkrl.agents.networks.memory import remember
 from bkrl.agents.protocol import Inputs, State
 from bkrl.envs.family import Symbols
 
@@ -25,17 +26,31 @@ class _GRUCell(nn.GRUCell):
 
 
 class Recurrent(Compact):
-    """Features of the present plus a memory of the episode; the head reads their sum.
+    """Features of the present and a memory of the episode, which the head reads together.
+
+    Without missions it reads their sum. With missions the memory is half as wide, and stands beside the features.
 
     The memory is 0 where an episode begins and where the network is new, so a fresh network acts as `compact` does.
+
+    Attributes:
+        memory: the width of each part of an agent's memory.
     """
 
     def __init__(
-        self, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
+        self,
+        obs_shape: Sequence[int],
+        num_actions: int,
+        num_values: int,
+        symbols: Symbols | None,
+        hidden: int,
+        missions: bool = False,
     ) -> None:
-        super().__init__(obs_shape, num_actions, num_values, symbols, hidden)
-        self.hidden = hidden
-        self.cell = _GRUCell(hidden, hidden)
+        super().__init__(obs_shape, num_actions, num_values, symbols, hidden, missions)
+        width = hidden // 2 if missions else hidden
+        self.memory = {"hidden": width}
+        if missions:
+            self.head = linear(hidden + width, num_actions + num_values)
+        self.cell = _GRUCell(hidden, width)
         for bias in (self.cell.bias_ih, self.cell.bias_hh):
             nn.init.zeros_(bias)
 
@@ -46,35 +61,53 @@ class Recurrent(Compact):
             for gate in weight.detach().chunk(3):
                 nn.init.orthogonal_(gate, generator=generator)
 
-    def forward(self, observations: Tensor, hidden: Tensor, started: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Logits (T, B, A), values (T, B, K) and the memory (B, hidden) after T steps.
+    def forward(  # type: ignore[override]
+        self, observations: Tensor, tokens: Tensor | None, state: State, started: Tensor
+    ) -> tuple[Tensor, Tensor, State]:
+        """Logits (T, B, A), values (T, B, K) and the memory after T steps.
 
         Args:
             observations: (T, B, *obs_shape) uint8.
-            hidden: (B, hidden), the memory before the first step.
+            tokens: (T, B, L) uint8, the words of missions, for a network that reads them.
+            state: `hidden` (B, hidden), the memory before the first step.
             started: (T, B) bool, where an episode begins.
         """
         T, B = started.shape
-        features = self.trunk(self.encoder(observations.flatten(0, 1))).unflatten(0, (T, B))
-        goes_on = (~started).to(hidden.dtype).unsqueeze(-1)
+        words = None if tokens is None else tokens.flatten(0, 1)
+        features = self.features(observations.flatten(0, 1), words)
+        goes_on = (~started).to(torch.float32).unsqueeze(-1)
+        if self.mission is None:  # step by step, as earlier versions did: the last digits stay the same
+            remembered = self.step_by_step(features.unflatten(0, (T, B)), state["hidden"], goes_on)
+        else:
+            inputs = nn.functional.linear(features, self.cell.weight_ih, self.cell.bias_ih).float()
+            weights = (self.cell.weight_hh, self.cell.bias_hh)
+            remembered = remember(inputs.unflatten(0, (T, B)), state["hidden"], goes_on, *weights)
+        past = remembered.flatten(0, 1)
+        logits, values = self.read_out(features + past if self.mission is None else torch.cat([features, past], 1))
+        return logits.unflatten(0, (T, B)), values.unflatten(0, (T, B)), {"hidden": remembered[-1]}
+
+    def step_by_step(self, features: Tensor, hidden: Tensor, goes_on: Tensor) -> Tensor:
+        """What `remember` computes, from features (T, B, hidden)."""
         remembered = []
-        for t in range(T):
+        for t in range(len(features)):
             hidden = self.cell(features[t], hidden * goes_on[t])
             remembered.append(hidden)
-        logits, values = self.read_out((features + torch.stack(remembered)).flatten(0, 1))
-        return logits.unflatten(0, (T, B)), values.unflatten(0, (T, B)), hidden
+        return torch.stack(remembered)
 
 
 class RecurrentAgent(NetworkAgent):
-    """An agent whose policy is a `Recurrent` network. Its state is `hidden` (N, hidden) float32."""
-
-    module: Recurrent
+    """An agent whose policy is a network with a memory. Its state is what the network's `memory` says, float32."""
 
     def begin(self, num_envs: int) -> State:
         """Nothing is remembered."""
-        return {"hidden": torch.zeros(num_envs, self.module.hidden, device=self.device)}
+        return {name: torch.zeros(num_envs, size, device=self.device) for name, size in self.module.memory.items()}
+
+    def at_step(self, step: int) -> None:
+        """An update is over: see `Film.settle`."""
+        if settle := getattr(self.module, "settle", None):
+            settle()
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`: sequences (T, B)."""
-        logits, values, hidden = self.module(inputs["seen"], state["hidden"], started)
-        return logits, values, {"hidden": hidden}
+        out: tuple[Tensor, Tensor, State] = self.module(inputs["seen"], inputs.get("words"), state, started)
+        return out

@@ -64,6 +64,10 @@ Network = Annotated[
     Literal["compact", "paper", "recurrent"],
     Flag("compact: made for these worlds; recurrent: that with a memory; paper: the published convolutional network"),
 ]
+Mission = Annotated[
+    Literal["auto", "on", "off"],
+    Flag("whether the policy reads its mission (compact and recurrent); auto: where missions change between episodes"),
+]
 View = Annotated[
     Literal["symbolic", "image"] | None,
     Flag(
@@ -112,6 +116,9 @@ class PPOConfig:
     ] = ""
     norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = True
     clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = False
+    recurrence: Annotated[
+        int, Flag("steps through which gradients reach back in an agent with a memory; 0: a whole rollout", least=0)
+    ] = 0
     accumulate: Annotated[
         int, Flag("compute a minibatch in so many parts, which takes less memory; its gradient is the same", least=1)
     ] = 1
@@ -124,6 +131,11 @@ class PPOConfig:
             raise UsageError(
                 f"{self.num_envs} worlds × {self.num_steps} steps do not divide into {self.num_minibatches} "
                 "minibatches; change --num-envs, --num-steps or --num-minibatches."
+            )
+        if self.recurrence and self.num_steps % self.recurrence:
+            raise UsageError(
+                f"A rollout of {self.num_steps} steps does not divide into sequences of {self.recurrence}; change "
+                "--num-steps or --recurrence."
             )
 
 

@@ -6,9 +6,9 @@ One iteration is `Collector.collect` (T steps of N envs) → `pay` (each stream 
 A terminated episode is worth 0 from there on; a truncated one goes on being worth V(its true last observation).
 Streams that are not episodic (`RewardStream.episodic`) run on into the next episode.
 
-An agent without memory learns from minibatches of steps. An agent with a memory learns from whole rollouts of some of
-the envs, computed again from what it remembered before the rollout, so that gradients reach back to there and no
-further (truncated backpropagation through time).
+An agent without memory learns from minibatches of steps. An agent with a memory learns from sequences: the rollouts of
+some of the envs, whole or in pieces, computed again from what it remembered before them, so that gradients reach back
+to there and no further (truncated backpropagation through time).
 """
 
 from __future__ import annotations
@@ -102,14 +102,16 @@ class PPO:
             num_values=K,
             horizon=max((stream.horizon for stream in streams), default=0),
             seed=seed,
+            recurrence=config.recurrence,
             device=self.device,
             goals=goals,
         )
         self.memory = bool(self.collector.state)
-        if self.memory and N % config.num_minibatches:
+        sequences = N * T // self.collector.recurrence
+        if self.memory and sequences % config.num_minibatches:
             raise UsageError(
-                f"An agent with a memory learns from whole rollouts, and those of {N} envs do not divide into "
-                f"{config.num_minibatches} minibatches; change --num-envs or --num-minibatches."
+                f"An agent with a memory learns from whole sequences, and {sequences} of them do not divide into "
+                f"{config.num_minibatches} minibatches; change --num-envs, --num-minibatches or --recurrence."
             )
         self.rewards = torch.zeros(T, N, K, device=self.device)
         self.gamma = torch.tensor([stream.gamma for stream in streams], device=self.device)
@@ -299,23 +301,32 @@ class PPO:
         return count, look
 
     def _sequences(self) -> tuple[int, _Look]:
-        """How many envs there are to learn from, and what the agent says now of the rollouts of some of them."""
+        """How many sequences of R steps there are to learn from, and what the agent says now of some of them.
+
+        Sequence c * N + n is env n in the steps from c * R on. With R = 20 and N = 64, sequence 65 begins in env 1 with
+        step t = 20, which is number t * N + n = 1,281 of all.
+        """
         c = self.collector
-        T, N = c.num_steps, self.config.num_envs
-        started = torch.from_numpy(c.rollout.ages[:T] == 0).to(self.device)
-        times = torch.arange(T, device=self.device)[:, None] * N
+        T, N, R = c.num_steps, self.config.num_envs, c.recurrence
+
+        def cut(rows: Tensor) -> Tensor:
+            """(T * N, ...) → (R, T/R * N, ...)."""
+            return rows.unflatten(0, (T // R, R, N)).transpose(0, 1).flatten(1, 2)
+
+        started = cut(torch.from_numpy(c.rollout.ages[:T] == 0).flatten().to(self.device))
+        steps = cut(torch.arange(T * N, device=self.device))
         with torch.no_grad(), self.hardware.autocast():
             inputs = self.agent.inputs(c.views[:T].flat())
-        inputs = {name: tensor.unflatten(0, (T, N)) for name, tensor in inputs.items()}
+        inputs = {name: cut(tensor) for name, tensor in inputs.items()}
 
-        def look(envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            rows = {name: tensor.index_select(1, envs) for name, tensor in inputs.items()}
-            state = {name: tensor.index_select(0, envs) for name, tensor in c.first_state.items()}
+        def look(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            rows = {name: tensor.index_select(1, chosen) for name, tensor in inputs.items()}
+            state = {name: tensor.index_select(0, chosen) for name, tensor in c.first_state.items()}
             with self.hardware.autocast():
-                logits, values, _ = self.agent.forward(rows, state, started[:, envs])
-            return (times + envs).flatten(), logits.flatten(0, 1), values.flatten(0, 1)
+                logits, values, _ = self.agent.forward(rows, state, started[:, chosen])
+            return steps[:, chosen].flatten(), logits.flatten(0, 1), values.flatten(0, 1)
 
-        return N, look
+        return T // R * N, look
 
     # ----------------------------------------------------------------------------------------- divergence and warnings
 

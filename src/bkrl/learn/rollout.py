@@ -36,6 +36,7 @@ class Collector:
         num_values: K.
         horizon: H, rows of history kept before each rollout.
         seed: of the envs and of the action noise.
+        recurrence: R, of how many steps sequences are that an agent with a memory learns from; 0: T.
         device: where logits and values lie.
         goals: sets goals, for an agent that wants them.
 
@@ -44,7 +45,8 @@ class Collector:
         views: (T+1, N) rows, what the agent saw.
         final_views: rows, what the agent saw last in the episodes that ended.
         logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
-        first_state, state, final_state: what the agent remembered before row 0, before row T, and before `final_views`.
+        first_state: what the agent remembered before rows 0, R, 2R, ...: (T/R * N, ...).
+        state, final_state: what it remembered before row T, and before `final_views`.
         look_once: whether a view that was seen before in a rollout gets the logits and values that it got then.
         repeats: where each view was first seen in this rollout; None where every view is looked at.
         step, episodes: steps taken and episodes finished.
@@ -63,12 +65,13 @@ class Collector:
         num_values: int,
         horizon: int,
         seed: int,
+        recurrence: int = 0,
         device: torch.device,
         goals: Goals | None = None,
     ) -> None:
         T, N, A = num_steps, envs.num_envs, len(agent.action_names)
         self.envs, self.agent, self.seed = envs, agent, seed
-        self.num_steps, self.horizon = num_steps, horizon
+        self.num_steps, self.horizon, self.recurrence = num_steps, horizon, recurrence or num_steps
         self.view = Viewer(envs, agent, goals)
         self.logits = torch.zeros(T, N, A, device=device)
         self.values = torch.zeros(T, N, num_values, device=device)
@@ -124,7 +127,7 @@ class Collector:
         r.actions[:H] = r.actions[T : T + H].copy()
         r.ages[0] = r.ages[T]
         views[0] = views[T]
-        self.first_state = self.state
+        first_states: list[State] = []
         # argmax(logits + Gumbel noise) is a sample of the softmax; the whole rollout's noise is drawn in one call.
         gumbel = torch.empty_like(self.logits).exponential_(generator=self.noise).log_().neg_()
         finals: list[tuple[int, np.ndarray, Views, State]] = []
@@ -136,6 +139,8 @@ class Collector:
             self._keys.clear()
 
         for t in range(T):
+            if t % self.recurrence == 0:
+                first_states.append(self.state)
             self._look(t)
             r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
             self.view.acted(r.actions[H + t])
@@ -160,6 +165,7 @@ class Collector:
         self.final_views = Views.joined([seen for _, _, seen, _ in finals]) if finals else views[0, :0]
         r.final_observations = self.final_views.symbols
         memories = [memory for _, _, _, memory in finals]
+        self.first_state = {name: torch.cat([state[name] for state in first_states]) for name in self.state}
         self.final_state = {
             name: torch.cat([one[:0], *(memory[name] for memory in memories)]) for name, one in self.state.items()
         }

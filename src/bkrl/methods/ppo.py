@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bkrl.core.config import Network, PPOConfig, View
+from bkrl.core.config import Mission, Network, PPOConfig, View
 from bkrl.core.flags import Flag
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
     from bkrl.envs import World
+    from bkrl.envs.vector import WorldVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
     from bkrl.rewards.streams import RewardStream
@@ -35,6 +36,7 @@ class PPOSettings(TrainRsConfig):
         ),
     ] = ""
     network: Network = "compact"
+    mission: Mission = "auto"
     view: View = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
@@ -64,18 +66,36 @@ def ppo_of(
     """
     from bkrl.agents.build import new_agent, observation_options, take_weights
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import make_vec, missions_vary, world
     from bkrl.learn.hardware import choose
-    from bkrl.learn.ppo import PPO
 
     facts = world(settings.env)
     hardware = choose(settings.hardware, settings.network)
     options, view = observation_options(facts, settings.network, settings.view)
     envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options)
     paid = streams(facts, hardware)
-    agent = new_agent(settings.network, envs, view, len(paid), derive_seed(settings.seed, "weights"))
+    auto = settings.mission == "auto" and settings.network != "paper" and missions_vary(settings.env)
+    missions = auto or settings.mission == "on"
+    agent = new_agent(settings.network, envs, view, len(paid), derive_seed(settings.seed, "weights"), missions)
     if settings.init_from is not None:
         take_weights(agent.module, settings.init_from)
+    return learner_of(settings, envs, agent, paid, hardware, advised, defects)
+
+
+def learner_of(
+    settings: Any,
+    envs: WorldVectorEnv,
+    agent: NetworkAgent,
+    paid: Sequence[RewardStream],
+    hardware: Hardware,
+    advised: Callable[[NetworkAgent], NetworkAgent] = lambda agent: agent,
+    defects: frozenset[str] = frozenset(),
+) -> PPO:
+    """PPO with an agent that has not seen its envs yet; `settings` have `ppo`, `steps` and `seed`."""
+    from bkrl.agents.build import teach
+    from bkrl.learn.ppo import PPO
+
+    teach(agent, envs)
     return PPO(
         envs,
         advised(agent),
@@ -88,8 +108,8 @@ def ppo_of(
     )
 
 
-def env_reward(settings: PPOSettings) -> RewardStream:
-    """The env's own reward."""
+def env_reward(settings: Any) -> RewardStream:
+    """The env's own reward; `settings` have `ppo` and `reward_scale`."""
     from bkrl.rewards.streams import EnvReward
 
     return EnvReward(gamma=settings.ppo.gamma, scale=settings.reward_scale)
@@ -101,7 +121,7 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
     from bkrl.rewards.upstream import guarantee, named
 
     agent: Any = learner.agent
-    facts = {"form": form, "guarantee": FORMS[form].guarantee, "view": agent.view}
+    facts = {"form": form, "guarantee": FORMS[form].guarantee, "view": agent.view, "mission": "mission" in agent.wants}
     return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
 
 

@@ -3,7 +3,8 @@
 `compact` (the default) is a small network made for these envs: every entry of the observation is a category with
 weights of its own, met by two layers of 128; in pictures every square that the env draws is looked at alike. `paper`
 is the published convolutional actor-critic with 512 features, for comparison on equal work. `recurrent` is `compact`
-with a memory (`agents/recurrent.py`). All keep observations in uint8 until they are inside the encoder.
+with a memory (`agents/recurrent.py`). Both of these can read missions. `film` is the agent published with BabyAI
+(`film.py`). All keep observations in uint8 until they are inside the encoder.
 
 Axes: B observations, A actions, K reward streams.
 """
@@ -18,13 +19,14 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, get
 import torch
 from torch import Tensor, nn
 
+from bkrl.agents.networks.missions import MissionLayer
 from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
 from bkrl.envs.family import Symbols
 
-NetworkName = Literal["compact", "paper", "recurrent"]
+NetworkName = Literal["compact", "paper", "recurrent", "film"]
 CELL_SIDE = 7
 """Crafter's pictures of 64×64 pixels are 9×9 squares of this side, the map's cells above the inventory's, and a rim."""
 
@@ -70,25 +72,32 @@ class Compact(ActorCritic):
     """
 
     def __init__(
-        self, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
+        self,
+        obs_shape: Sequence[int],
+        num_actions: int,
+        num_values: int,
+        symbols: Symbols | None,
+        hidden: int,
+        missions: bool = False,
     ) -> None:
         super().__init__()
         self.num_actions = num_actions
+        self.mission = MissionLayer(symbols, hidden) if missions else None
         if symbols is None:
             convolutions = nn.Sequential(
                 Pixels([255.0] * obs_shape[2]),
-                _conv(obs_shape[2], 32, CELL_SIDE, CELL_SIDE),
+                conv(obs_shape[2], 32, CELL_SIDE, CELL_SIDE),
                 nn.ReLU(),
-                _conv(32, 16, 1, 1),
+                conv(32, 16, 1, 1),
                 nn.ReLU(),
                 nn.Flatten(),
             )
-            first = _linear(_num_features(convolutions, obs_shape), hidden)
+            first = linear(_num_features(convolutions, obs_shape), hidden)
             self.encoder: nn.Module = nn.Sequential(*convolutions, first)
         else:
             self.encoder = SymbolLayer(symbols, hidden)
-        self.trunk = nn.Sequential(nn.ReLU(), _linear(hidden, hidden), nn.ReLU())
-        self.head = _linear(hidden, num_actions + num_values)
+        self.trunk = nn.Sequential(nn.ReLU(), linear(hidden, hidden), nn.ReLU())
+        self.head = linear(hidden, num_actions + num_values)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Orthogonal weights: gain √2 inside, 0.01 for the logits (a near-uniform first policy), 1 for the values."""
@@ -97,12 +106,19 @@ class Compact(ActorCritic):
                 module.initialise(generator)
             elif isinstance(module, nn.Linear | nn.Conv2d):
                 _orthogonal(module.weight, math.sqrt(2), generator)
+        if self.mission is not None:
+            self.mission.initialise(generator)
         with torch.no_grad():
             _orthogonal(self.head.weight[: self.num_actions], 0.01, generator)
             _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        return self.read_out(self.trunk(self.encoder(observations)))
+    def forward(self, observations: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.read_out(self.features(observations, tokens))
+
+    def features(self, observations: Tensor, tokens: Tensor | None) -> Tensor:
+        """(B, hidden); `tokens` (B, L) are the words of missions, for a network that reads them."""
+        seen = self.encoder(observations)
+        return self.trunk(seen if self.mission is None else seen + self.mission(observations, tokens))
 
     def read_out(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, A) and values (B, K) of features (B, hidden)."""
@@ -135,12 +151,12 @@ class Paper(ActorCritic):
             scale = [10.0, 5.0, 3.0][:channels]
         layers: list[nn.Module] = [Pixels(scale)]
         for shape in shapes:
-            layers += [_conv(*shape), nn.ReLU()]
+            layers += [conv(*shape), nn.ReLU()]
         convolutions = nn.Sequential(*layers, nn.Flatten())
-        self.encoder = nn.Sequential(*convolutions, _linear(_num_features(convolutions, obs_shape), hidden))
-        self.actor = nn.Sequential(_linear(hidden, hidden), nn.ReLU(), _linear(hidden, num_actions))
-        self.residual = nn.Sequential(_linear(hidden, hidden), nn.ReLU())
-        self.critic = _linear(hidden, num_values)
+        self.encoder = nn.Sequential(*convolutions, linear(_num_features(convolutions, obs_shape), hidden))
+        self.actor = nn.Sequential(linear(hidden, hidden), nn.ReLU(), linear(hidden, num_actions))
+        self.residual = nn.Sequential(linear(hidden, hidden), nn.ReLU())
+        self.critic = linear(hidden, num_values)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Encoder: uniform within 1/√fan-in, biases too. Heads: orthogonal with small gains, biases 0, as published."""
@@ -172,30 +188,38 @@ def build_network(
     num_values: int,
     symbols: Symbols | None = None,
     hidden: int = 128,
+    missions: bool = False,
     seed: int = 0,
 ) -> ActorCritic:
     """Build and initialise a network.
 
     Args:
-        name: `compact`, `paper` or `recurrent`.
+        name: `compact`, `paper`, `recurrent` or `film`.
         obs_shape: shape of one uint8 observation.
         num_actions: A.
         num_values: K, one value head for each reward stream.
         symbols: what the entries of a symbolic observation mean (default: `Symbols.of_shape`), for `compact`.
         hidden: width of `compact`'s layers.
+        missions: whether it reads missions, too; its vocabulary is empty yet.
         seed: of the initial weights.
 
     Raises:
         UsageError: an unknown name, or a network that cannot read such observations.
     """
-    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden)
+    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden, missions)
     network.initialise(torch.Generator().manual_seed(seed))
     return network
 
 
 def _build(
-    name: str, obs_shape: Sequence[int], num_actions: int, num_values: int, symbols: Symbols | None, hidden: int
-) -> Compact | Paper:
+    name: str,
+    obs_shape: Sequence[int],
+    num_actions: int,
+    num_values: int,
+    symbols: Symbols | None,
+    hidden: int,
+    missions: bool,
+) -> Any:
     """A network whose weights are not yet written."""
     spec: dict[str, Any] = {
         "name": name,
@@ -203,13 +227,20 @@ def _build(
         "num_actions": int(num_actions),
         "num_values": int(num_values),
     }
-    network: Compact | Paper
+    network: Any
     if name in ("compact", "recurrent"):
         symbols = None if is_image(obs_shape) else symbols or Symbols.of_shape(obs_shape)
         spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
-        network = _class(name)(obs_shape, num_actions, num_values, symbols, hidden)
-    elif name == "paper":
+        spec |= {"missions": True} if missions else {}
+        network = _class(name)(obs_shape, num_actions, num_values, symbols, hidden, missions)
+    elif name == "film":
+        from bkrl.agents.networks.film import Film  # it is made of layers of this module
+
+        network = Film(obs_shape, num_actions, num_values)
+    elif name == "paper" and not missions:
         network = Paper(obs_shape, num_actions, num_values)
+    elif name == "paper":
+        raise UsageError("The paper network reads no missions; use --network compact or recurrent, or --mission off.")
     else:
         raise UsageError(f"There is no network '{name}'. Known: {', '.join(get_args(NetworkName))}.")
     network.spec = spec
@@ -277,9 +308,10 @@ class _Spec(TypedDict):
     num_values: _Size
     symbols: NotRequired[Symbols | None]
     hidden: NotRequired[_Size | None]
+    missions: NotRequired[bool]
 
 
-def of_spec(document: Any) -> ActorCritic:
+def of_spec(document: Any) -> Any:
     """The network of a `spec`, its weights not yet written; ValueError where it cannot be meant."""
     spec: _Spec = typed(_Spec, document)
     if math.prod(spec["obs_shape"]) > _LARGEST:
@@ -291,6 +323,7 @@ def of_spec(document: Any) -> ActorCritic:
         spec["num_values"],
         spec.get("symbols"),
         spec.get("hidden") or 128,
+        spec.get("missions", False),
     )
 
 
@@ -323,13 +356,13 @@ class _Conv2d(nn.Conv2d):
         """Nothing."""
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def linear(inputs: int, outputs: int) -> nn.Linear:
     layer = Linear(inputs, outputs)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
     layer = _Conv2d(inputs, outputs, kernel, stride=stride, padding=padding)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

@@ -1,0 +1,273 @@
+"""How networks read missions: their words as numbers, and what a mission makes of the things in view.
+
+Axes: B observations, M distinct missions, L words, C cells, F features of a thing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bkrl.core.jit import kernel
+from bkrl.data.distinct import distinct_rows
+from bkrl.envs.family import Symbols
+
+UNKNOWN = 1
+"""The number of every word that the vocabulary has not; 0 fills up the rows of short missions."""
+
+_LETTERS = 24
+"""A word is told from others by so many bytes of UTF-8."""
+
+_KEPT = 2**15
+"""Missions whose words' numbers are kept."""
+
+_THING = 4
+"""MiniGrid's kinds of objects from here on (door, key, ball, box, goal, lava) are what missions speak of."""
+
+
+@lru_cache(2**14)
+def split(mission: str) -> tuple[bytes, ...]:
+    """The words of a mission, in lower case and without punctuation."""
+    return tuple(word.encode()[:_LETTERS] for word in re.findall(r"\w+", mission.lower()))
+
+
+class Vocabulary(nn.Module):
+    """The words that a network has numbers for. They are part of its weights, so they are where the weights are.
+
+    Args:
+        size: most numbers, the two that are no words included; at most 256.
+    """
+
+    words: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("words", torch.zeros(size, _LETTERS, dtype=torch.uint8))
+        self._forget()
+
+    def _forget(self) -> None:
+        """The words have changed."""
+        self._numbers: dict[bytes, int] | None = None
+        self._places: dict[str, int] = {}
+        self._rows = np.zeros((0, 1), np.uint8)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._forget()
+
+    @property
+    def numbers(self) -> dict[bytes, int]:
+        """The number of each word."""
+        if self._numbers is None:
+            rows = self.words.cpu().numpy()
+            known = rows.view(f"S{_LETTERS}")[:, 0].tolist()
+            self._numbers = {word: number for number, word in enumerate(known) if word}
+        return self._numbers
+
+    def add(self, missions: Iterable[str]) -> list[str]:
+        """Number the words of these missions, in alphabetical order; those for which there was no room."""
+        new = sorted({word for mission in missions for word in split(mission)} - self.numbers.keys())
+        first = max(self.numbers.values(), default=UNKNOWN) + 1
+        room = len(self.words) - first
+        for number, word in enumerate(new[:room], first):
+            self.words[number, : len(word)] = torch.tensor(list(word), dtype=torch.uint8)
+        self._forget()
+        return [word.decode(errors="replace") for word in new[room:]]
+
+    def unknown(self, missions: Iterable[str]) -> list[str]:
+        """The words of these missions that have no number."""
+        new = {word for mission in missions for word in split(mission)} - self.numbers.keys()
+        return sorted(word.decode(errors="replace") for word in new)
+
+    def tokens(self, missions: NDArray[np.object_]) -> NDArray[np.uint8]:
+        """(B,) missions → (B, L) numbers of their words, 0 after the last."""
+        while True:
+            places = [self._places.get(mission, -1) for mission in missions.tolist()]
+            if min(places, default=0) >= 0:
+                return self._rows[places]
+            self._meet(dict.fromkeys(missions.tolist()))
+
+    def _meet(self, missions: Iterable[str]) -> None:
+        """Keep the numbers of these missions' words; they are asked for in every step."""
+        if len(self._places) > _KEPT:
+            self._places, self._rows = {}, self._rows[:0]
+        new = [mission for mission in missions if mission not in self._places]
+        numbers = [[self.numbers.get(word, UNKNOWN) for word in split(mission)] for mission in new]
+        width = max([self._rows.shape[1], *map(len, numbers)])
+        rows = np.zeros((len(self._rows) + len(new), width), np.uint8)
+        rows[: len(self._rows), : self._rows.shape[1]] = self._rows
+        for row, words in zip(rows[len(self._rows) :], numbers, strict=True):
+            row[: len(words)] = words
+        self._places |= {mission: place for place, mission in enumerate(new, len(self._rows))}
+        self._rows = rows
+
+
+def distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, L) → the distinct missions (M, L) int64, and (B,) which of them each is."""
+    if tokens.device.type == "cpu":
+        first, places = distinct_rows(tokens.numpy())
+        return tokens[torch.from_numpy(first)].long(), torch.from_numpy(places)
+    return tokens.long().unique(dim=0, return_inverse=True)
+
+
+def placed_words(missions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """(M, L) → (M, size) how often each word stands in a mission, and the sum of its places j/J (the last word's is 1).
+
+    "the red box" gives 1 for all three words, and 1/3, 2/3 and 1.
+    """
+    there = (missions > 0).float()
+    order = there.cumsum(1)
+    places = order / order[:, -1:].clamp_min(1) * there
+    nothing = torch.zeros(len(missions), size, device=missions.device)
+    return nothing.scatter_add(1, missions, there), nothing.scatter_add(1, missions, places)
+
+
+class MissionLayer(nn.Module):
+    """Observations and missions → (B, width), to be added to what the first layer of a network makes of observations.
+
+    A mission's words are embedded and added up with weights by place and channel, so that their order counts: word j
+    of J weighs (1 - j/J) - (k/d) (1 - 2j/J) in channel k of d (position encoding, Sukhbaatar et al., 2015). One layer
+    makes of that what is added whatever is seen.
+
+    In views of MiniGrid cells the mission also asks a question of each thing: F features, ReLU of a sum of what the
+    mission makes of the thing's kind, colour and state. They enter the network with weights for each cell. So which
+    thing is meant is learnt once for all cells, and pairs of colour and kind that no mission has named are understood.
+
+    Args:
+        symbols: of the observations; None for pictures.
+        width: of the network's first layer.
+        size: of the vocabulary.
+        channels: of the words' embeddings.
+        features: F.
+    """
+
+    def __init__(
+        self, symbols: Symbols | None, width: int, size: int = 256, channels: int = 64, features: int = 8
+    ) -> None:
+        super().__init__()
+        self.vocabulary = Vocabulary(size)
+        self.embedding = nn.Parameter(torch.empty(size, channels))
+        self.register_buffer("channel", torch.arange(1, channels + 1) / channels, persistent=False)
+        self.sentence = nn.Parameter(torch.empty(channels, channels))
+        self.context = nn.Parameter(torch.empty(width, channels))
+        cells = 0 if symbols is None else len(symbols.sizes) // 3
+        self.cells = cells if symbols == Symbols.of_minigrid(cells) else 0
+        if self.cells:
+            self.facts = symbols.sizes[:3] if symbols else ()  # kinds, colours, states
+            self.questions = nn.Parameter(torch.empty(sum(self.facts), features, channels))
+            self.doubts = nn.Parameter(torch.zeros(features))
+            self.places = nn.Parameter(torch.empty(self.cells * features, width))
+
+    channel: Tensor
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Orthogonal weights with gain √2, embeddings of length 1 on average in each channel."""
+        nn.init.normal_(self.embedding, generator=generator)
+        nn.init.orthogonal_(self.sentence, math.sqrt(2), generator=generator)
+        nn.init.orthogonal_(self.context, generator=generator)
+        if self.cells:
+            nn.init.normal_(self.questions, std=1 / math.sqrt(3 * self.questions.shape[2]), generator=generator)
+            nn.init.orthogonal_(self.places, math.sqrt(2), generator=generator)
+
+    def forward(self, observations: Tensor, tokens: Tensor) -> Tensor:
+        """(B, *obs_shape) uint8 and (B, L) uint8 → (B, width) float32."""
+        if torch.compiler.is_compiling():  # as in `SymbolLayer`
+            return torch.compiler.disable(self._read)(observations, tokens)
+        return self._read(observations, tokens)
+
+    def _read(self, observations: Tensor, tokens: Tensor) -> Tensor:
+        missions, which = distinct(tokens)
+        counts, places = placed_words(missions, len(self.embedding))
+        words, late = counts @ self.embedding, places @ self.embedding
+        said = words - late - self.channel * (words - 2 * late)
+        read = (said @ self.sentence.T).relu()
+        out = (read @ self.context.T).index_select(0, which)
+        if not self.cells:
+            return out
+        facts, features, channels = self.questions.shape
+        asked = (read @ self.questions.view(-1, channels).T).float().view(-1, facts, features)
+        entries = observations.flatten(1)
+        if entries.device.type == "cpu":
+            found = _Found.apply(asked, self.doubts, entries.contiguous(), which)
+        else:
+            found = found_by_torch(asked, self.doubts, entries, which)
+        return out + found @ self.places
+
+
+def found_by_torch(asked: Tensor, doubts: Tensor, entries: Tensor, which: Tensor) -> Tensor:
+    """What `_Found` computes, in torch: asked (M, 21, F), doubts (F,), entries (B, 3C), which (B,) → (B, C * F)."""
+    kinds, colors, states = entries.long().unflatten(1, (-1, 3)).unbind(2)
+    facts = asked[which]  # (B, 21, F)
+
+    def answer(index: Tensor, first: int, last: int) -> Tensor:
+        index = (first + index).clamp_max(last - 1)
+        return facts.gather(1, index[:, :, None].expand(-1, -1, facts.shape[2]))
+
+    found = (answer(kinds, 0, 11) + answer(colors, 11, 17) + answer(states, 17, 21) + doubts).relu()
+    return (found * (kinds >= _THING)[:, :, None]).flatten(1)
+
+
+class _Found(torch.autograd.Function):
+    """The features of all things in view, from what the missions ask; most cells have none, and cost nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, asked: Tensor, doubts: Tensor, entries: Tensor, which: Tensor) -> Tensor:
+        found = torch.zeros(len(entries), entries.shape[1] // 3 * asked.shape[2])
+        _find_things(asked.detach().numpy(), doubts.detach().numpy(), entries.numpy(), which.numpy(), found.numpy())
+        ctx.save_for_backward(entries, which, found)
+        ctx.shape = asked.shape
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        entries, which, found = ctx.saved_tensors
+        asked, doubts = torch.zeros(ctx.shape), torch.zeros(ctx.shape[2])
+        gradient = gradients[0].contiguous()
+        _find_gradients(asked.numpy(), doubts.numpy(), entries.numpy(), which.numpy(), found.numpy(), gradient.numpy())
+        return asked, doubts, None, None
+
+
+@kernel
+def _find_things(asked, doubts, entries, which, found):  # type: ignore[no-untyped-def]
+    """found[b, cell * F + f] = relu(asked[kind] + asked[11 + colour] + asked[17 + state] + doubts), of b's mission."""
+    features = asked.shape[2]
+    for b in range(entries.shape[0]):
+        mission = which[b]
+        for j in range(0, entries.shape[1], 3):
+            kind = entries[b, j]
+            if kind < _THING:
+                continue
+            kind, color, state = min(kind, 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
+            first = j // 3 * features
+            for f in range(features):
+                value = asked[mission, kind, f] + asked[mission, color, f] + asked[mission, state, f] + doubts[f]
+                found[b, first + f] = max(value, np.float32(0))
+
+
+@kernel
+def _find_gradients(asked, doubts, entries, which, found, gradient):  # type: ignore[no-untyped-def]
+    """The transpose of `_find_things`: adds to `asked` and `doubts`."""
+    features = asked.shape[2]
+    for b in range(entries.shape[0]):
+        mission = which[b]
+        for j in range(0, entries.shape[1], 3):
+            kind = entries[b, j]
+            if kind < _THING:
+                continue
+            kind, color, state = min(kind, 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
+            first = j // 3 * features
+            for f in range(features):
+                if found[b, first + f] > 0:
+                    value = gradient[b, first + f]
+                    asked[mission, kind, f] += value
+                    asked[mission, color, f] += value
+                    asked[mission, state, f] += value
+                    doubts[f] += value

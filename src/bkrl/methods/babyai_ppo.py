@@ -1,0 +1,62 @@
+"""babyai-ppo: the agent published with BabyAI, by its own hyper-parameters.
+
+Sources: Hui et al. (2020), BabyAI 1.1, the original architecture; Carta et al. (2023), where it is Symbolic-PPO.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
+from bkrl.core.flags import Flag
+from bkrl.methods.ppo import env_reward, facts_of, learner_of
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+
+@dataclass(frozen=True)
+class PublishedPPO(PPOConfig):
+    """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
+
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
+    num_steps: NumSteps = 40
+    learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-4
+    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.99
+    num_minibatches: NumMinibatches = 2
+    vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 1.0
+    norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = False
+    clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = True
+    recurrence: Annotated[
+        int, Flag("steps through which gradients reach back in an agent with a memory; 0: a whole rollout", least=0)
+    ] = 20
+
+
+@dataclass(frozen=True)
+class BabyAIPPOSettings(TrainRsConfig):
+    """Settings of babyai-ppo."""
+
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
+    ] = None
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    ppo: PublishedPPO = field(default_factory=PublishedPPO)
+
+
+def build(settings: BabyAIPPOSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.build import new_agent, take_weights
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import make_vec
+    from bkrl.learn.hardware import choose
+
+    envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend)
+    agent = new_agent("film", envs, "symbolic", 1, derive_seed(settings.seed, "weights"))
+    if settings.init_from is not None:
+        take_weights(agent.module, settings.init_from)
+    learner = learner_of(settings, envs, agent, [env_reward(settings)], choose(settings.hardware, "paper"))
+    facts = facts_of("none", frozenset(), learner)
+    return Trainee(learner, facts, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
+
+
+register_method(Method("babyai-ppo", BabyAIPPOSettings, build, "PPO with the agent published with BabyAI"))

@@ -1,0 +1,203 @@
+"""How networks read missions: words and their numbers, kernels against torch, and agents that know what is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bkrl.agents import load_agent
+from bkrl.agents.build import new_agent, take_weights, teach
+from bkrl.agents.networks import build_network
+from bkrl.agents.networks.memory import _back, _gates_back, remember
+from bkrl.agents.networks.missions import Vocabulary, _Found, distinct, found_by_torch, placed_words, split
+from bkrl.core.errors import InputError, UsageError
+from bkrl.data.views import Views
+from bkrl.envs import make_vec
+from bkrl.methods import TrainRsConfig, find_method
+
+MIXED = "BabyAI-MixedTrainLocal-v0"
+MISSIONS = ["go to the red ball", "Pick up a grey key, then go to the ball", "", "go to the red ball"]
+
+
+def random_views(count: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.integers(0, high, (count, 7, 7)) for high in (11, 6, 4)], -1).astype(np.uint8)
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def test_words_are_numbered_by_the_alphabet_and_found_again_after_loading() -> None:
+    words = Vocabulary(20)
+    assert words.add(MISSIONS) == []
+    assert words.numbers == {word.encode(): n for n, word in enumerate(sorted({w for m in MISSIONS for w in _w(m)}), 2)}
+    again = Vocabulary(20)
+    again.tokens(np.array(MISSIONS, object))  # what is kept of an earlier vocabulary is forgotten
+    again.load_state_dict(words.state_dict())
+    assert (again.tokens(np.array(MISSIONS, object)) == words.tokens(np.array(MISSIONS, object))).all()
+
+
+def _w(mission: str) -> list[str]:
+    return [word.decode() for word in split(mission)]
+
+
+def test_words_without_a_number_count_as_one_and_are_named() -> None:
+    words = Vocabulary(7)
+    words.add(["go to the ball"])
+    rows = words.tokens(np.array(["go to the dax", "go to the wug", "the ball", ""], object))
+    assert rows.tolist() == [[3, 5, 4, 1], [3, 5, 4, 1], [4, 2, 0, 0], [0, 0, 0, 0]]
+    assert words.unknown(["go to the dax", "a wug"]) == ["a", "dax", "wug"]
+    assert words.add(["aller à la balle"]) == ["balle", "la", "à"], "there was room for one more"
+    assert words.numbers[b"aller"] == 6
+
+
+def test_the_vocabulary_of_an_env_does_not_depend_on_training() -> None:
+    agent = _agent("compact")
+    assert {b"put", b"next", b"then", b"after", b"open", b"purple", b"box"} < agent.vocabulary.numbers.keys()
+    assert agent.vocabulary.numbers == _agent("recurrent", envs=5).vocabulary.numbers
+
+
+def test_the_order_of_words_counts() -> None:
+    """counts: "red" once in both; places: 2/6 in one mission, 6/6 in the other."""
+    words = Vocabulary(20)
+    missions = ["the red box and the blue ball", "the blue box and the red ball"]
+    words.add(missions)
+    counts, places = placed_words(torch.from_numpy(words.tokens(np.array(missions, object))).long(), 20)
+    red = words.numbers[b"red"]
+    assert torch.equal(counts[0], counts[1])
+    assert places[:, red].tolist() == pytest.approx([2 / 7, 6 / 7])
+    assert counts[:, 0].tolist() == [0, 0]
+
+
+def test_distinct_missions_are_told_apart_once() -> None:
+    words = Vocabulary(20)
+    words.add(MISSIONS)
+    tokens = torch.from_numpy(words.tokens(np.array(MISSIONS, object)))
+    rows, which = distinct(tokens)
+    assert len(rows) == 3
+    assert torch.equal(rows[which], tokens.long())
+
+
+# -------------------------------------------------------------------------------------------------------------- kernels
+
+
+def test_things_in_view_are_found_as_torch_finds_them_with_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    asked, doubts = torch.randn(3, 21, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    entries = torch.from_numpy(random_views(50).reshape(50, -1))
+    which, weights = torch.arange(50) % 3, torch.randn(50, 49 * 4)
+    found, gradients = [], []
+    for find in (_Found.apply, found_by_torch):
+        found.append(find(asked, doubts, entries, which))
+        gradients.append(torch.autograd.grad((found[-1] * weights).sum(), [asked, doubts]))
+    assert torch.allclose(*found, atol=1e-6)
+    for ours, naive in zip(*gradients, strict=True):
+        assert torch.allclose(ours, naive, atol=1e-4)
+
+
+def test_a_thing_in_view_means_something_by_the_mission() -> None:
+    agent = _agent("compact")
+    view = np.zeros((2, 7, 7, 3), np.uint8)
+    view[:, 3, 4] = (6, 0, 0)  # a red ball
+    missions = np.array(["go to the red ball", "go to the blue key"], object)
+    with torch.no_grad():
+        logits = agent.forward(agent.inputs(Views(view, mission=missions)), {}, None)[0]
+    assert not torch.allclose(logits[0], logits[1])
+
+
+def test_gradients_of_the_unit_are_those_of_one_long_unrolled_computation() -> None:
+    torch.manual_seed(0)
+    T, B, H = 12, 3, 8
+    cell = nn.GRUCell(H, H)
+    x, hidden = torch.randn(T, B, H, requires_grad=True), torch.randn(B, H, requires_grad=True)
+    goes_on = (torch.rand(T, B, 1) > 0.3).float()
+    weights = torch.randn(T, B, H)
+    learnt = [x, hidden, *cell.parameters()]
+
+    now, steps = hidden, []
+    for t in range(T):
+        now = cell(x[t], now * goes_on[t])
+        steps.append(now)
+    naive = torch.autograd.grad((torch.stack(steps) * weights).sum(), learnt)
+    inputs = nn.functional.linear(x, cell.weight_ih, cell.bias_ih)
+    out = remember(inputs, hidden, goes_on, cell.weight_hh, cell.bias_hh)
+    ours = torch.autograd.grad((out * weights).sum(), learnt)
+    assert torch.allclose(out, torch.stack(steps), atol=1e-6)
+    for one, other in zip(ours, naive, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_going_back_through_the_gates_is_the_same_on_every_device() -> None:
+    torch.manual_seed(0)
+    arrays = [torch.rand(3, n * 4) for n in (1, 1, 1, 2, 3, 3, 3)]  # carried, before, new, gates, share, memory, inputs
+    others = [array.clone() for array in arrays]
+    _back(*arrays)
+    _gates_back(*(array.numpy() for array in others))
+    for one, other in zip(arrays, others, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------------------------- agents
+
+
+def _agent(network: str, envs: int = 8, env_id: str = MIXED):
+    vec = make_vec(env_id, envs)
+    agent = new_agent(network, vec, "symbolic", 1, 0, missions=True)
+    teach(agent, vec)
+    return agent
+
+
+@pytest.mark.parametrize("network", ["compact", "recurrent", "film"])
+def test_an_agent_that_reads_missions_is_saved_with_its_words(network: str, tmp_path) -> None:
+    agent = _agent(network)
+    agent.save(tmp_path)
+    again = load_agent(tmp_path)
+    assert again.wants == ("symbols", "mission")
+    assert again.vocabulary.numbers == agent.vocabulary.numbers
+    views = Views(random_views(4), mission=np.array(MISSIONS, object))
+    both = [one.act(views, one.begin(4), np.ones(4, bool), None).logits for one in (agent, again)]
+    assert (both[0] == both[1]).all()
+
+
+def test_whether_missions_are_read_is_a_setting_whose_default_depends_on_the_env() -> None:
+    def wants(env_id: str, **settings) -> tuple[str, ...]:
+        return find_method("ppo").build(TrainRsConfig(env=env_id, **settings)).learner.agent.wants
+
+    assert "mission" in wants(MIXED)
+    assert "mission" not in wants(MIXED, mission="off")
+    assert "mission" not in wants(MIXED, network="paper")
+    assert "mission" not in wants("BabyAI-Text-GoToLocal-RedBall-S20")
+    assert "mission" in wants("BabyAI-Text-GoToLocal-RedBall-S20", mission="on")
+    with pytest.raises(UsageError, match="reads no missions"):
+        wants(MIXED, network="paper", mission="on")
+
+
+def test_weights_come_with_their_words_and_new_words_get_room() -> None:
+    """From missions about one kind of task to all of them: what was numbered keeps its number."""
+    first = _agent("compact", env_id=f"{MIXED}@task_kinds=goto")
+    known = first.vocabulary.numbers
+    assert b"next" not in known
+    second = _agent("compact", env_id=f"{MIXED}@task_kinds=goto")
+    second.module.load_state_dict(first.module.state_dict())
+    teach(second, make_vec(MIXED, 8))
+    assert known.items() < second.vocabulary.numbers.items()
+    assert b"next" in second.vocabulary.numbers
+
+
+def test_networks_with_and_without_missions_do_not_take_each_others_weights(tmp_path) -> None:
+    _agent("compact").save(tmp_path)
+    plain = build_network("compact", obs_shape=(7, 7, 3), num_actions=7, num_values=1)
+    with pytest.raises(InputError, match="another network"):
+        take_weights(plain, tmp_path / "policy.safetensors")
+
+
+def test_the_published_agent_has_the_published_size() -> None:
+    film = build_network("film", obs_shape=(7, 7, 3), num_actions=6, num_values=1)
+    assert sum(p.numel() for p in film.parameters()) == 1_068_103
+
+
+def test_the_published_agent_reads_views_only() -> None:
+    with pytest.raises(UsageError, match="7×7"):
+        build_network("film", obs_shape=(9, 9, 3), num_actions=6, num_values=1)
