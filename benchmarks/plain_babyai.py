@@ -1,8 +1,8 @@
 """BabyAI's agent trained plainly, the slow side of two figures of `agents.py`: one loop of the published sort.
 
-One env object each, stepped one after the other in Python. Observations and missions are made into tensors in every step.
-All of the network runs in every step for all envs, and again, step by step, for each sequence that is learnt from.
-Batch normalisation is torch's, float32 throughout; hyper-parameters are those of `babyai-ppo`.
+One env object each, stepped one after the other in Python. Observations and missions are made into tensors in every
+step. All of the network runs in every step for all envs, and again, step by step, for each sequence that is learnt
+from. Batch normalisation is that of torch, in float32 throughout; hyper-parameters are those of `babyai-ppo`.
 
 Axes: T steps, N envs, R steps of a sequence.
 """
@@ -10,6 +10,8 @@ Axes: T steps, N envs, R steps of a sequence.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -130,15 +132,14 @@ class PlainBabyAI:
             held = torch.stack([memory[t][:, i] for t, i in chosen], 1)
             total = torch.zeros(())
             for step in range(R):
-
-                def rows(kept: tuple[Tensor, ...] | list[Tensor], step: int = step) -> Tensor:
-                    return torch.stack([kept[t + step][i] for t, i in chosen])
-
-                tokens = nn.utils.rnn.pad_sequence([words[t + step][i] for t, i in chosen], batch_first=True)
-                logits, value, held = self.network(rows(image), tokens, held * rows(mask)[:, None])
+                at = partial(_at, chosen, step)
+                tokens = nn.utils.rnn.pad_sequence(at(words), batch_first=True)
+                logits, value, held = self.network(
+                    torch.stack(at(image)), tokens, held * torch.stack(at(mask))[:, None]
+                )
                 distribution = torch.distributions.Categorical(logits=logits)
-                ratio = (distribution.log_prob(rows(action)) - rows(log_prob)).exp()
-                advantage, old = rows(advantages), rows(values)
+                ratio = (distribution.log_prob(torch.stack(at(action))) - torch.stack(at(log_prob))).exp()
+                advantage, old = torch.stack(at(advantages)), torch.stack(at(values))
                 policy = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
                 target = old + advantage
                 near = old + (value - old).clamp(-0.2, 0.2)
@@ -148,3 +149,8 @@ class PlainBabyAI:
             (total / R).backward()
             nn.utils.clip_grad_norm_(self.network.parameters(), 0.5)
             self.optimizer.step()
+
+
+def _at(chosen: list[tuple[int, int]], step: int, kept: Sequence[Tensor]) -> list[Tensor]:
+    """What was kept of the chosen sequences in one of their steps."""
+    return [kept[t + step][i] for t, i in chosen]
