@@ -10,6 +10,7 @@ from torch import nn
 from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent, take_weights, teach
 from bkrl.agents.networks import build_network
+from bkrl.agents.networks.film import Norm
 from bkrl.agents.networks.memory import _back, _gates_back, remember
 from bkrl.agents.networks.missions import Vocabulary, _Found, distinct, found_by_torch, placed_words, split
 from bkrl.core.errors import InputError, UsageError
@@ -201,3 +202,96 @@ def test_the_published_agent_has_the_published_size() -> None:
 def test_the_published_agent_reads_views_only() -> None:
     with pytest.raises(UsageError, match="7×7"):
         build_network("film", obs_shape=(9, 9, 3), num_actions=6, num_values=1)
+
+
+class PlainBlock(nn.Module):
+    """Two convolutions, modulated by the mission, as published."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128)
+        self.conv2, self.norm2 = nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128)
+        self.scale, self.shift = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x, mission):
+        x = self.conv2(self.norm1(self.conv1(x)).relu())
+        return self.norm2(x * self.scale(mission)[:, :, None, None] + self.shift(mission)[:, :, None, None]).relu()
+
+
+class Plain(nn.Module):
+    """The published agent's network without memory of how it is made quick; parameters by the names of `Film`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(3, 128, 2, padding=1), nn.BatchNorm2d(128)
+        self.conv2, self.norm2 = nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128)
+        self.blocks = nn.ModuleList([PlainBlock(), PlainBlock()])
+        self.mission = nn.ParameterDict({"embedding": torch.empty(100, 128)})
+        self.mission.unit = nn.GRU(128, 128, batch_first=True)
+        self.unit = nn.LSTMCell(128, 128)
+        self.actor = nn.Sequential(nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, 7))
+        self.critic = nn.Sequential(nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, view, words, memory):
+        said, _ = self.mission.unit(self.mission["embedding"][words])
+        said = said[torch.arange(len(words)), (words > 0).sum(1) - 1]
+        x = nn.functional.max_pool2d(self.norm1(self.conv1(view.permute(0, 3, 1, 2).float())).relu(), 2)
+        x = nn.functional.max_pool2d(self.norm2(self.conv2(x)).relu(), 2)
+        for block in self.blocks:
+            x = block(x, said)
+        memory = self.unit(nn.functional.max_pool2d(x, 2).flatten(1), memory)
+        return self.actor(memory[0]), self.critic(memory[0]), memory
+
+
+def test_the_published_agent_says_and_learns_what_plain_layers_do_step_by_step() -> None:
+    """Logits, values, memory and gradients of 3 steps of 4 envs, with views and missions that repeat."""
+    torch.manual_seed(0)
+    film = build_network("film", obs_shape=(7, 7, 3), num_actions=7, num_values=1)
+    for norm in (module for module in film.modules() if hasattr(module, "gathered")):
+        for tensor, mean in ((norm.mean, 0), (norm.var, 2), (norm.weight.data, 1), (norm.bias.data, 0)):
+            tensor.normal_(mean, 0.2)
+    plain = Plain().eval()
+    names = {"mean": "running_mean", "var": "running_var"}
+    weights = {
+        ".".join(names.get(part, part) for part in name.split(".")): one for name, one in film.state_dict().items()
+    }
+    missing, unexpected = plain.load_state_dict(weights, strict=False)
+    assert all("num_batches_tracked" in name for name in missing)
+    assert unexpected == ["mission.vocabulary.words"]
+
+    views, words = (
+        torch.from_numpy(random_views(12)).view(3, 4, 7, 7, 3),
+        torch.randint(2, 50, (3, 4, 6), dtype=torch.uint8),
+    )
+    views[1], words[2], words[:, 1, 3:] = views[0], words[0], 0
+    started = torch.tensor([[False] * 4, [True, False, True, False], [False] * 4])
+    begun = torch.randn(2, 4, 128)
+    logits, values, after = film(views, words, {"hidden": begun[0], "cell": begun[1]}, started)
+    memory, said = (begun[0], begun[1]), []
+    for t in range(3):
+        kept = (~started[t]).float()[:, None]
+        *out, memory = plain(views[t], words[t].long(), (memory[0] * kept, memory[1] * kept))
+        said.append(out)
+    for t, (one, other) in enumerate(said):
+        assert torch.allclose(logits[t], one, atol=1e-5)
+        assert torch.allclose(values[t], other, atol=1e-5)
+    assert torch.allclose(after["cell"], memory[1], atol=1e-5)
+    (logits.square().sum() + values.sum()).backward()
+    sum(one.square().sum() + other.sum() for one, other in said).backward()
+    ours = dict(film.named_parameters())
+    for name, parameter in plain.named_parameters():
+        assert torch.allclose(ours[name].grad, parameter.grad, atol=1e-4, rtol=1e-3), name
+
+
+def test_statistics_of_normalisation_are_those_of_what_came_in() -> None:
+    norm = Norm()
+    norm.weight.data.normal_(1, 0.3)
+    norm.bias.data.normal_()
+    came = torch.randn(60, 5, 128) * 3 + 2
+    scale, shift = norm.factors()
+    norm.gather(came * scale + shift)
+    assert torch.equal(norm.mean, torch.zeros(128)), "not before the update is over"
+    norm.settle()
+    var, mean = torch.var_mean(came.flatten(0, 1), 0)
+    assert torch.allclose(norm.mean, 0.1 * mean, atol=1e-4)
+    assert torch.allclose(norm.var, 0.9 + 0.1 * var, atol=1e-3)

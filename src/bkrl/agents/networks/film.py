@@ -3,8 +3,8 @@
 A mission is read by a gated recurrent unit. It scales and shifts the channels of two blocks of convolutions on the view
 (FiLM, Perez et al., 2018). A long short-term memory follows. 1,068,103 parameters with 6 actions and one value.
 
-Two things are as fast as they are because they are done once: each distinct view goes through the first convolutions
-once, and each distinct mission through the recurrent unit once.
+What makes it quick: each distinct view goes through the first convolutions once, and each distinct mission through the
+recurrent unit once; convolutions on 2×2 cells are products; normalisation is done by the layers before it.
 
 Normalisation differs from the published code, where an agent's logits depend on whom it is computed together with,
 because the statistics are those of the batch. Here they are kept from update to update: what is learnt from is what
@@ -32,33 +32,48 @@ from bkrl.data.distinct import distinct_rows
 CHANNELS = 128
 _WORDS = 100
 _MOMENTUM = 0.1
+_SAMPLE = 256
+_CELLS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+_TAPS = ((_CELLS[None] - _CELLS[:, None] + 1) * torch.tensor([3, 1])).sum(2)
+"""Which of the nine weights of a 3×3 kernel leads from each of 2×2 cells (columns) to each (rows); [0, 3] is 8."""
 
 
 class Norm(nn.Module):
     """Batch normalisation by statistics that change between updates only (`settle`); those of the batches are gathered.
 
-    Gradients take the statistics for constants.
+    Gradients take the statistics for constants, so what is normalised need not be there: the layer before does it.
     """
 
     mean: Tensor
     var: Tensor
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("var", torch.ones(channels))
+        self.weight, self.bias = nn.Parameter(torch.ones(CHANNELS)), nn.Parameter(torch.zeros(CHANNELS))
+        self.register_buffer("mean", torch.zeros(CHANNELS))
+        self.register_buffer("var", torch.ones(CHANNELS))
         self.gathered: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                var, mean = torch.var_mean(x.float(), (0, 2, 3))
-                before_mean, before_var = self.gathered or (self.mean, self.var)
-                self.gathered = before_mean.lerp(mean, _MOMENTUM), before_var.lerp(var, _MOMENTUM)
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """What each channel is multiplied with, and what is added to it then."""
         scale = self.weight * (self.var + 1e-5).rsqrt()
-        shift = self.bias - self.mean * scale
-        return torch.addcmul(shift.to(x.dtype)[:, None, None], x, scale.to(x.dtype)[:, None, None])
+        return scale, self.bias - self.mean * scale
+
+    @torch.no_grad()
+    def gather(self, normalised: Tensor) -> None:
+        """Note the statistics of (N, ..., C) as it was before it was normalised, from some rows of what is learnt from."""
+        if not normalised.requires_grad:
+            return
+        some = normalised[:: 1 + len(normalised) // _SAMPLE].flatten(0, -2).float()
+        var, mean = torch.var_mean(some, 0)
+        scale, shift = self.factors()
+        before = self.gathered or (self.mean, self.var)
+        safe = scale.abs() > 1e-3  # a channel that is switched off keeps its statistics
+        mean, var = (mean - shift) / scale, var / scale.square()
+        self.gathered = (
+            torch.where(safe, before[0].lerp(mean, _MOMENTUM), before[0]),
+            torch.where(safe, before[1].lerp(var, _MOMENTUM), before[1]),
+        )
 
     def settle(self) -> None:
         """Normalise by what was gathered from here on."""
@@ -68,19 +83,38 @@ class Norm(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions of 3×3; the second's channels are scaled and shifted by what is made of the mission."""
+    """Two convolutions of 3×3 on 2×2 cells; the second's channels are scaled and shifted by what the mission says.
+
+    Every cell of a result reads all four cells, so a convolution is one product: of rows (N, 4 * C).
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.norm1 = conv(CHANNELS, CHANNELS, 3, 1, 1), Norm(CHANNELS)
-        self.conv2, self.norm2 = conv(CHANNELS, CHANNELS, 3, 1, 1), Norm(CHANNELS)
+        self.conv1, self.norm1 = conv(CHANNELS, CHANNELS, 3, 1, 1), Norm()
+        self.conv2, self.norm2 = conv(CHANNELS, CHANNELS, 3, 1, 1), Norm()
         self.scale, self.shift = linear(CHANNELS, CHANNELS), linear(CHANNELS, CHANNELS)
+        self.register_buffer("taps", _TAPS.flatten(), persistent=False)
+
+    taps: Tensor
 
     def forward(self, x: Tensor, missions: Tensor, which: Tensor) -> Tensor:
-        """(N, C, H, W), (M, C) and which mission each of the N has → (N, C, H, W)."""
-        x = self.conv2(self.norm1(self.conv1(x)).relu())
-        scale, shift = (part(missions).index_select(0, which)[:, :, None, None] for part in (self.scale, self.shift))
-        return self.norm2(torch.addcmul(shift.to(x.dtype), x, scale.to(x.dtype))).relu()
+        """(N, 4, C), (M, C) and which mission each of the N has → (N, 4, C)."""
+        scale, shift = self.norm1.factors()
+        x = self.product(x, self.conv1.weight * scale[:, None, None, None], self.conv1.bias * scale + shift)
+        self.norm1.gather(x)
+        x = self.product(x.relu(), self.conv2.weight, self.conv2.bias)
+        scale, shift = self.norm2.factors()
+        times, plus = self.scale(missions) * scale, self.shift(missions) * scale + shift
+        times, plus = (part.to(x.dtype).index_select(0, which)[:, None] for part in (times, plus))
+        x = torch.addcmul(plus, x, times)
+        self.norm2.gather(x)
+        return x.relu()
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The convolution of (N, 4, C) by (C', C, 3, 3) and (C',)."""
+        blocks = weight.flatten(2).permute(2, 0, 1).index_select(0, self.taps).unflatten(0, (4, 4))
+        dense = blocks.transpose(1, 2).reshape(4 * CHANNELS, 4 * CHANNELS)  # (to, C', from, C)
+        return F.linear(x.flatten(1), dense, bias.repeat(4)).unflatten(1, (4, CHANNELS))
 
 
 class _GRU(nn.GRU):
@@ -125,8 +159,8 @@ class Film(nn.Module):
         self.memory = {"hidden": CHANNELS, "cell": CHANNELS}
         self.spec: dict[str, Any] = {}
         self.mission = MissionGRU()
-        self.conv1, self.norm1 = conv(3, CHANNELS, 2, 1, 1), Norm(CHANNELS)
-        self.conv2, self.norm2 = conv(CHANNELS, CHANNELS, 3, 1, 1), Norm(CHANNELS)
+        self.conv1, self.norm1 = conv(3, CHANNELS, 2, 1, 1), Norm()
+        self.conv2, self.norm2 = conv(CHANNELS, CHANNELS, 3, 1, 1), Norm()
         self.blocks = nn.ModuleList([Block(), Block()])
         self.unit = _LSTMCell(CHANNELS, CHANNELS)
         self.actor = nn.Sequential(linear(CHANNELS, 64), nn.Tanh(), linear(64, num_actions))
@@ -156,7 +190,7 @@ class Film(nn.Module):
         said = self.mission(missions)
         for block in self.blocks:
             seen = block(seen, said, which)
-        inputs = F.max_pool2d(seen, 2).flatten(1)
+        inputs = seen.amax(1)
         gates = F.linear(inputs, self.unit.weight_ih, self.unit.bias_ih).float().unflatten(0, (T, B))
         goes_on = (~started).to(torch.float32).unsqueeze(-1)
         hidden, cell = state["hidden"], state["cell"]
@@ -172,12 +206,18 @@ class Film(nn.Module):
             return self.actor(features), self.critic(features), {"hidden": hidden, "cell": cell}
 
     def look(self, observations: Tensor) -> Tensor:
-        """(N, 7, 7, 3) uint8 → (N, 128, 2, 2), what does not depend on the mission: once for each distinct view."""
+        """(N, 7, 7, 3) uint8 → (N, 4, 128), what does not depend on the mission: once for each distinct view."""
         first, places = distinct_rows(observations.cpu().numpy())
-        views = observations[torch.from_numpy(first).to(observations.device)].permute(0, 3, 1, 2).float()
-        x = F.max_pool2d(self.norm1(self.conv1(views)).relu(), 2)
-        x = F.max_pool2d(self.norm2(self.conv2(x)).relu(), 2)
-        return x.index_select(0, torch.from_numpy(places).to(x.device))
+        views = observations[torch.from_numpy(first).to(observations.device)]
+        x = views.float().permute(0, 3, 1, 2)  # channels lie side by side in memory, here and below
+        for layer, norm in ((self.conv1, self.norm1), (self.conv2, self.norm2)):
+            scale, shift = norm.factors()
+            weight = (layer.weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
+            x = F.conv2d(x, weight, layer.bias * scale + shift, padding=1)
+            norm.gather(x.permute(0, 2, 3, 1))
+            x = F.max_pool2d(x, 2).relu()
+        rows = x.permute(0, 2, 3, 1).flatten(1, 2)
+        return rows.flatten(1).index_select(0, torch.from_numpy(places).to(x.device)).unflatten(1, (4, CHANNELS))
 
     def settle(self) -> None:
         """Normalise by the statistics of the last update."""
