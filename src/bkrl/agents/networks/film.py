@@ -38,6 +38,12 @@ _TAPS = ((_CELLS[None] - _CELLS[:, None] + 1) * torch.tensor([3, 1])).sum(2)
 """Which of the nine weights of a 3×3 kernel leads from each of 2×2 cells (columns) to each (rows); [0, 3] is 8."""
 
 
+def bias_of(layer: nn.Conv2d) -> Tensor:
+    """A layer's bias, which it has."""
+    assert layer.bias is not None
+    return layer.bias
+
+
 class Norm(nn.Module):
     """Batch normalisation by statistics that change between updates only (`settle`); those of the batches are gathered.
 
@@ -59,9 +65,14 @@ class Norm(nn.Module):
         scale = self.weight * (self.var + 1e-5).rsqrt()
         return scale, self.bias - self.mean * scale
 
+    def within(self, layer: nn.Conv2d) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a layer that normalises what it computes."""
+        scale, shift = self.factors()
+        return layer.weight * scale[:, None, None, None], bias_of(layer) * scale + shift
+
     @torch.no_grad()
     def gather(self, normalised: Tensor) -> None:
-        """Note the statistics of (N, ..., C) as it was before it was normalised, from some rows of what is learnt from."""
+        """Note the statistics that (N, ..., C) had before it was normalised, from some rows of what is learnt from."""
         if not normalised.requires_grad:
             return
         some = normalised[:: 1 + len(normalised) // _SAMPLE].flatten(0, -2).float()
@@ -99,10 +110,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, missions: Tensor, which: Tensor) -> Tensor:
         """(N, 4, C), (M, C) and which mission each of the N has → (N, 4, C)."""
-        scale, shift = self.norm1.factors()
-        x = self.product(x, self.conv1.weight * scale[:, None, None, None], self.conv1.bias * scale + shift)
+        x = self.product(x, *self.norm1.within(self.conv1))
         self.norm1.gather(x)
-        x = self.product(x.relu(), self.conv2.weight, self.conv2.bias)
+        x = self.product(x.relu(), self.conv2.weight, bias_of(self.conv2))
         scale, shift = self.norm2.factors()
         times, plus = self.scale(missions) * scale, self.shift(missions) * scale + shift
         times, plus = (part.to(x.dtype).index_select(0, which)[:, None] for part in (times, plus))
@@ -211,9 +221,8 @@ class Film(nn.Module):
         views = observations[torch.from_numpy(first).to(observations.device)]
         x = views.float().permute(0, 3, 1, 2)  # channels lie side by side in memory, here and below
         for layer, norm in ((self.conv1, self.norm1), (self.conv2, self.norm2)):
-            scale, shift = norm.factors()
-            weight = (layer.weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
-            x = F.conv2d(x, weight, layer.bias * scale + shift, padding=1)
+            weight, bias = norm.within(layer)
+            x = F.conv2d(x, weight.contiguous(memory_format=torch.channels_last), bias, padding=1)
             norm.gather(x.permute(0, 2, 3, 1))
             x = F.max_pool2d(x, 2).relu()
         rows = x.permute(0, 2, 3, 1).flatten(1, 2)
