@@ -16,18 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bkrl.api import collect, evaluate, label, make_report, train_rm, train_rs
-    from bkrl.core.config import (
-        CollectConfig,
-        EvaluateConfig,
-        LabelConfig,
-        PPOConfig,
-        ReportConfig,
-        TrainRmConfig,
-    )
+    from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, ReportConfig, TrainRmConfig
     from bkrl.core.errors import BkrlError
     from bkrl.data.dataset import Dataset
     from bkrl.envs import make, make_vec
     from bkrl.envs.own import register_env
+    from bkrl.labelers.config import LabelConfig
     from bkrl.methods import Method, Trainee, TrainRsConfig, register_method
     from bkrl.potentials import load_potential, register_potential
     from bkrl.potentials.own import write_potential
@@ -66,6 +60,7 @@ __all__ = [
 _HOMES = {
     "BkrlError": "core.errors",
     "Dataset": "data.dataset",
+    "LabelConfig": "labelers.config",
     "Method": "methods",
     "Run": "runs.record",
     "load_potential": "potentials",

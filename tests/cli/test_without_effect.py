@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import LabelConfig
 from bkrl.core.flags import without_effect
+from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.rewards.upstream import DEFECTS
 from bkrl.runs.record import Run

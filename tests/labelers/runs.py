@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from bkrl import envs
-from bkrl.core.config import LabelConfig
 from bkrl.core.files import write_table
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.data.writer import DatasetWriter
 from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
+from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import world_card
 from bkrl.runs.record import Run
 from tests.experience import Config

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bkrl.cli.commands.labels import label
-from bkrl.core.config import LabelConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.files import atomic_write, read_json, read_table
 from bkrl.core.reporter import Reporter
+from bkrl.labelers.config import LabelConfig
 from bkrl.llm import batches
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import LabelConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import read_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, LIBRARY, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.example import example_prompt
 from bkrl.runs.record import Run
 from bkrl.stages import label as stage

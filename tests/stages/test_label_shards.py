@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import LabelConfig, MergeConfig
+from bkrl.core.config import MergeConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import PREFERENCES
 from bkrl.labelers import answers, preferences
+from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.plan import Plan
 from bkrl.labelers.recorded import summed
 from bkrl.labelers.shards import Shard

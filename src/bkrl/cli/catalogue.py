@@ -13,7 +13,7 @@ _POTENTIALS = (
     (
         "control",
         "train-rm --control",
-        "zero, a random network, shuffled labels, constant advice, an oracle of one task",
+        "zero, a random network, shuffled labels, constant advice",
     ),
 )
 

@@ -18,9 +18,6 @@ _LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
 _ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
 _BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
-_OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
-_SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
-_ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.llm not in ("random", "return"))
 _SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
 _FITTED = Only(
     "--control none, shuffled or constant, which read the labels",
@@ -205,121 +202,6 @@ class CollectConfig:
 
 
 @dataclass(frozen=True)
-class LabelConfig:
-    """Ask a language model what it knows: reward code, preferences between segments, or goals."""
-
-    dataset: Annotated[Path, Flag("a collect run", positional=True, pooled=True, reads=True)]
-    variant: Annotated[Literal["code", "pref", "goal"], Flag("what to ask for", pooled=True)] = "pref"
-    out: Annotated[Path | None, Flag("run directory  [default: logs/label-VARIANT-DATASET-sSEED]", identity=False)] = (
-        None
-    )
-    llm: Annotated[
-        str,
-        Flag(
-            "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
-            "replay:RUN_OR_FILE; controls for pref: random, return",
-            pooled=True,
-        ),
-    ] = "rules"
-    num: Annotated[
-        int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
-    ] = 0
-    length: Annotated[int, Flag("actions in a segment (pref, goal); 0: 5 or 3", least=0, only=(_SEGMENTS,))] = 0
-    swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
-    votes: Annotated[
-        int, Flag("answers asked for each question; code: independent conversations", least=1, only=(_ASKED,))
-    ] = 1
-    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.5
-    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 2048
-    effort: Annotated[
-        Literal["default", "none", "minimal", "low", "medium", "high"],
-        Flag(
-            "reasoning effort asked of the model, whose reasoning is billed as output; default: not sent",
-            only=(_ASKED,),
-        ),
-    ] = "default"
-    max_requests: Annotated[
-        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False)
-    ] = 0
-    max_cost: Annotated[
-        float,
-        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
-    ] = 0.0
-    prices: Annotated[
-        Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
-    ] = None
-    tier: Annotated[
-        Literal["default", "flex"],
-        Flag("flex: slower and cheaper, where the endpoint has it (openai:)", identity=False),
-    ] = "default"
-    prompt: Annotated[
-        str | None,
-        Flag(
-            "other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md  "
-            "[default: the shipped ones]",
-            only=(_ASKED,),
-        ),
-    ] = None
-    body: Annotated[
-        str | None,
-        Flag(
-            "openai: fields added to every request (JSON object, or a file with one); they change answers",
-            only=(_OPENAI,),
-        ),
-    ] = None
-    header: Annotated[
-        str | None,
-        Flag(
-            "openai: headers added to every request, NAME=VARIABLE, divided by commas; an environment variable holds "
-            "the secret value",
-            only=(_OPENAI,),
-            identity=False,
-        ),
-    ] = None
-    batch: Annotated[
-        Literal["off", "submit", "status", "collect"],
-        Flag(
-            "openai: at half price within a day, by the Batch API: submit, come back, collect (pref, goal)",
-            identity=False,
-        ),
-    ] = "off"
-    concurrency: Annotated[
-        int,
-        Flag(
-            "most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False
-        ),
-    ] = 64
-    rpm: Annotated[
-        float, Flag("most requests sent in a minute; 0: no limit", least=0, only=(_ASKED,), identity=False)
-    ] = 0.0
-    tpm: Annotated[
-        float,
-        Flag(
-            "most tokens sent and awaited in a minute (estimated); 0: no limit", least=0, only=(_ASKED,), identity=False
-        ),
-    ] = 0.0
-    shard: Annotated[
-        str | None,
-        Flag(
-            "i/n: ask only the i-th of n shares, so that n machines label one dataset; `bkrl label merge` joins them",
-            planned=True,
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
-    ] = False
-    cache: Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)] = Path("cache")
-    seed: Seed = 1
-    fresh: Fresh = False
-
-    @property
-    def run_dir(self) -> Path:
-        """Where this run lives: `out`, or its default."""
-        part = "" if self.shard is None else f"-shard{self.shard.replace('/', 'of')}"
-        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}{part}"
-
-
-@dataclass(frozen=True)
 class MergeConfig:
     """Join runs into one: datasets, or all shards of a labelling.
 
@@ -382,14 +264,13 @@ class TrainRmConfig:
         ),
     ] = 0.0
     control: Annotated[
-        Literal["none", "shuffled", "random", "zero", "constant", "oracle"],
+        Literal["none", "shuffled", "random", "zero", "constant"],
         Flag(
-            "make a control instead: permuted labels, a fixed random network, Φ = 0, advice that is the same in every "
-            "state (for --shaping advice), or one that knows --task, as far as its target is in sight",
+            "make a control instead: permuted labels, a fixed random network, Φ = 0, or advice that is the same in "
+            "every state (for --shaping advice)",
             pooled=True,
         ),
     ] = "none"
-    task: Annotated[str, Flag("oracle: the task it knows")] = ""
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

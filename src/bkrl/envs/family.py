@@ -321,10 +321,6 @@ class Family:
         """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it."""
         return None
 
-    def oracles(self) -> Mapping[str, str]:
-        """Task → a program like those of BK-Code that knows the task, for controls."""
-        return {}
-
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]] | None:
         """(N, *obs_shape) → tile numbers (N, rows, columns) and the T tiles, (T, side, side, 4) RGBA.
 

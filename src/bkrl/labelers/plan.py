@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from bkrl.core.config import LabelConfig
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.asking import Sampling
+from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import WorldCard, world_card
 from bkrl.labelers.shards import Shard
 from bkrl.llm.protocol import Request

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bkrl.core.config import LabelConfig
 from bkrl.core.errors import InputError
 from bkrl.core.flags import flags_of, option_name
+from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.shards import Shard
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run

@@ -2,8 +2,7 @@
 
 `zero` is plain PPO on the shaping path; `random` is a fixed network with its first weights, on the same kind of scale;
 `shuffled` is the same labels, permuted, sent through the same builder (see `kinds.permuted`); `constant` is advice that
-is the same in every state, with Φ = 0.  An oracle, a program that knows the task and sees what the policy
-sees, says what knowing the task would be worth; it is not for claims.
+is the same in every state, with Φ = 0.
 """
 
 from __future__ import annotations
@@ -14,14 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bkrl.core.errors import UsageError
-from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.envs import FAMILIES, family, world
-from bkrl.potentials.code import Program
 from bkrl.potentials.kinds import Fitted, Kind, LabelledKind, Material
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
@@ -30,7 +25,7 @@ from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Raw
 from bkrl.runs.record import Run
 
-UNLABELLED = ("zero", "random", "oracle")
+UNLABELLED = ("zero", "random")
 """The controls that read no label."""
 
 
@@ -63,35 +58,19 @@ class Fixed:
         return Fitted(self.kind, self.raw, {})
 
 
-def read(control: str, labels: Run, dataset: Dataset, stands_for: LabelledKind, *, task: str, seed: int) -> Material:
+def read(control: str, labels: Run, dataset: Dataset, stands_for: LabelledKind, seed: int) -> Material:
     """A control that reads no label.
 
     Args:
         control: one of UNLABELLED.
         labels: what it stands for is made from them.
         dataset: of the labels.
-        stands_for: the kind of potential that is made from such labels; "zero" and "random" see as far back as that.
-        task: what an oracle knows.
+        stands_for: the kind of potential that is made from such labels; a control sees as far back as that.
         seed: of a random network.
-
-    Raises:
-        UsageError: no oracle knows this task.
     """
-    if control == "oracle":
-        if task:
-            world(task)  # says what a misspelt name was meant to be
-        return Program(oracle_program(task), dataset, {"task": task})
     horizon = stands_for.horizon(labels)
     raw = Zero(horizon) if control == "zero" else random_network(net_config(dataset, horizon), seed)
     return Fixed(control, raw)
-
-
-def oracle_program(task: str) -> str:
-    """The program of an oracle for a task; UsageError where none is known."""
-    known = {env_id: program for name in FAMILIES for env_id, program in family(name).oracles().items()}
-    if task not in known:
-        raise UsageError(f"No oracle is known for '{task}': name a task with --task.{did_you_mean(task, list(known))}")
-    return known[task]
 
 
 def silenced(fitted: Fitted) -> Fitted:

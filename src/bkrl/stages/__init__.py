@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bkrl.core.config import (
-    CollectConfig,
-    EvaluateConfig,
-    LabelConfig,
-    ReportConfig,
-    ReproduceConfig,
-    SweepConfig,
-    TrainRmConfig,
-)
+from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig, ReproduceConfig, SweepConfig, TrainRmConfig
+from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
 
 VERBS: dict[str, type] = {

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bkrl.core.config import LabelConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import baseline
+from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.example import example_prompt
 from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from bkrl.core.config import TrainRmConfig
-from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter, percent
 from bkrl.data.dataset import Dataset
@@ -37,15 +36,13 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     labels = Run.open(config.labels, "label")
     source = dataset_at(labels, config.dataset)
     kind, control, seed = of_labels(labels), config.control, config.seed
-    if config.task and control != "oracle":
-        raise UsageError("--task is what an oracle knows: use it with --control oracle.")
     material: Material | None = None
     if to_do(config):
         _set_threads(config.threads)
         dataset = Dataset.open(source)
         check_belongs(labels, dataset)
         if control in controls.UNLABELLED:
-            material = controls.read(control, labels, dataset, kind, task=config.task, seed=seed)
+            material = controls.read(control, labels, dataset, kind, seed)
         else:
             settings = {name: getattr(config, name) for name in kind.settings}
             material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)

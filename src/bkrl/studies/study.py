@@ -20,6 +20,7 @@ from bkrl.core.flags import flags_of
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build, choices
+from bkrl.labelers.config import LabelConfig
 from bkrl.methods import find_method, methods
 from bkrl.stages import VERBS
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top, seed_list, tables_of
@@ -32,7 +33,7 @@ _WORLD_KEYS = {
 }
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
 _ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
-_VARIANTS = choices(settings.LabelConfig, "variant")
+_VARIANTS = choices(LabelConfig, "variant")
 
 
 class _Draw(NamedTuple):
@@ -386,7 +387,7 @@ def _count(table: Mapping[str, Any], name: str) -> int:
     return count
 
 
-def _parts(count: int, config: settings.LabelConfig) -> list[str]:
+def _parts(count: int, config: LabelConfig) -> list[str]:
     """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control.
 
     Code is divided by conversations, so there are no more parts than those.

@@ -10,8 +10,9 @@ import typer
 
 from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import LOOK, Json, show_run
-from bkrl.core.config import LabelConfig, MergeConfig
+from bkrl.core.config import MergeConfig
 from bkrl.core.reporter import Reporter
+from bkrl.labelers.config import LabelConfig
 
 if TYPE_CHECKING:
     from bkrl.llm.forecast import Outlook

@@ -183,12 +183,6 @@ class BabyAI(Family):
         own = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task > PUT_NEXT
         return BabyAIBot() if not own and runs_natively(world.env_id) else None
 
-    def oracles(self) -> dict[str, str]:
-        """Of the published levels."""
-        from bkrl.envs.babyai.oracle import oracles
-
-        return oracles()
-
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""
         from bkrl.envs.babyai.pictures import tile_maps

@@ -127,12 +127,6 @@ class Crafter(Family):
         sizes[layout.SLEEPING], reference[layout.SLEEPING] = 2, 0
         return Symbols(tuple(sizes), tuple(reference), (-1,) * layout.SIZE, (layout.FACING, tuple(layout.FACED_CELL)))
 
-    def oracles(self) -> dict[str, str]:
-        """Of tasks that take one achievement."""
-        from bkrl.envs.crafter.oracle import oracles
-
-        return oracles()
-
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """The local view with crafter's own textures."""
         from bkrl.envs.crafter.pictures import tile_maps
