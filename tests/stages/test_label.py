@@ -431,7 +431,7 @@ def test_a_run_without_one_usable_answer_fails_and_keeps_its_tables(
 SCRIPT = """
 import sys
 from pathlib import Path
-from bkrl.core.config import LabelConfig
+from bkrl.labelers.config import LabelConfig
 from bkrl.core.reporter import Reporter
 from bkrl.stages.label import run
 dataset, out, cache, num = sys.argv[1:]
