@@ -38,12 +38,13 @@ OBJECTS: Final = 1  # of description `which`
 READY_DOORS: Final = 2  # of description `which`, to be opened by a toggle or two
 BARRED_DOORS: Final = 3  # of description `which`, for which a key has been seen
 BESIDE: Final = 4  # empty cells beside an object of description `which`
-UNKNOWN: Final = 5  # not seen yet
-KEYS: Final = 6  # of colour `which`
-BOXES: Final = 7  # that the mission does not mean
-GOALS: Final = 8
-CELL: Final = 9  # the one with index `which`
-SPOTS: Final = 10  # empty cells, where something can be laid down: off the path and (0) in nobody's way, (1) anywhere,
+OCCUPIED: Final = 5  # as BESIDE, where something lies that can be carried away
+UNKNOWN: Final = 6  # not seen yet
+KEYS: Final = 7  # of colour `which`
+BOXES: Final = 8  # that the mission does not mean
+GOALS: Final = 9
+CELL: Final = 10  # the one with index `which`
+SPOTS: Final = 11  # empty cells, where something can be laid down: off the path and (0) in nobody's way, (1) anywhere,
 # or (2) any
 
 NONE: Final = -1
@@ -161,8 +162,8 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
         return refers(cell, which) and kind == DOOR and (state_of(cell) != LOCKED or opens(carried, cell))
     if what == BARRED_DOORS:
         return refers(cell, which) and mind.terrain[at] == BARRED
-    if what == BESIDE:
-        if kind == EMPTY:
+    if what in (BESIDE, OCCUPIED):
+        if kind == EMPTY if what == BESIDE else can_carry(kind):
             for side in range(4):
                 beside = at + ahead(side, mind.stride)
                 if has_seen(mind, beside) and refers(cell_at(mind.grid, beside), which):
@@ -248,14 +249,14 @@ def approach(mind: Any) -> int:
 
 
 @helper
-def way(mind: Any, start: int) -> tuple[int, bool]:
+def way(mind: Any, start: int) -> tuple[int, int]:
     """The path from a cell to a neighbour of a wanted one, past as few obstacles as can be; `avoid` is set on it.
 
     Cells are taken in the order of the obstacles before them, then of their distance.
 
     Returns:
-        The first obstacle (BLOCKED or BARRED), 0 where there is none, NO_WAY where there is no path; and whether a
-        locked door lies on the path whose key is carried.
+        The first obstacle (BLOCKED or BARRED), 0 where there is none, NO_WAY where there is no path; and the first
+        locked door on the path whose key is carried, 0 where there is none.
     """
     parent, queue, later = mind.parent, mind.queue, mind.later
     parent[:] = -1
@@ -280,22 +281,23 @@ def way(mind: Any, start: int) -> tuple[int, bool]:
                         queue[tail] = beside
                         tail += 1
         if waiting == 0:
-            return NO_WAY, False
+            return NO_WAY, 0
         for i in range(waiting):
             queue[i] = later[i]
         head, tail, waiting = 0, waiting, 0
 
 
 @helper
-def follow_back(mind: Any, start: int, end: int) -> tuple[int, bool]:
+def follow_back(mind: Any, start: int, end: int) -> tuple[int, int]:
     """What `way` returns of the path that it has found."""
-    obstacle, unlocks = 0, False
+    obstacle = door = 0
     at: Any = end
     while at != start:
         mind.avoid[at] = 1
         terrain, cell = mind.terrain[at], cell_at(mind.grid, at)
         if terrain in (BLOCKED, BARRED):
             obstacle = at
-        unlocks = unlocks or (terrain == SHUT and state_of(cell) == LOCKED)
+        if terrain == SHUT and state_of(cell) == LOCKED:
+            door = at
         at = mind.parent[at]
-    return obstacle, unlocks
+    return obstacle, door

@@ -26,6 +26,7 @@ from bkrl.envs.babyai.bot_paths import (
     NO_WAY,
     NONE,
     OBJECTS,
+    OCCUPIED,
     PLACES,
     READY_DOORS,
     SHUT,
@@ -149,18 +150,22 @@ def decide(mind: Any) -> int:
         action = pursue(mind, GOALS, 0, FORWARD, NONE, 0)
         if action != NONE:
             return action
-    for task in (clause, clause + 1):
-        if not (world.done >> task) & 1:
-            action = attempt(mind, task)
-            if action != NONE:
-                return action
+    for certain in (True, False):
+        for task in (clause, clause + 1):
+            if not (world.done >> task) & 1:
+                action = attempt(mind, task, certain)
+                if action != NONE:
+                    return action
     action = pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
     return action if action != NONE else pursue(mind, BOXES, 0, TOGGLE, NONE, 0)
 
 
 @helper
-def attempt(mind: Any, task: int) -> int:
-    """The next action for a task; NONE where something that it needs has to be found first."""
+def attempt(mind: Any, task: int, certain: bool) -> int:
+    """The next action for a task; NONE where something that it needs has to be found first.
+
+    `certain`: all of it; otherwise what is to be put next to something is taken along on the search for that.
+    """
     world, kind, which = mind.world, mind.world.task[task], 2 * task
     carried: Any = world.carrying
     carries_it = carried != NOTHING_CARRIED and refers(carried, which)
@@ -177,18 +182,37 @@ def attempt(mind: Any, task: int) -> int:
     if kind == PICK_UP:
         return lay_down(mind, 2) if carries_it else fetch(mind, OBJECTS, which, NONE, 0)
     if kind == PUT_NEXT:
+        if not mark(mind, BESIDE, which + 1):
+            if mark(mind, OCCUPIED, which + 1):
+                return fetch(mind, OCCUPIED, which + 1, NONE, 0)
+            if certain:
+                return NONE
+        mind.avoid[:] = mind.wanted
         if carries_it:
-            return pursue(mind, BESIDE, which + 1, DROP, NONE, 0)
+            action = pursue(mind, BESIDE, which + 1, DROP, NONE, 0)
+            return action if action != NONE else pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
         return fetch(mind, OBJECTS, which, BESIDE, which + 1)
     return NONE
 
 
 @helper
 def fetch(mind: Any, what: int, which: int, to: int, to_which: int) -> int:
-    """Pick something up; `to`: it is to be carried there. What is carried is laid down first, if it opens no door."""
+    """Pick something up; `to`: it is to be carried there. What is carried is laid down first.
+
+    Unless it is a key, and one of the ways leads through a door that it opens: then first the door.
+    """
     if mind.world.carrying != NOTHING_CARRIED and mark(mind, what, which):
-        obstacle, unlocks = way(mind, mind.world.agent)
-        if obstacle != NO_WAY and not unlocks:
+        obstacle, door = way(mind, mind.world.agent)
+        if obstacle != NO_WAY and door == 0 and to != NONE:
+            cargo = nearest(mind)
+            if not mark(mind, to, to_which):
+                mark(mind, UNKNOWN, 0)
+            _, door = way(mind, cargo)
+        if door:
+            action = pursue(mind, CELL, door, TOGGLE, NONE, 0)
+            if action != NONE:
+                return action
+        elif obstacle != NO_WAY:
             return lay_down(mind, 0)
     return pursue(mind, what, which, PICKUP, to, to_which)
 
