@@ -20,6 +20,7 @@ from bkrl.envs.babyai.constants import (
     OPEN,
     RIGHT,
     TOGGLE,
+    WALL,
 )
 from bkrl.envs.babyai.missions import is_tracked, refers
 from bkrl.envs.babyai.state import MARGIN, MEMBER_MASK, ahead, cell_at, color_of, kind_of, state_of
@@ -34,7 +35,7 @@ BLOCKED: Final = 5  # an object that can be carried away
 
 # Which cells `mark` marks.
 PLACES: Final = 0  # what "go to" counts for description `which`
-OBJECTS: Final = 1  # of description `which`
+OBJECTS: Final = 1  # of description `which`, to be picked up
 READY_DOORS: Final = 2  # of description `which`, to be opened by a toggle or two
 BARRED_DOORS: Final = 3  # of description `which`, for which a key has been seen
 BESIDE: Final = 4  # empty cells beside an object of description `which`
@@ -153,10 +154,12 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
     """Whether a seen cell is one of those to be marked."""
     cell = cell_at(mind.grid, at)
     kind = kind_of(cell)
+    if kind == WALL:  # to minigrid, one is a grey object too
+        return False
     if what == PLACES:
         return is_tracked(cell, which)
     if what == OBJECTS:
-        return refers(cell, which)
+        return can_carry(kind) and refers(cell, which)
     if what == READY_DOORS:
         carried: Any = mind.world.carrying
         return refers(cell, which) and kind == DOOR and (state_of(cell) != LOCKED or opens(carried, cell))
@@ -166,7 +169,8 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
         if kind == EMPTY if what == BESIDE else can_carry(kind):
             for side in range(4):
                 beside = at + ahead(side, mind.stride)
-                if has_seen(mind, beside) and refers(cell_at(mind.grid, beside), which):
+                near = cell_at(mind.grid, beside)
+                if has_seen(mind, beside) and refers(near, which) and kind_of(near) != WALL:
                     return True
         return False
     if what == KEYS:
