@@ -16,8 +16,8 @@ from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec, world
 from bkrl.envs.babyai.bot import MAX_CELLS
-from bkrl.envs.babyai.constants import BALL, BOX, CLOSED, DOOR, EMPTY, KEY, LAVA, LOCKED, OPEN, WALL
-from bkrl.envs.babyai.state import MEMBER_SHIFT, NO_TASK, PUT_NEXT, TRACKED_SHIFT
+from bkrl.envs.babyai.constants import BALL, BOX, CLOSED, DOOR, EMPTY, KEY, LAVA, LOCKED, NO_TASK, OPEN, PUT_NEXT, WALL
+from bkrl.envs.babyai.state import MEMBER_SHIFT, TRACKED_SHIFT
 
 PUBLISHED = {
     "goto": ((0.278, 53.8), 5.3),

@@ -67,6 +67,7 @@ class Mind(NamedTuple):
         terrain: what each cell is to the bot.
         wanted: 1 for cells to be faced.
         avoid: 1 on the paths that were looked for in this step.
+        spot: (1,) the cell that was chosen to lay down what is carried; 0 for none.
         parent, queue, later: of `way`.
         first, states: of `approach`; eight states a cell.
     """
@@ -78,6 +79,7 @@ class Mind(NamedTuple):
     terrain: Any
     wanted: Any
     avoid: Any
+    spot: Any
     parent: Any
     queue: Any
     later: Any
@@ -179,7 +181,7 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
         return kind == BOX and cell & MEMBER_MASK == 0
     if what == GOALS:
         return kind == GOAL
-    if what == UNKNOWN or kind != EMPTY or at == mind.world.agent or (which < 2 and mind.avoid[at]):
+    if what == UNKNOWN or kind != EMPTY or (which < 2 and mind.avoid[at]):
         return False
     return which > 0 or keeps_ways_open(mind, at)
 
