@@ -223,8 +223,8 @@ def missions_vary(env_id: str) -> bool:
 
 def bot_of(env_id: str) -> Bot | None:
     """What plans its way in a world; None where there is none."""
-    bare, _ = _read(env_id)
-    return family(bare.family).bot(bare)
+    known = world(env_id)
+    return family(known.family).bot(replace(known, env_id=_read(env_id)[0].env_id))
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:

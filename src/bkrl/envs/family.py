@@ -318,7 +318,10 @@ class Family:
         return Symbols.of_shape(obs_shape, high)
 
     def bot(self, world: World) -> Bot | None:
-        """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it."""
+        """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it.
+
+        The id of `world` is without options, the other facts with them.
+        """
         return None
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]] | None:

@@ -126,6 +126,7 @@ class Method:
         informed: whether it brings background knowledge, so that it is held against controls.
         baseline: the method it is compared with; its own name for one that others are compared with.
         form: its form of shaping where a run's manifest names none; a key of `rewards.shaping.FORMS`.
+        learns: whether it does; if not, its curve is a flat line that reports carry on as far as those of the others.
         colour: the slot of its lines' colour in figures; None: the next free one.
     """
 
@@ -138,6 +139,7 @@ class Method:
     informed: bool = False
     baseline: str = "ppo"
     form: str = "none"
+    learns: bool = True
     colour: int | None = None
 
 

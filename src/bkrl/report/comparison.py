@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
 from bkrl.methods import settings_of
-from bkrl.report.groups import SUCCESS, Group, Trained, final_and_average
+from bkrl.report.groups import SUCCESS, Group, Trained, carried_on, final_and_average
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import (
     Crossing,
@@ -112,6 +112,7 @@ def compare_all(groups: Sequence[Group], threshold: float) -> list[Comparison]:
 
 def compare(env: str, groups: Sequence[Group], threshold: float) -> Comparison:
     """The rows of one world. Every random draw is named after the world and the method: same runs, same numbers."""
+    groups = carried_on(groups)
     notes = _seed_notes(groups) + _setting_notes(groups)
     lasts = {run.key: float(run.series[SUCCESS][0][-1]) for group in groups for run in group.runs}
     horizon = min(lasts.values())

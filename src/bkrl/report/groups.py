@@ -150,6 +150,25 @@ def grouped(runs: Sequence[Trained]) -> list[Group]:
     return sorted(groups, key=lambda g: (g.env, not g.is_baseline, g.is_control, g.label))
 
 
+def carried_on(groups: Sequence[Group]) -> list[Group]:
+    """The groups; evaluations of what learns nothing hold as far as the longest run of the others goes."""
+    end = max((run.series[SUCCESS][0][-1] for group in groups for run in group.runs), default=0)
+
+    def to_the_end(run: Trained) -> Trained:
+        method = find_method(run.alg)
+        if method is None or method.learns:
+            return run
+        series = {
+            name: (np.append(steps, end), np.append(values, values[-1]))
+            if name.startswith("eval/") and steps[-1] < end
+            else (steps, values)
+            for name, (steps, values) in run.series.items()
+        }
+        return replace(run, series=series)
+
+    return [replace(group, runs=tuple(map(to_the_end, group.runs))) for group in groups]
+
+
 def without_repeats(group: Group) -> tuple[Group, list[str]]:
     """The group without runs that repeat a seed with the same potential, which would add no information to n, and a
     sentence for each of them.

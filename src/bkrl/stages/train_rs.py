@@ -48,7 +48,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
-        if missions_vary(config.env) and "mission" not in made.learner.agent.wants:
+        if method.learns and missions_vary(config.env) and "mission" not in made.learner.agent.wants:
             made.warnings.insert(0, UNSEEN.format(env=config.env, who="the policy"))
         for warning in made.warnings:
             reporter.warn(warning)

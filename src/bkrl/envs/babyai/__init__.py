@@ -181,7 +181,7 @@ class BabyAI(Family):
         from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 
         own = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task > PUT_NEXT
-        return BabyAIBot() if not own and runs_natively(world.env_id) else None
+        return BabyAIBot(len(world.action_names)) if not own and runs_natively(world.env_id) else None
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""

@@ -15,7 +15,14 @@ MAX_CELLS: Final = 8192
 
 
 class BabyAIBot:
-    """See `family.Bot`. It knows the mission, what it carries, and the cells that it has seen."""
+    """See `family.Bot`. It knows the mission, what it carries, and the cells that it has seen.
+
+    Args:
+        num_actions: where there are fewer than six, it can only move.
+    """
+
+    def __init__(self, num_actions: int) -> None:
+        self.num_actions = num_actions
 
     def begin(self, num_envs: int) -> dict[str, NDArray[Any]]:
         """Nothing seen."""
@@ -23,6 +30,7 @@ class BabyAIBot:
             "explored": np.zeros((num_envs, MAX_CELLS // 8), np.uint8),
             "idle": np.zeros(num_envs, np.int32),
             "done": np.zeros(num_envs, np.int32),
+            "spot": np.zeros(num_envs, np.int32),
         }
 
     def act(
@@ -45,7 +53,9 @@ class BabyAIBot:
             memory["explored"],
             memory["idle"],
             memory["done"],
+            memory["spot"],
             stride,
+            self.num_actions,
             actions,
         )
         return actions

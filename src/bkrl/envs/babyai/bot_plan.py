@@ -14,6 +14,7 @@ import numpy as np
 
 from bkrl.core.jit import helper, kernel
 from bkrl.envs.babyai.bot_paths import (
+    BARRED,
     BARRED_DOORS,
     BESIDE,
     BLOCKED,
@@ -42,8 +43,8 @@ from bkrl.envs.babyai.bot_paths import (
 from bkrl.envs.babyai.constants import (
     AGENT_X,
     AGENT_Y,
-    DONE,
     DROP,
+    EMPTY,
     FORWARD,
     GO_TO,
     LEFT,
@@ -58,17 +59,29 @@ from bkrl.envs.babyai.constants import (
     VIEW,
 )
 from bkrl.envs.babyai.missions import refers
-from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of
+from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of, kind_of
 
 _DEPTH: Final = 8  # obstacles behind obstacles
 _NOWHERE: Final = -1
+STAY: Final = 8
+"""Any action that changes nothing."""
 PATIENCE: Final = 300
 """After so many steps in which nothing new was seen or done, the bot moves by chance for a while."""
 
 
 @kernel
 def act_bots(
-    grids: Any, worlds: Any, views: Any, started: Any, explored: Any, idle: Any, done: Any, stride: int, actions: Any
+    grids: Any,
+    worlds: Any,
+    views: Any,
+    started: Any,
+    explored: Any,
+    idle: Any,
+    done: Any,
+    spots: Any,
+    stride: int,
+    num_actions: int,
+    actions: Any,
 ) -> None:
     """The next action of the bot in each of N envs.
 
@@ -77,10 +90,12 @@ def act_bots(
         worlds: (N,) records.
         views: (N, 147) what the agents see.
         started: (N,) an episode begins.
-        explored: (N, bytes) a bit for each cell that was seen; changed in place, as are the next two.
+        explored: (N, bytes) a bit for each cell that was seen; changed in place, as are the next three.
         idle: (N,) steps since something new was seen or done.
         done: (N,) the tasks that were done then.
+        spots: (N,) the cell that was chosen to lay down what is carried; 0 for none.
         stride: cells in a row.
+        num_actions: with fewer than six, only the first three are taken.
         actions: (N,) written.
     """
     size = grids.shape[1]
@@ -93,15 +108,20 @@ def act_bots(
         if started[n]:
             seen[:] = 0
             idle[n] = done[n] = 0
+        if started[n] or world.carrying == NOTHING_CARRIED:
+            spots[n] = 0
         idle[n] += 1
         progress = world.done | world.first_clause_done << 7
         if look(world, views[n], seen, stride) or progress != done[n]:
             idle[n], done[n] = 0, progress
-        mind = Mind(grids[n], world, seen, stride, terrain, wanted, avoid, parent, queue, later, first, states)
+        spot = spots[n : n + 1]
+        mind = Mind(grids[n], world, seen, stride, terrain, wanted, avoid, spot, parent, queue, later, first, states)
         action = NONE
         if idle[n] < PATIENCE or idle[n] // 16 % 2:
-            action = decide(mind)
-        actions[n] = wander(mind) if action == NONE else action
+            action = decide(mind, num_actions <= TOGGLE)
+        if action == NONE or (action > FORWARD and num_actions <= TOGGLE):
+            action = wander(mind)
+        actions[n] = action
 
 
 @helper
@@ -135,12 +155,12 @@ def wander(mind: Any) -> int:
 
 
 @helper
-def decide(mind: Any) -> int:
+def decide(mind: Any, moves_only: bool) -> int:
     """The next action; NONE where there is nothing left to try."""
     world = mind.world
     mind.avoid[:] = 0
     clause = 2 if world.in_sequence and world.first_clause_done else 0
-    fixed = shut = False
+    fixed = shut = moves_only
     for task in (clause, clause + 1):
         if (world.strict >> task) & 1 and not (world.done >> task) & 1:
             fixed = fixed or world.task[task] in (PICK_UP, PUT_NEXT)
@@ -170,7 +190,7 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
     carried: Any = world.carrying
     carries_it = carried != NOTHING_CARRIED and refers(carried, which)
     if kind == GO_TO:
-        action = pursue(mind, PLACES, which, DONE, NONE, 0)
+        action = pursue(mind, PLACES, which, STAY, NONE, 0)
         return lay_down(mind, 0) if action == NONE and carries_it else action
     if kind == OPEN_DOOR:
         action = pursue(mind, READY_DOORS, which, TOGGLE, NONE, 0)
@@ -237,7 +257,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
         mind: of the bot.
         what: which cells, see `mark`.
         which: likewise.
-        deed: the action when one of them is in front.
+        deed: the action when one of them is in front, or STAY.
         to: where what is picked up is to be carried: the way from there on must be free before it is. NONE: nowhere.
         to_which: likewise.
 
@@ -258,7 +278,9 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
                 mark(mind, UNKNOWN, 0)
             obstacle, _ = way(mind, found >> 3)
         if obstacle <= 0:
-            return deed if found & 7 == HERE else found & 7
+            if found & 7 != HERE:
+                return found & 7
+            return deed if deed != STAY else stay(mind)
         if mind.world.carrying != NOTHING_CARRIED:
             return lay_down(mind, 0)
         deed = PICKUP
@@ -270,11 +292,26 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
 
 
 @helper
+def stay(mind: Any) -> int:
+    """An action that changes nothing, one of the first four."""
+    front = mind.world.agent + ahead(mind.world.heading, mind.stride)
+    return PICKUP if mind.terrain[front] in (FREE, SHUT, BARRED) else FORWARD
+
+
+@helper
 def lay_down(mind: Any, least: int) -> int:
-    """The next action on the way to a place for what is carried: the first kind of `SPOTS` from `least` on."""
+    """The next action on the way to a place for what is carried: the first kind of `SPOTS` from `least` on.
+
+    Once it is chosen it stays the same: what is off the path depends on where the bot stands.
+    """
+    if mind.spot[0] and kind_of(cell_at(mind.grid, mind.spot[0])) == EMPTY and mark(mind, CELL, mind.spot[0]):
+        found = approach(mind)
+        if found != NONE:
+            return DROP if found & 7 == HERE else found & 7
     for scruples in range(least, 3):
         if mark(mind, SPOTS, scruples):
             found = approach(mind)
             if found != NONE:
+                mind.spot[0] = found >> 3
                 return DROP if found & 7 == HERE else found & 7
     return NONE

@@ -44,6 +44,7 @@ class Canvas:
         if self._cells.shape != cells.shape:
             rows, columns = cells.shape
             minigrid.grid = Grid(columns, rows)  # empty, as the cells are
+            minigrid.width, minigrid.height = columns, rows  # options of a level may change them
             minigrid.grid.render = self._render
             self._cells, self._keys = np.zeros_like(cells), np.full(cells.shape, -1, np.int64)
             self._picture = np.zeros((rows * minigrid.tile_size, columns * minigrid.tile_size, 3), np.uint8)

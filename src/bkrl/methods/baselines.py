@@ -1,0 +1,66 @@
+"""random and bot: agents that learn nothing, to stand beside those that do; the floor and the ceiling of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+if TYPE_CHECKING:
+    from bkrl.agents.protocol import Agent
+
+
+@dataclass(frozen=True)
+class RandomSettings(TrainRsConfig):
+    """Settings of random."""
+
+
+@dataclass(frozen=True)
+class BotSettings(TrainRsConfig):
+    """Settings of bot."""
+
+    epsilon: Annotated[float, Flag("the chance with which it takes any action instead", least=0, most=1)] = 0.0
+
+
+def _trainee(settings: TrainRsConfig, agent: Agent) -> Trainee:
+    from bkrl.learn.fixed import Fixed
+    from bkrl.rewards.shaping import FORMS
+
+    facts = {"form": "none", "guarantee": FORMS["none"].guarantee}
+    return Trainee(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
+
+
+def build_random(settings: RandomSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.random import RandomAgent
+    from bkrl.envs import world
+
+    facts = world(settings.env)
+    return _trainee(settings, RandomAgent(settings.env, facts.family, facts.action_names))
+
+
+def build_bot(settings: BotSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.bot import BotAgent
+
+    if settings.backend != "native":
+        raise UsageError("The bot plans on the native engine; leave --backend out.")
+    return _trainee(settings, BotAgent.of(settings.env, settings.epsilon))
+
+
+register_method(
+    Method("random", RandomSettings, build_random, "every action equally likely; learns nothing", learns=False)
+)
+register_method(
+    Method(
+        "bot",
+        BotSettings,
+        build_bot,
+        "an expert that plans from the state of the env; learns nothing",
+        needs="an env with a bot",
+        learns=False,
+    )
+)
