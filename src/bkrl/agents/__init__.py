@@ -22,6 +22,7 @@ AGENTS.add("advised", "bkrl.agents.advised:AdvisedAgent")
 AGENTS.add("goal", "bkrl.agents.goal:GoalAgent")
 AGENTS.add("bot", "bkrl.agents.bot:BotAgent")
 AGENTS.add("language", "bkrl.agents.language.agent:LanguageAgent")
+AGENTS.add("drrn", "bkrl.agents.drrn:DRRNAgent")
 AGENTS.add("random", "bkrl.agents.random:RandomAgent")
 
 

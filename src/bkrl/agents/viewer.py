@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents.protocol import Agent, Goals
-from bkrl.data.views import Views
+from bkrl.data.views import Views, pack_texts, unpack_texts
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.text.wording import Wording
 
@@ -63,7 +62,8 @@ class Viewer:
         """The agents took `actions` (N,) at the views that were made last."""
         if self._remembers and self._history.shape[1]:
             names = self._worded.action_names
-            turns = zip(self._text, (names[action] for action in actions.tolist()), strict=True)
+            said = zip(self._text, (names[action] for action in actions.tolist()), strict=True)
+            turns = (None if text is None else (text, name) for text, name in said)
             self._history[:, :-1] = self._history[:, 1:]
             self._history[:, -1] = np.fromiter(turns, object, len(actions))
 
@@ -90,10 +90,7 @@ class Viewer:
 
     def saved(self) -> dict[str, NDArray[Any]]:
         """What the agents have seen and done lately, as arrays that a checkpoint can hold."""
-        if not self._remembers:
-            return {}
-        text = json.dumps(self._history.tolist(), ensure_ascii=False).encode()
-        return {"history": np.frombuffer(text, np.uint8).copy()}
+        return pack_texts(self._history.ravel().tolist()) if self._remembers else {}
 
     def restored(self, saved: Mapping[str, NDArray[Any]], symbols: NDArray[np.uint8]) -> Views:
         """What was made last of `symbols` (N, ...) before `saved` was called, without image and goal.
@@ -101,8 +98,7 @@ class Viewer:
         The envs are back in their state.
         """
         if self._remembers:
-            rows = json.loads(saved["history"].tobytes())
-            turns = [None if turn is None else (tuple(turn[0]), turn[1]) for row in rows for turn in row]
+            turns = unpack_texts(saved)
             self._history = np.fromiter(turns, object, len(turns)).reshape(self._history.shape)
         return self._read(self._of_symbols(symbols), np.zeros(self.envs.num_envs, bool))
 
@@ -115,6 +111,8 @@ class Viewer:
 
     def _read(self, views: Views, started: NDArray[np.bool_]) -> Views:
         """With mission and history."""
+        if self._reads and "g5" in self._worded.wording.compat and started.any():
+            views = replace(views, text=np.where(started, None, views.text))  # type: ignore[arg-type]
         if "mission" in self.wants:
             views = replace(views, mission=self._worded.missions(self.envs.missions()))
         if self._remembers:

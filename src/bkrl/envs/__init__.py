@@ -202,9 +202,11 @@ def captioner(
     return partial(known.caption, language=language, compat=compat)
 
 
-def sentences(env_id: str, language: str | None = None) -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
+def sentences(
+    env_id: str, language: str | None = None, compat: bool = False
+) -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
     """What makes texts of a world's observations: (B, *obs_shape) uint8 → (B,) tuples of each caption's sentences."""
-    caption = captioner(env_id, language)
+    caption = captioner(env_id, language, compat)
     return lambda observations: np.fromiter(map(sentences_of, caption(observations)), object, len(observations))
 
 

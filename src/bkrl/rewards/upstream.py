@@ -29,6 +29,7 @@ from bkrl.potentials.goal import GoalRaw
 from bkrl.potentials.protocol import Potential, Raw, Scale, Scaled
 from bkrl.rewards.shaped import ShapedReward
 from bkrl.rewards.streams import RolloutsOnly
+from bkrl.text import language
 
 ALL = "upstream"
 DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
@@ -42,7 +43,8 @@ class Defect:
 
     Attributes:
         says: what goes wrong, one clause.
-        variants: the kinds of potential it concerns; "" stands for algorithms without one.
+        variants: the kinds of potential it concerns; "" stands for algorithms without one, "text" for those whose agent
+            reads.
         families: the worlds it concerns, () for all.
     """
 
@@ -61,8 +63,10 @@ DEFECTS: Mapping[str, Defect] = {
     "b7": Defect("Φ is divided by the running spread of its own discounted sum"),
     "b8": Defect("an episode's first windows are filled with its first observation and the action about to be taken"),
     "b9": Defect("the critic sees the current observation alone, Φ a history (so it is without --compat, too)"),
-    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", *_ANY)),
+    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", *_ANY)),
     "b30": Defect(f"Φ of goals jumps at a fixed similarity of {HARD_THRESHOLD}", ("goal",)),
+    **{name: Defect(says, ("text",), ("babyai",)) for name, says in language.DEFECTS.items()},
+    "g6": Defect("success, return and length are means of all episodes so far but the latest ones", ("text",)),
 }
 
 
@@ -71,7 +75,7 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
 
     Args:
         compat: names joined by commas, or nothing.
-        variant: "code", "pref" or "goal"; None for an algorithm without a potential.
+        variant: "code", "pref" or "goal"; None for an algorithm without a potential, "text" for one whose agent reads.
         family: of the world.
 
     Raises:
@@ -90,11 +94,12 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
             known = (ALL, *DEFECTS)
             raise UsageError(f"--compat knows no '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
         elif name not in here:
-            kinds = words(DEFECTS[name].variants)
+            kinds = words([one for one in DEFECTS[name].variants if one])
+            what = "agents that read" if kinds == "text" else f"potentials of {kinds} labels"
             where = f" in {' or '.join(DEFECTS[name].families)} worlds" if DEFECTS[name].families else ""
             raise UsageError(
-                f"{name} ({DEFECTS[name].says}) concerns potentials of {kinds} labels{where}; leave it out of "
-                f"--compat, or write {ALL} for all that concern this run."
+                f"{name} ({DEFECTS[name].says}) concerns {what}{where}; leave it out of --compat, or write {ALL} for "
+                "all that concern this run."
             )
         else:
             chosen.add(name)

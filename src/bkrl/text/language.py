@@ -31,6 +31,8 @@ DEFECTS: Final[Mapping[str, str]] = MappingProxyType(
         "wherever the letter a occurs in it",
         "g3": "the French lists leave out masculine colours, replace keys in 'fermée à clef' (locked), and hold the "
         "misspelt 'vermilion' and 'dancer'",
+        "g4": "captions are those of the published captioner: 'a open red door', walls vanish behind objects",
+        "g5": "an episode begins without its first observation, which is forgotten when the one before has ended",
     }
 )
 """Defects of the published code, by the names that `compat` takes, with one sentence each."""

@@ -139,8 +139,9 @@ def prompts(form: Form, views: Views, worded: Worded) -> tuple[list[str | Chat],
     chosen, index = distinct_rows(ViewKeys(wants if history is not None else wants[:2])(views))
     made = []
     for row in chosen:
-        past = () if history is None else filter(None, history[row])
-        turns = [([s.removesuffix(".") for s in seen], name) for seen, name in (*past, (text[row], ""))]
+        past = [] if history is None else list(filter(None, history[row]))
+        present = [] if text[row] is None and form is glam else [(text[row] or (), "")]  # None: see g5
+        turns = [([s.removesuffix(".") for s in seen], name) for seen, name in past + present]
         made.append(form(turns, mission[row], worded.action_names, worded.labels))
     if "g1" in worded.wording.compat:
         made = [_published(prompt, worded.words) for prompt in made]

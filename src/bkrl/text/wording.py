@@ -6,7 +6,7 @@ has understood words rather than learnt sentences by heart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import sentences
-from bkrl.envs.babyai.constants import ACTION_SETS
+from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS
 from bkrl.envs.family import World
 from bkrl.text.language import LANGUAGES, Substitution, french_actions, french_mission, words
 from bkrl.text.policy_prompts import GOAL_LABELS, LABELS, Labels
 
-Texts = Callable[[NDArray[np.uint8]], NDArray[np.object_]]
+_SAID = dict(zip(ACTION_NAMES, (*ACTION_SETS["canonical"], "do nothing"), strict=True))
+"""Names of BabyAI's actions as they are said."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Worded:
         self.words = Substitution(chosen, self.language)
         self._each = bool(chosen) and "g1" not in wording.compat
         self.action_names = self._names(world)
-        self._plain = sentences(world.env_id, self.language if wording.language else None)
+        self._plain = sentences(world.env_id, self.language, compat="g4" in wording.compat)
         self._other = lru_cache(1 << 16)(lambda text: tuple(map(self.words, text)))
         self._missions = self._reworded = np.zeros(0, object)
 
@@ -113,7 +114,7 @@ class Worded:
         return self.words(mission) if self._each else mission
 
     def _names(self, world: World) -> tuple[str, ...]:
-        names: Sequence[str] = self.wording.actions or world.action_names
+        names: Sequence[str] = self.wording.actions or [_SAID.get(name, name) for name in world.action_names]
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
         if isinstance(names, str):
             raise UsageError(f"There are no names of actions '{names}'. There are: {', '.join(ACTION_SETS)}.")

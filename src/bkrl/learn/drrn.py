@@ -1,0 +1,281 @@
+"""Q-learning for agents that read: actions drawn from the softmax of their values, learnt from a memory of steps.
+
+After He et al. (2016), in the form that Carta et al. (2023) trained beside GLAM. One round is a step of all envs; after
+some rounds come some updates, each on steps drawn from the memory:
+
+    target = r + γ max_a' Q(s', a'), loss = smooth L1 of Q(s, a) - target
+
+A terminated episode is worth nothing from there on; a truncated one goes on being worth what its last view is. Axes: N
+envs, A actions, B steps of an update, W bytes of a view.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bkrl.agents.drrn import DRRNAgent
+from bkrl.agents.viewer import Viewer, symbols_of
+from bkrl.core.config import ReplayConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.seeds import derive_seed, generator
+from bkrl.data.views import ViewKeys, Views
+from bkrl.data.windows import Transitions, Windows
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.ppo import Adam, Diverged
+from bkrl.learn.protocol import Saved, under
+from bkrl.learn.replay import Batch, Replay
+from bkrl.learn.rollout import Clock
+from bkrl.rewards.streams import RewardStream
+
+
+class DRRN:
+    """A `Learner`. An iteration is `config.num_steps` rounds and the updates between them.
+
+    Args:
+        envs: N envs with SAME_STEP autoreset, reset when the first iteration begins.
+        agent: who acts.
+        stream: what it is paid; must pay transitions that know no history.
+        config: hyper-parameters.
+        total_steps: env steps to train for; the last iteration may go past it.
+        seed: of the envs, the actions and the updates, each from its own named stream.
+        hardware: where the agent computes.
+        defects: of the published code: b10 and g6 (`rewards.upstream.DEFECTS`).
+    """
+
+    def __init__(
+        self,
+        envs: WorldVectorEnv,
+        agent: DRRNAgent,
+        stream: RewardStream,
+        config: ReplayConfig,
+        *,
+        total_steps: int,
+        seed: int = 0,
+        hardware: Hardware = CPU,
+        defects: frozenset[str] = frozenset(),
+    ) -> None:
+        if stream.horizon:
+            raise UsageError("This learner pays steps without their history; choose a reward that needs none.")
+        self.envs, self.agent, self.stream, self.config = envs, agent, stream, config
+        self.total_steps, self.seed, self.hardware, self.defects = total_steps, seed, hardware, defects
+        agent.prepare(hardware.device)
+        self.module = agent.module
+        self.target: nn.Module | None = copy.deepcopy(self.module) if config.target_every else None
+        self.optimizer = Adam(self.module.parameters(), lr=config.learning_rate)
+        self.view, self.keys = Viewer(envs, agent), ViewKeys(agent.wants)
+        self.replay = Replay(min(config.capacity, total_steps + envs.num_envs * config.num_steps), envs.num_envs)
+        self.step = self.episodes = self.updates = 0
+        self._seen: Views | None = None  # (N,) rows, what the agents see now
+        self._symbols = self._rows = np.zeros(0, np.uint8)
+        # Sums over all episodes but those of the last iteration that had some (g6).
+        self._earlier = np.zeros(4)
+        self._latest = np.zeros(4)
+
+    @property
+    def done(self) -> bool:
+        """Whether `total_steps` have been taken."""
+        return self.step >= self.total_steps
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration; returns its metrics. `time/…` are seconds.
+
+        Raises:
+            Diverged: a loss or a gradient is not finite.
+        """
+        clock, c = Clock(), self.config
+        self._begin()
+        ended: list[np.ndarray] = []
+        figures: list[tuple[float, float, float]] = []
+        rewards = 0.0
+        for round_ in range(c.num_steps):
+            paid, finished = self._round(clock)
+            rewards += paid
+            ended += finished
+            if (round_ + 1) % c.train_every == 0 and self.replay.ready(c.n_step) >= max(
+                c.learning_starts, c.batch_size
+            ):
+                with _tiny_is_zero():
+                    figures += [self._update() for _ in range(c.gradient_steps)]
+            clock.lap("update")
+        metrics = {"rollout/episodes": float(len(ended)), "rollout/reward": rewards / c.num_steps}
+        metrics |= self._scores(ended)
+        if figures:
+            loss, worth, norm = np.mean(figures, axis=0)
+            if not np.isfinite([loss, worth, norm]).all():
+                raise Diverged(
+                    f"Training diverged at step {self.step:,}: the loss is not finite. The same command would come to "
+                    "the same end: begin again with --fresh and a smaller --learning-rate or --reward-scale."
+                )
+            metrics |= {"drrn/loss": float(loss), "drrn/q": float(worth), "drrn/grad_norm": float(norm)}
+        return metrics | clock.metrics()
+
+    def _begin(self) -> None:
+        if self._seen is None:
+            observations, _ = self.envs.reset(
+                seed=derive_seed(self.seed, "worlds", *([self.step] if self.step else []))
+            )
+            self._look(observations, np.ones(self.envs.num_envs, bool))
+
+    def _look(self, observations: Any, started: np.ndarray) -> None:
+        self._symbols, self._seen = symbols_of(observations), self.view(observations, started)
+        self._rows = self.keys(self._seen)
+
+    def _round(self, clock: Clock) -> tuple[float, list[np.ndarray]]:
+        """One step of all envs: the mean reward, and (success, return, length, 1) of each episode that ended."""
+        N, seen, symbols, rows = self.envs.num_envs, self._seen, self._symbols, self._rows
+        assert seen is not None
+        noise = generator(self.seed, "actions", self.step).gumbel(size=(N, len(self.agent.action_names)))
+        actions = self.agent.act(seen, {}, np.zeros(N, bool), noise.astype(np.float32)).actions
+        self.view.acted(actions)
+        clock.lap("policy")
+        observations, rewards, terminated, truncated, infos = self.envs.step(actions)
+        ended = np.flatnonzero(terminated | truncated)
+        last, finals, finished = None, symbols_of(observations).copy(), []
+        if len(ended):
+            last = self.view.last(infos["final_obs"], ended, seen)
+            finals[ended] = symbols_of(infos["final_obs"])[ended]
+            scores = infos["success"], infos["episode"]["r"], infos["episode"]["l"], np.ones(N)
+            finished = list(np.stack(scores, 1)[ended].astype(float))
+        self._look(observations, terminated | truncated)
+        after = self._rows.copy()
+        if last is not None:
+            after[ended] = self.keys(last)
+        if "b10" in self.defects:
+            terminated = terminated | truncated
+        paid = self.stream.transition_rewards(
+            Transitions(_windows(symbols), actions, rewards, _windows(finals), terminated)
+        )
+        self.replay.add(rows, actions, paid, after, terminated, truncated)
+        self.step += N
+        self.episodes += len(ended)
+        clock.lap("env")
+        return float(rewards.mean()), finished
+
+    def _update(self) -> tuple[float, float, float]:
+        """One gradient step: loss, mean Q and norm of the gradient."""
+        c, rng = self.config, generator(self.seed, "replay", self.updates)
+        batch = self.replay.sample(c.batch_size, rng, gamma=self.stream.gamma, num_steps=c.n_step)
+        targets = self._targets(batch)
+        chosen = torch.from_numpy(batch.actions)[:, None].to(targets.device)
+        worth = self.agent.values(self.keys.views(batch.seen)).gather(1, chosen)[:, 0]
+        loss = nn.functional.smooth_l1_loss(worth, targets)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), c.max_grad_norm)
+        self.optimizer.step()
+        self.updates += 1
+        if self.target is not None and self.updates % c.target_every == 0:
+            self.target.load_state_dict(self.module.state_dict())
+        return loss.item(), worth.mean().item(), norm.item()
+
+    @torch.no_grad()
+    def _targets(self, batch: Batch) -> torch.Tensor:
+        """(B,) what the actions were worth."""
+        best = self.agent.values(self.keys.views(batch.after), self.target).amax(1)
+        of = [torch.from_numpy(one).to(best.device) for one in (batch.returns, batch.discounts)]
+        return of[0] + of[1] * best
+
+    def _scores(self, ended: list[np.ndarray]) -> dict[str, float]:
+        """Means over the episodes that ended; with g6 over all those that ended before."""
+        shown = np.sum(ended, axis=0) if ended else np.zeros(4)
+        if ended:
+            self._earlier, self._latest = self._earlier + self._latest, shown
+        if "g6" in self.defects:
+            shown = self._earlier
+        count = shown[3]
+        names = ("rollout/success_rate", "rollout/return", "rollout/length")
+        return {name: float(total / count) for name, total in zip(names, shown, strict=False)} if count else {}
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    def state(self) -> Saved:
+        """See `Learner.state`."""
+        self._begin()
+        parts: dict[str, dict[str, Any]] = {
+            "network": dict(self.module.state_dict()),
+            "target": {} if self.target is None else dict(self.target.state_dict()),
+            "replay": self.replay.state() if len(self.replay) else {},
+            "keys": self.keys.state(),
+            "view": self.view.saved(),
+        }
+        for index, parameter in enumerate(self.module.parameters()):
+            parts[f"optimizer.{index}"] = self.optimizer.state.get(parameter, {})
+        try:
+            parts["worlds"] = self.envs.snapshot()
+        except NotImplementedError:
+            parts["worlds"] = {}
+        tensors = {f"{part}.{name}": one for part, found in parts.items() for name, one in found.items()}
+        tensors |= {"symbols": self._symbols, "sums": np.stack([self._earlier, self._latest])}
+        counters = {"step": self.step, "episodes": self.episodes, "updates": self.updates}
+        return Saved(tensors, counters, exact=bool(parts["worlds"]))
+
+    def restore(self, saved: Saved) -> None:
+        """See `Learner.restore`."""
+        tensors, counters = saved.tensors, saved.counters
+
+        def weights(part: str) -> dict[str, torch.Tensor]:
+            return {name: torch.from_numpy(array) for name, array in under(tensors, f"{part}.").items()}
+
+        self.module.load_state_dict(weights("network"))
+        if self.target is not None:
+            self.target.load_state_dict(weights("target"))
+        for index, parameter in enumerate(self.module.parameters()):
+            if moments := weights(f"optimizer.{index}"):
+                self.optimizer.state[parameter] = {k: v.clone().to(self.hardware.device) for k, v in moments.items()}
+        self.step, self.episodes, self.updates = (int(counters[name]) for name in ("step", "episodes", "updates"))
+        self._earlier, self._latest = tensors["sums"].copy()
+        self.keys.restore(under(tensors, "keys."))
+        if replay := under(tensors, "replay."):
+            self.replay.restore(replay)
+        if not saved.exact:
+            self._begin()
+            return
+        self.envs.restore(under(tensors, "worlds."))
+        self._symbols = tensors["symbols"]
+        self._seen = self.view.restored(under(tensors, "view."), self._symbols)
+        self._rows = self.keys(self._seen)
+
+    def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
+        """What usually means that a run is lost."""
+        if metrics.get("drrn/q", 0.0) > 1e3:
+            what = f"values have grown to {metrics['drrn/q']:.3g}; a --target-every above 0 keeps them in reach"
+            return {"values": what}
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """See `Learner.facts`."""
+        return {
+            "episodes": self.episodes,
+            "updates": self.updates,
+            "device": self.hardware.device.type,
+            "precision": self.hardware.precision,
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+        }
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.envs.close()
+
+
+def _windows(symbols: np.ndarray) -> Windows:
+    """Windows without a history."""
+    count = len(symbols)
+    return Windows(symbols[:, None], np.zeros((count, 0), np.int64), np.ones((count, 1), bool))
+
+
+@contextmanager
+def _tiny_is_zero() -> Iterator[None]:
+    """Gradients fade over hundreds of tokens, and numbers below 1e-38 take a processor ten times as long."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)

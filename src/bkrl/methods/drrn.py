@@ -1,0 +1,72 @@
+"""drrn: Q-learning by a network that reads captions, missions and the names of actions (He et al. 2016).
+
+The defaults are those with which GLAM's authors trained it beside theirs (Carta et al. 2023), but for what went wrong
+there, which `--compat` brings back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from bkrl.core.config import ReplayConfig
+from bkrl.core.flags import Flag
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+
+@dataclass(frozen=True)
+class DRRNSettings(TrainRsConfig):
+    """Settings of drrn."""
+
+    form: Annotated[Literal["glam", "lamorel"], Flag("prompts: GLAM's, or the shorter ones of Lamorel's examples")] = (
+        "glam"
+    )
+    observations: Annotated[int, Flag("observations in a prompt, the present one included", least=1)] = 3
+    language: Annotated[
+        Literal["", "en", "fr"], Flag("language of captions, missions and actions  [default: the env's own]")
+    ] = ""
+    vocabulary: Annotated[int, Flag("most tokens of the tokenizer, which is trained on the env's texts", least=257)] = (
+        8_000
+    )
+    temperature: Annotated[float, Flag("values are divided by this before the softmax", least=0.001)] = 1.0
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    compat: Annotated[
+        str, Flag("published defects to train with: g1 to g6 and b10, or upstream for all (docs/potentials.md)")
+    ] = ""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+
+def build(settings: DRRNSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.agents.drrn import Reading, new_drrn
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import make_vec, world
+    from bkrl.learn.drrn import DRRN
+    from bkrl.learn.hardware import choose
+    from bkrl.rewards.streams import EnvReward
+    from bkrl.rewards.upstream import guarantee, named, parse
+    from bkrl.text.language import DEFECTS
+    from bkrl.text.wording import Wording
+
+    defects = parse(settings.compat, "text", world(settings.env).family)
+    reading = Reading(settings.form, settings.observations, settings.temperature)
+    wording = Wording(settings.language, compat=defects & DEFECTS.keys())
+    envs = make_vec(settings.env, settings.replay.num_envs, backend=settings.backend)
+    agent = new_drrn(envs, settings.vocabulary, reading, wording, derive_seed(settings.seed, "weights"))
+    learner = DRRN(
+        envs,
+        agent,
+        EnvReward(gamma=settings.replay.gamma, scale=settings.reward_scale),
+        settings.replay,
+        total_steps=settings.steps,
+        seed=settings.seed,
+        hardware=choose(settings.hardware, "drrn"),
+        defects=defects,
+    )
+    facts = {"form": "none", "tokens": agent.tokenizer.size}
+    if defects:
+        facts |= {"compat": named(defects), "guarantee": guarantee(defects)}
+    return Trainee(learner, facts, iteration_steps=settings.replay.num_envs * settings.replay.num_steps)
+
+
+register_method(Method("drrn", DRRNSettings, build, "Q-learning by a network that reads (published beside GLAM)"))
