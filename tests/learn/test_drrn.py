@@ -142,7 +142,7 @@ def test_it_goes_on_exactly_where_it_was(options):
     assert one.episodes > 3
     assert one.updates > 3
     for name, value in first.tensors.items():
-        np.testing.assert_array_equal(np.array(value), np.array(second.tensors[name]), err_msg=name)
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(second.tensors[name]), err_msg=name)
 
 
 def max_env(options):
