@@ -106,7 +106,7 @@ class Config:
         (["show", "nowhere", "--json"], 3),
         (["collect", "--steps", "0", "--json"], 2),
         (["prompt", "code", "nowhere", "--json"], 2),
-        (["data", "head", "nowhere", "--json"], 3),
+        (["data", "validate", "nowhere", "--json"], 3),
         (["version", "--json"], 2),
     ],
 )
