@@ -91,6 +91,17 @@ def test_recording_points() -> None:
     assert recording_points(settings(Path("x"), steps=300, checkpoints=6)) == [0, size, 2 * size]
 
 
+@pytest.mark.parametrize(("language", "caption"), [(None, "Tu vois"), ("en", "You see")])
+def test_captions_are_in_the_language_of_the_env_unless_another_is_wanted(
+    tmp_path: Path, language: str | None, caption: str
+) -> None:
+    config = CollectConfig("BabyAI-GoToFrench-v0", out=tmp_path / "d", explorer="random", episodes=2, language=language)
+    result = run(config, Reporter())
+    assert Dataset.open(result.path).language == ("fr" if language is None else "en")
+    assert caption in str(next(result.file("steps").glob("*.parquet")).read_bytes())
+    assert run(config, Reporter()).complete
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="paid for nothing"):
         run(settings(tmp_path / "a", int_coef=0.0), Reporter())

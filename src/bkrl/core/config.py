@@ -6,9 +6,9 @@ path that is `None` gets the default written in its help. This module imports no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
@@ -203,7 +203,7 @@ class CollectConfig:
     int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1, only=(_LEARNS, _NOVELTY))] = (
         0.99
     )
-    language: Annotated[Literal["en", "fr"], Flag("language of BabyAI captions")] = "en"
+    language: Annotated[Literal["en", "fr"] | None, Flag("language of BabyAI captions; none: the env's own")] = None
     seed: Seed = 1
     network: Network = "compact"
     view: View = None
@@ -219,6 +219,10 @@ class CollectConfig:
         """Where this run lives: `out`, or its default."""
         who = "" if self.explorer == "rnd" else f"-{Path(self.explorer).name}"
         return self.out or Path("data") / f"{self.env}{who}-s{self.seed}"
+
+    def in_language_of(self, own: Any) -> CollectConfig:
+        """These settings as a run records them, where the env's own language stands if none is named."""
+        return self if self.language else replace(self, language=own)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
     facts = world(config.env)
+    config = config.in_language_of(facts.language)
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
     source = None if config.explorer in _NAMED else Run.open(Path(config.explorer), "train-rs")

@@ -20,6 +20,7 @@ from bkrl.core.flags import flags_of
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build, choices
+from bkrl.envs import world
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import find_method, methods
 from bkrl.stages import VERBS
@@ -246,6 +247,7 @@ class _World:
         """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
         fixed: dict[str, Any] = _drawn(draw.dataset)
         whole = self._cell("collect", out=self._data(draw), **fixed)
+        whole = whole._replace(config=whole.config.in_language_of(world(whole.config.env).language))
         count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
         if count == 1:
             self.preparation.append(whole)

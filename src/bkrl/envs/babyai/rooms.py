@@ -27,6 +27,7 @@ MAX_TRIES: Final = 1000  # of placing one thing, then the layout is drawn afresh
 HEADINGS: Final = 4
 WALLED, DOORWAY, OPENING = range(3)
 _MAX_DOORS_TRIED: Final = 5000
+_MAX_POSES: Final = 10_000  # 1 pose of 144 is found in all but one of 10**30 cases
 _COLORS: Final = np.array(COLORS_AS_DRAWN)
 _KINDS: Final = np.array(KINDS_AS_DRAWN)
 
@@ -171,8 +172,11 @@ def distance(a: int, b: int, stride: int) -> int:
 
 @helper
 def place_agent(grid: Any, world: Any, corner: int, size: int, stride: int) -> bool:
-    """`RoomGrid.place_agent`: with an empty cell or a wall in front."""
-    while True:
+    """`RoomGrid.place_agent`: with an empty cell or a wall in front.
+
+    minigrid tries for ever where objects are on all sides of the only free cell, which some levels come to.
+    """
+    for _ in range(_MAX_POSES):
         world.agent = find_place(grid, world, corner, size, stride, NOWHERE)
         if world.agent == NOWHERE:
             return False
@@ -180,6 +184,7 @@ def place_agent(grid: Any, world: Any, corner: int, size: int, stride: int) -> b
         front = kind_of(cell_at(grid, world.agent + ahead(world.heading, stride)))
         if front in (EMPTY, WALL):
             return True
+    return False
 
 
 @helper
