@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -247,7 +248,8 @@ class _World:
         """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
         fixed: dict[str, Any] = _drawn(draw.dataset)
         whole = self._cell("collect", out=self._data(draw), **fixed)
-        whole = whole._replace(config=whole.config.in_language_of(world(whole.config.env).language))
+        with suppress(UsageError):  # an env that is not there is refused when its cell begins
+            whole = whole._replace(config=whole.config.in_language_of(world(whole.config.env).language))
         count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
         if count == 1:
             self.preparation.append(whole)
