@@ -1,14 +1,12 @@
 """How fast missions, memory and text are: each figure a ratio measured side by side in one run.
 
-    python benchmarks/agents.py [--json] [--quick] [--only envs] [--envpool PYTHON]
+    python benchmarks/agents.py [--json] [--quick] [--only envs] [--envpool]
 
 * `mixed_ratio`: steps of MixedTrainLocal a second, observations and resets included, native engine against PyPI
   minigrid in Gymnasium's SyncVectorEnv, random actions, one thread each; `mixed_text_ratio`: the same, every step with
   the captions and missions of all envs as text.
-* with `--envpool PYTHON`, the interpreter of an environment in which EnvPool is installed (`pip install envpool`):
-  for every BabyAI level, steps of 64 envs per second of processor time against EnvPool's with one thread;
-  `envpool_worst_ratio` is the least of these ratios, and the line before it names the level. EnvPool wants a NumPy of
-  its own, hence an interpreter of its own; the two sides take turns.
+* `envpool ID`, `envpool_worst_ratio`: only with `--envpool`, and where EnvPool is installed (`pip install envpool`):
+  every BabyAI level against it, see `pool_figures`; the id of the worst goes to stderr.
 
 Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
 """
@@ -16,7 +14,6 @@ Rounds alternate between the two sides, so that other work on the machine hits b
 from __future__ import annotations
 
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,34 +22,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import pool_figures
 from bkrl.envs import captioner, make, make_vec
-from bkrl.envs.babyai.recipes import RECIPES
 from command_line import parser_of, show
 
 MIXED = "BabyAI-MixedTrainLocal-v0"
 REFERENCE_ENVS = 8
 NATIVE_ENVS = 1024
-ENVPOOL_ENVS = 64
-
-# Reads an id and a number of steps from each line, answers with processor seconds. EnvPool steps in threads of its own,
-# whose time counts too.
-ENVPOOL = """
-import sys, time
-import numpy as np
-import envpool
-actions = np.random.default_rng(0).integers(0, 7, (4096, {envs})).astype(np.int32)
-for line in sys.stdin:
-    name, steps = line.split()
-    env = envpool.make_gymnasium(name, num_envs={envs}, num_threads=1, seed=0)
-    env.reset()
-    for row in actions[:64]:
-        env.step(row)
-    start = time.process_time()
-    for t in range(int(steps)):
-        env.step(actions[t % len(actions)])
-    print(time.process_time() - start, flush=True)
-    env.close()
-"""
 
 
 def rate(env: Any, seconds: float, describe: Callable[[Any, Any], Any] | None = None) -> float:
@@ -94,37 +70,11 @@ def mixed(rounds: int, seconds: float) -> dict[str, float]:
     return figures
 
 
-def against_envpool(python: str, rounds: int, seconds: float) -> dict[str, float]:
-    """One ratio for each BabyAI level."""
-    program = ENVPOOL.format(envs=ENVPOOL_ENVS)
-    figures = {}
-    with subprocess.Popen([python, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as pool:
-        assert pool.stdin is not None
-        assert pool.stdout is not None
-        for env_id in RECIPES:
-            env = make_vec(env_id, ENVPOOL_ENVS)
-            env.reset(seed=0)
-            rate(env, seconds / 4)
-            ratios = []
-            steps = 64
-            for _ in range(rounds + 1):
-                print(env_id, steps, file=pool.stdin, flush=True)
-                spent = float(pool.stdout.readline())
-                ratios.append(rate(env, seconds) / (steps * ENVPOOL_ENVS / spent))
-                steps = max(64, int(steps / spent * seconds))  # the first round finds out how many fill the time
-            figures[f"envpool {env_id}"] = statistics.median(ratios[1:])
-            env.close()
-        pool.stdin.close()
-    worst = min(figures, key=lambda name: figures[name])
-    print(f"worst against EnvPool: {worst.removeprefix('envpool ')}")
-    return {**figures, "envpool_worst_ratio": figures[worst]}
-
-
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", choices=["envs"], help="one part only")
-    parser.add_argument("--envpool", metavar="PYTHON", help="an interpreter that has EnvPool: compare every level")
+    parser.add_argument("--envpool", action="store_true", help="every BabyAI level against EnvPool too")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
     rounds, seconds = (1, 0.1) if args.quick else (5, 1.0)
@@ -134,7 +84,10 @@ def main() -> None:
         if args.only in (None, name):
             results |= measure()
     if args.envpool:
-        results |= against_envpool(args.envpool, min(rounds, 3), seconds / 2)
+        ids = [env_id for env_id in pool_figures.envpool_ids() if env_id.startswith("BabyAI-")]
+        if not ids:
+            parser.error("EnvPool is not installed: pip install envpool")
+        results |= pool_figures.envpool_ratios(ids, min(rounds, 3), seconds / 8)
     show(results, args.json)
 
 

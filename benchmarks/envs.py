@@ -10,6 +10,9 @@
 * `thread_scaling_8192`, `thread_scaling_4096`: so many worlds of the native BabyAI engine, two threads against one;
   `independent_scaling_…`: two such engines in a thread each against one; `machine_thread_scaling` is what two threads
   without memory gain in the same minute, that is what the machine has to give.
+* `minigrid ID`: nine of minigrid's other levels against PyPI minigrid, processor time.
+* `envpool ID`, `envpool_worst_ratio`: only with `--only envpool`, and where EnvPool is installed: every id that EnvPool
+  has, 64 envs on one thread, processor time; the id of the worst goes to stderr.
 * `captions_fresh_per_s`, `captions_cached_per_s`: captions of views never seen, and of views seen before.
 
 Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
@@ -30,6 +33,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import crafter_figures
+import pool_figures
 from bkrl.envs import make, make_vec
 from bkrl.envs.babyai.captions import Captioner
 from command_line import parser_of, show
@@ -159,16 +163,25 @@ def captions(rounds: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
-    parser.add_argument("--only", choices=["babyai", "threads", "captions", "crafter"], help="one part only")
+    parser.add_argument(
+        "--only", choices=["babyai", "minigrid", "threads", "captions", "crafter", "envpool"], help="one part only"
+    )
+    parser.add_argument("--ids", default="", help="of the levels against EnvPool, those whose id contains this")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
     rounds, seconds = (1, 0.1) if args.quick else (7, 2.0)
     parts: dict[str, Callable[[], dict[str, float]]] = {
         "babyai": lambda: babyai_ratio(rounds, seconds) | step_over_engine(20 * rounds, 500),
+        "minigrid": lambda: pool_figures.minigrid_ratios(pool_figures.SAMPLE, min(rounds, 3), seconds / 4),
         "crafter": lambda: crafter_figures.figures(rounds, seconds),
         "threads": lambda: thread_scaling(rounds, seconds),
         "captions": lambda: captions(rounds),
     }
+    if args.only == "envpool":
+        ids = [env_id for env_id in pool_figures.envpool_ids() if args.ids in env_id]
+        if not ids:
+            parser.error("there is nothing to measure: EnvPool is not installed, or no id of both contains --ids")
+        parts["envpool"] = lambda: pool_figures.envpool_ratios(ids, min(rounds, 3), seconds / 8)
     results: dict[str, float] = {}
     for name, measure in parts.items():
         if args.only in (None, name):

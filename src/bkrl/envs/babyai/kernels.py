@@ -8,7 +8,7 @@ from bkrl.core.jit import kernel
 from bkrl.envs.babyai.constants import AVOID, DROP, MATCH, PICKUP, PUT_NEXT, REWARD_DECAY, TOGGLE
 from bkrl.envs.babyai.generate import begin_episode, fill_hands, generate
 from bkrl.envs.babyai.glam_generate import generate_glam
-from bkrl.envs.babyai.minigrid_generate import generate_minigrid
+from bkrl.envs.babyai.minigrid_generate import generate_hall, generate_rooms
 from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
@@ -116,13 +116,25 @@ def begin_glam_worlds(
 
 
 @kernel
-def begin_minigrid_worlds(
+def begin_hall_worlds(
+    grids: Any, worlds: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+) -> None:
+    """A new episode in each chosen world of one of minigrid's levels with one room."""
+    for n in range(start, stop):
+        if chosen[n]:
+            generate_hall(grids[n], worlds[n], level[0], stride)
+            begin_episode(worlds[n])
+            observe(grids[n], worlds[n], stride, observations[n])
+
+
+@kernel
+def begin_room_worlds(
     grids: Any, worlds: Any, plans: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
 ) -> None:
-    """A new episode in each chosen world of one of minigrid's levels; `plans` as for `begin_worlds`."""
+    """The same for those with several rooms; `plans` as for `begin_worlds`."""
     plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
-            generate_minigrid(grids[n], worlds[n], level[0], plan, stride)
+            generate_rooms(grids[n], worlds[n], level[0], plan, stride)
             begin_episode(worlds[n])
             observe(grids[n], worlds[n], stride, observations[n])

@@ -11,11 +11,11 @@ from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, TYPE_NAMES
 from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
-from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_minigrid_worlds, begin_worlds
+from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_hall_worlds, begin_room_worlds, begin_worlds
 from bkrl.envs.babyai.levels import Level, recipe_of
 from bkrl.envs.babyai.minigrid_generate import minigrid_record
 from bkrl.envs.babyai.minigrid_halls import WORDING
-from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, MiniGridLevel
+from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, GRID_OF_ROOMS, MiniGridLevel
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.recipes import Recipe
 from bkrl.envs.babyai.rooms import PLAN, empty_rooms
@@ -135,7 +135,7 @@ class MiniGridLayouts(Layouts):
 
     def __init__(self, level: MiniGridLevel, num_envs: int) -> None:
         self.width, self.height = level.width, level.height
-        self._level, self._tables = level, (np.zeros(num_envs, PLAN), minigrid_record(level))
+        self._level, self._record, self._plans = level, minigrid_record(level), np.zeros(num_envs, PLAN)
 
     def begin(
         self,
@@ -146,7 +146,11 @@ class MiniGridLayouts(Layouts):
         observations: NDArray[np.uint8],
     ) -> None:
         """See `Layouts`."""
-        shares.run(begin_minigrid_worlds, grids, worlds, *self._tables, chosen, self.width + 2 * MARGIN, observations)
+        stride = self.width + 2 * MARGIN
+        if self._level.layout >= GRID_OF_ROOMS:
+            shares.run(begin_room_worlds, grids, worlds, self._plans, self._record, chosen, stride, observations)
+        else:
+            shares.run(begin_hall_worlds, grids, worlds, self._record, chosen, stride, observations)
 
     def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words."""

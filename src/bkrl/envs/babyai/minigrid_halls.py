@@ -1,4 +1,4 @@
-"""Layouts of minigrid's levels with one room, or one that walls divide; see `minigrid_generate`.
+"""Layouts of minigrid's levels with one room, which walls may divide; see `minigrid_generate`.
 
 Coordinates (x, y) are minigrid's: columns and rows of the map, without the margin.
 """
@@ -285,7 +285,7 @@ def draw_memory(grid: Any, world: Any, level: Any, stride: int) -> None:
 
 
 @helper
-def draw_red_blue_doors(grid: Any, world: Any, width: int, size: int, stride: int) -> None:
+def draw_red_blue_doors(grid: Any, world: Any, size: int, stride: int) -> None:
     """`RedBlueDoorEnv`: the agent's room is in the middle, with a door in either side wall."""
     left = size // 2
     wall_in(grid, left, 0, size, size, stride)

@@ -25,7 +25,7 @@ from bkrl.envs.babyai.constants import (
     WALL,
 )
 
-# Which function of `minigrid_generate` or `minigrid_rooms` draws a layout.
+# Layouts with one room, which `minigrid_halls` draws, and from GRID_OF_ROOMS on those of `minigrid_rooms`.
 (
     HALL,
     CROSSING,
@@ -34,11 +34,11 @@ from bkrl.envs.babyai.constants import (
     DOOR_KEY,
     OBJECTS,
     DOORS,
+    MEMORY,
+    RED_BLUE_DOORS,
     GRID_OF_ROOMS,
     LOCKED_ROOM,
-    MEMORY,
     MULTI_ROOM,
-    RED_BLUE_DOORS,
     UNLOCK,
     KEY_CORRIDOR,
     MAZE,

@@ -93,12 +93,13 @@ def move_obstacles(grid: Any, world: Any, action: int, stride: int) -> bool:
     """
     front = kind_of(cell_at(grid, world.agent + ahead(world.heading, stride)))
     places: Any = np.zeros(MAX_OBSTACLES, np.int64)
-    for place in range(MARGIN * stride, len(grid) - MARGIN * stride):
-        members = (cell_at(grid, place) & MEMBER_MASK) >> MEMBER_SHIFT
-        if members:
-            for i in range(MAX_OBSTACLES):
-                if members == 1 << i:
-                    places[i] = place
+    for row in range(MARGIN * stride, len(grid) - MARGIN * stride, stride):
+        for place in range(row + MARGIN, row + stride - MARGIN):
+            if cell_at(grid, place) & MEMBER_MASK:
+                number = 0
+                while (cell_at(grid, place) >> (MEMBER_SHIFT + number)) & 1 == 0:
+                    number += 1
+                places[number] = place
     for at in places:
         if at == 0:  # fewer than MAX_OBSTACLES
             break
