@@ -9,6 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.play import play
+from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec
 from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import COLOR_NAMES, FORWARD, TYPE_NAMES
@@ -96,6 +99,18 @@ def test_every_end_equals_minigrid(env_id: str, stream: str, steps: int, ends: s
 def test_steps_equal_minigrid(env_id: str) -> None:
     equality.compare(env_id, "meddler", [7, 8], 25, Counter())
     equality.compare(env_id, "errands", [9, 10], 25, Counter())
+
+
+@pytest.mark.parametrize("name", ["Unlock", "UnlockPickup", "KeyCorridorS3R1", "ObstructedMaze-1Dlhb", "DoorKey-6x6"])
+def test_the_bot_carries_missions_out(name: str) -> None:
+    """It plans from what the records say of the mission."""
+    env_id = f"MiniGrid-{name}-v0"
+    assert all(episode.success for episode in play(BotAgent.of(env_id), make_vec(env_id, 8), 16, seed=0))
+
+
+def test_there_is_no_bot_for_tasks_that_babyai_does_not_have() -> None:
+    with pytest.raises(UsageError, match="has no bot"):
+        BotAgent.of("MiniGrid-Fetch-5x5-N2-v0")
 
 
 def test_running_into_an_obstacle_is_punished() -> None:

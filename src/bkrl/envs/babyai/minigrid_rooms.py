@@ -19,6 +19,7 @@ from bkrl.envs.babyai.constants import (
     GREY,
     KEY,
     LOCKED,
+    OPEN_DOOR,
     PICK_UP,
 )
 from bkrl.envs.babyai.minigrid_halls import (
@@ -52,13 +53,14 @@ from bkrl.envs.babyai.state import (
     FIRST,
     MEMBER_SHIFT,
     SECOND,
+    TRACKED_SHIFT,
     WALL_CELL,
     ahead,
     make_cell,
 )
 
 _COLORS: Final = np.array(COLORS_AS_DRAWN)
-_MEANT: Final = 1 << MEMBER_SHIFT
+_MEANT: Final = 1 << MEMBER_SHIFT | 1 << TRACKED_SHIFT
 _CORNERS: Final = np.array([2, 8, 6, 0])
 """Rooms of a maze in which the ball may lie: top right, bottom right, bottom left, top left."""
 _MIDDLE: Final = 4
@@ -256,7 +258,8 @@ def draw_unlock(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> bo
     if level.task == PICK_UP and not add_target(grid, world, plan, 1, make_cell(BOX, draw_color(world), 0), stride):
         return False
     add_door(grid, world, plan, 0, 0, ANY, 1)
-    grid[plan.place[0, 0]] |= _MEANT
+    if level.task == OPEN_DOOR:
+        grid[plan.place[0, 0]] |= _MEANT
     if level.blocked:
         grid[plan.place[0, 0] - 1] = make_cell(BALL, draw_color(world), 0)
     key = make_cell(KEY, plan.door_color, 0)
