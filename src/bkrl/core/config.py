@@ -17,6 +17,7 @@ from bkrl.core.flags import Flag, Only
 _LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
 _ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
 _BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
+_CLONES = Only("--clone", lambda c: c.clone is not None)
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
 _FITTED = Only(
@@ -256,6 +257,33 @@ class Merged:
     env: str
     language: str
     datasets: int
+
+
+@dataclass(frozen=True)
+class LmMakeConfig:
+    """Make a small language model: it reads what recorded envs say (P1), and may then learn answers of a bot (P2)."""
+
+    from_: Annotated[
+        tuple[Path, ...], Flag("collect runs whose captions and missions it reads; once for each run", reads=True)
+    ] = ()
+    out: Annotated[Path | None, Flag("run directory  [default: logs/lm-KIND-SIZE-sSEED]", identity=False)] = None
+    kind: Annotated[Literal["t5", "causal"], Flag("an encoder with a decoder, or a decoder alone")] = "t5"
+    size: Annotated[Literal["d32", "d64", "d128"], Flag("its width; 2 layers of d32, 4 of the others")] = "d64"
+    steps: Annotated[int, Flag("updates in which it reads; 0: its weights stay random (P0)", least=0)] = 2000
+    clone: Annotated[Path | None, Flag("a collect run with go-to episodes to learn answers from", reads=True)] = None
+    clone_episodes: Annotated[int, Flag("solved go-to episodes to learn from", least=1, only=(_CLONES,))] = 50
+    clone_steps: Annotated[int, Flag("updates on answers", least=1, only=(_CLONES,))] = 500
+    texts: Annotated[int, Flag("prompts to read from each run, at most", least=10)] = 20_000
+    batch: Annotated[int, Flag("texts in an update", least=1)] = 16
+    rate: Annotated[float, Flag("learning rate, which rises at first and then falls to 0", least=0)] = 3e-3
+    seed: Annotated[int, Flag("of weights, texts and gaps", least=0)] = 1
+    checkpoint_every: Annotated[int, Flag("updates between checkpoints", least=1, identity=False)] = 200
+    fresh: Annotated[bool, Flag("start again instead of continuing", identity=False)] = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run lives."""
+        return self.out or Path(f"logs/lm-{self.kind}-{self.size}-s{self.seed}")
 
 
 @dataclass(frozen=True)

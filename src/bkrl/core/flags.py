@@ -118,8 +118,8 @@ def _own(config: type) -> list[Setting]:
 
 
 def option_name(path: tuple[str, ...]) -> str:
-    """`--learning-rate` for ("ppo", "learning_rate")."""
-    return "--" + path[-1].replace("_", "-")
+    """`--learning-rate` for ("ppo", "learning_rate"), `--from` for ("from_",), which Python reserves."""
+    return "--" + path[-1].rstrip("_").replace("_", "-")
 
 
 def owners(config: type, name: str) -> list[str]:

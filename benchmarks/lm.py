@@ -1,0 +1,246 @@
+"""What sharing saves when a language model scores actions, against scoring them one by one, in one run.
+
+    python benchmarks/lm.py [--json] [--quick] [--rounds 5]
+
+32 prompts of 64 and of 256 tokens, 6 actions of one or two tokens, a T5 of width 64 with 2 + 2 layers and a Qwen2 of
+width 64 with 4 layers, float32, one thread. Ratios are of processor time, the best of the rounds of each side, and the
+lower one of both lengths unless the name has a length:
+
+* `t5_rows_ratio`, `causal_rows_ratio`: a row for each prompt and candidate, over all candidates in one row;
+* `t5_encoder_once_ratio`: the encoder once for each prompt and a row for each candidate (Lamorel's way), over that;
+* `grad_rows_ratio`, `grad_encoder_once_ratio`: the same with gradients, of the T5;
+* `distinct_ratio`: an epoch of PPO on 1,280 steps of GoToLocal, every step scored, over each distinct prompt once;
+* `frozen_ratio_64`, `frozen_ratio_256`: a training step of the whole T5, over one with a frozen encoder whose states
+  are kept; `frozen_update_ratio_…` counts computing them once in four epochs, too;
+* `peak_mib_packed`, `peak_mib_rows`: memory that a training step of 64 prompts of 256 tokens and 9 actions adds;
+* `flan_small_fp32_per_s`, `flan_small_bf16_per_s`: prompts of 256 tokens that the shape of Flan-T5-small scores in a
+  second of processor time, with random weights.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen2Config, T5Config
+
+from bkrl.agents.language import scorer as scoring
+from bkrl.agents.language.adapters import ENCODER, Training, prepare
+from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
+from bkrl.agents.language.catalogue import open_language_model
+from bkrl.agents.language.models import Kind, LanguageModel, Origin, drawn
+from bkrl.agents.language.packing import Prompts
+from bkrl.agents.language.scorer import Scorer
+from bkrl.agents.language.vocabulary import make_tokenizer
+from bkrl.core.config import PPOConfig
+from bkrl.envs import make_vec
+from bkrl.envs.babyai.constants import ACTION_SETS
+from bkrl.learn.ppo import PPO
+from bkrl.learn.rollout import Clock
+from bkrl.rewards.streams import EnvReward
+from command_line import parser_of, show
+
+NAMES = ACTION_SETS["canonical"]
+LENGTHS = (64, 256)
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "num_layers": 2}
+FLAN_SMALL = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_heads": 6, "num_layers": 8, "vocab_size": 32128}
+
+
+def t5(**shape: Any) -> LanguageModel:
+    """A T5 with random weights."""
+    tokenizer = make_tokenizer(())
+    shape = {"vocab_size": len(tokenizer), "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu", **shape}
+    return _model(T5Config(**shape), "seq2seq")
+
+
+def qwen() -> LanguageModel:
+    """A Qwen2 of about the same size."""
+    config = Qwen2Config(
+        vocab_size=len(make_tokenizer(())), hidden_size=64, intermediate_size=128, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    return _model(config, "causal")
+
+
+def _model(config: Any, kind: Kind) -> LanguageModel:
+    return LanguageModel(drawn(config, kind, 0), make_tokenizer(()), kind, Origin(config.model_type), "P0")
+
+
+def some_prompts(count: int, length: int) -> Prompts:
+    """Distinct prompts of one length."""
+    generator = torch.Generator().manual_seed(length)
+    return Prompts(torch.randint(20, 500, (count, length), generator=generator), torch.full((count,), length))
+
+
+def best(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Seconds of processor time, the least of rounds in which the sides take turns."""
+    for side in sides.values():
+        side()
+    least = dict.fromkeys(sides, float("inf"))
+    for _ in range(rounds):
+        for name, side in sides.items():
+            began = time.process_time()
+            side()
+            least[name] = min(least[name], time.process_time() - began)
+    return least
+
+
+def encoder_once(lm: LanguageModel, scorer: Scorer, prompts: Prompts) -> Tensor:
+    """(B, A) scores: the encoder once for each prompt, its states for each candidate, a row of the decoder for each."""
+    A, B = len(scorer.candidates), len(prompts.tokens)
+    states = lm.model.get_encoder()(input_ids=prompts.tokens, attention_mask=prompts.mask.long()).last_hidden_state
+    fed = Prompts.of([(lm.start, *one[:-1]) for one in scorer.candidates])
+    decoded = lm.model.get_decoder()(
+        input_ids=fed.tokens.repeat(B, 1),
+        encoder_hidden_states=states.repeat_interleave(A, 0),
+        encoder_attention_mask=prompts.mask.long().repeat_interleave(A, 0),
+        use_cache=False,
+    ).last_hidden_state
+    said = scorer.body.logits(decoded).log_softmax(2)
+    packed = scorer.body.packed
+    chosen = said.gather(2, packed.target.repeat(B, 1)[:, :, None])[:, :, 0]
+    return (chosen * packed.inside.repeat(B, 1)).sum(1).view(B, A)
+
+
+def forward(score: Callable[[], Tensor]) -> Callable[[], object]:
+    """Without gradients."""
+    return torch.no_grad()(score)
+
+
+def training(score: Callable[[], Tensor]) -> Callable[[], object]:
+    """With gradients."""
+    return lambda: score().log_softmax(1)[:, 0].mean().backward()
+
+
+def scoring_ratios(count: int, rounds: int) -> dict[str, float]:
+    """The first five figures."""
+    found: dict[str, list[float]] = {}
+    figures: dict[str, float] = {}
+    for name, lm in (("t5", t5(**T5)), ("causal", qwen())):
+        packed, rows = Scorer(lm, NAMES), Scorer(lm, NAMES, packed=False)
+        for length in LENGTHS:
+            prompts = some_prompts(count, length)
+            sides: dict[str, Callable[[], Tensor]] = {
+                "packed": lambda packed=packed, prompts=prompts: packed(prompts).scores,  # type: ignore[misc]
+                "rows": lambda rows=rows, prompts=prompts: rows(prompts).scores,  # type: ignore[misc]
+            }
+            if name == "t5":
+                sides["once"] = lambda lm=lm, packed=packed, p=prompts: encoder_once(lm, packed, p)  # type: ignore[misc]
+            with torch.no_grad():
+                said = [side() for side in sides.values()]
+            assert all(torch.allclose(one, said[0], atol=1e-3) for one in said)
+            for kind, way in (("", forward), ("grad", training)):
+                took = best({side: way(score) for side, score in sides.items()}, rounds)
+                figures[f"{name}_{kind or 'forward'}_ms_{length}"] = 1e3 * took["packed"]
+                if not kind or name == "t5":
+                    found.setdefault(f"{kind or name}_rows_ratio", []).append(took["rows"] / took["packed"])
+                if name == "t5":
+                    found.setdefault(f"{kind or name}_encoder_once_ratio", []).append(took["once"] / took["packed"])
+    return {name: min(ratios) for name, ratios in found.items()} | figures
+
+
+def distinct_ratio(steps: int, rounds: int) -> dict[str, float]:
+    """Equal prompts once in an update, over every prompt."""
+    env_id = "BabyAI-GoToLocal-v0@actions=restricted"
+    config = PPOConfig(num_envs=32, num_steps=steps, num_minibatches=max(1, 32 * steps // 64), update_epochs=1)
+    agent = LanguageAgent(open_language_model("tiny-t5"), env_id, 1, LanguageSettings(observations=1))
+    ppo = PPO(make_vec(env_id, 32), agent, [EnvReward()], config, total_steps=10**9)
+    ppo.collector.collect(Clock())
+    ppo.pay()
+    advantages, returns = ppo.advantages()
+    repeats, distinct = ppo.collector.repeats, scoring._distinct
+
+    def once() -> None:
+        ppo.collector.repeats, scoring._distinct = repeats, distinct
+        ppo.update(advantages, returns)
+
+    def every() -> None:
+        ppo.collector.repeats, scoring._distinct = None, lambda prompts: (None, None)
+        ppo.update(advantages, returns)
+
+    took = best({"once": once, "every": every}, rounds)
+    return {"distinct_ratio": took["every"] / took["once"]}
+
+
+def frozen_ratios(count: int, rounds: int) -> dict[str, float]:
+    """Training above a frozen encoder whose states are kept, over training all."""
+    whole, part = t5(**T5), t5(**T5)
+    prepare(part, Training(frozen=ENCODER), 0)
+    every, above = Scorer(whole, NAMES), Scorer(part, NAMES)
+    figures = {}
+    for length in LENGTHS:
+        prompts = some_prompts(count, length)
+        kept = above.lower(prompts)
+        took = best(
+            {
+                "all": training(lambda prompts=prompts: every(prompts).scores),  # type: ignore[misc]
+                "above": training(lambda prompts=prompts, kept=kept: above(prompts, kept).scores),  # type: ignore[misc]
+                "below": lambda prompts=prompts: above.lower(prompts),  # type: ignore[misc]
+            },
+            rounds,
+        )
+        figures[f"frozen_ratio_{length}"] = took["all"] / took["above"]
+        figures[f"frozen_update_ratio_{length}"] = 4 * took["all"] / (4 * took["above"] + took["below"])
+    return figures
+
+
+def peak_memory() -> dict[str, float]:
+    """MiB that a training step adds to a process of its own."""
+    figures = {}
+    for way in ("packed", "rows"):
+        command = [sys.executable, __file__, "--memory", way]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        figures[f"peak_mib_{way}"] = float(done.stdout)
+    return figures
+
+
+def memory(way: str) -> float:
+    """What `peak_memory` asks a process."""
+    lm = t5(**T5)
+    scorer = Scorer(lm, ACTION_SETS["augmented"], packed=way == "packed", most_tokens=2**30)
+    training(lambda: scorer(some_prompts(2, 16)).scores)()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    training(lambda: scorer(some_prompts(64, 256)).scores)()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def flan_small(rounds: int) -> dict[str, float]:
+    """Prompts in a second of processor time, in both precisions."""
+    lm, count = t5(**FLAN_SMALL), 4
+    scorer = Scorer(lm, NAMES)
+    prompts = some_prompts(count, 256)
+
+    def half() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            scorer(prompts)
+
+    sides = {"fp32": forward(lambda: scorer(prompts).scores), "bf16": torch.no_grad()(half)}
+    return {f"flan_small_{name}_per_s": count / seconds for name, seconds in best(sides, rounds).items()}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="times that each side is measured")
+    parser.add_argument("--memory", choices=["packed", "rows"], help="print the peak memory of one way, and stop")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.memory:
+        print(memory(args.memory))
+        return
+    count, steps, rounds = (4, 4, 1) if args.quick else (32, 40, args.rounds)
+    results = scoring_ratios(count, rounds) | frozen_ratios(count, rounds)
+    results |= distinct_ratio(steps, max(1, rounds // 2))
+    if not args.quick:
+        results |= peak_memory() | flan_small(max(1, rounds // 2))
+    show(results, args.json)
+
+
+if __name__ == "__main__":
+    main()

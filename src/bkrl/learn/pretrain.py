@@ -1,0 +1,195 @@
+"""Small language models learn to read: spans of a text that are left out (Raffel et al. 2020), or what comes next.
+
+A T5 is given a text with gaps and fills them; a decoder alone is given a text and says each next token. Both may then
+learn answers to prompts. A step of this learner is one update; what it reads in an update hangs on its number alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from bkrl.agents.language.models import LanguageModel
+from bkrl.agents.language.packing import Prompts, Tokens
+from bkrl.core.seeds import generator
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.ppo import Adam, Diverged
+from bkrl.learn.protocol import Saved
+
+_ITERATION = 20
+_CORRUPTED, _SPAN = 0.15, 3
+_WARM_UP = 50
+_IGNORED = -100
+
+Pair = tuple[Tokens, Tokens]
+"""What is given, and what is to be said."""
+
+
+class Pretrainer:
+    """A `Learner` that trains a language model; nothing acts.
+
+    Args:
+        lm: its weights are trained.
+        texts: to read, as tokens.
+        pairs: prompts and answers, learnt after reading.
+        steps, pair_steps: updates of both kinds.
+        batch: texts or pairs in an update.
+        rate: the learning rate, which rises for 50 updates and then falls to 0.
+        sentinels: tokens that stand for gaps, in their order.
+        seed: of batches and gaps.
+    """
+
+    agent: Any = None
+    hardware: Hardware = CPU
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        texts: Sequence[Tokens],
+        pairs: Sequence[Pair],
+        *,
+        steps: int,
+        pair_steps: int,
+        batch: int,
+        rate: float,
+        sentinels: Sequence[int],
+        seed: int,
+    ) -> None:
+        self.lm, self.texts, self.pairs, self.batch, self.rate, self.seed = lm, texts, pairs, batch, rate, seed
+        self.sentinels, self.steps, self.total_steps = sentinels, steps, steps + pair_steps
+        self.eos = int(lm.tokenizer.eos_token_id)
+        self.step = 0
+        self.parameters = list(lm.model.parameters())
+        self.optimizer = Adam(self.parameters, lr=rate, eps=1e-8)
+
+    @property
+    def done(self) -> bool:
+        """Whether all updates are made."""
+        return self.step >= self.total_steps
+
+    def iterate(self) -> dict[str, float]:
+        """Twenty updates; the mean cross-entropy of a token, in nats, and seconds.
+
+        Raises:
+            Diverged: it is not finite.
+        """
+        began = time.perf_counter()
+        losses = []
+        for _ in range(min(_ITERATION, self.total_steps - self.step)):
+            rate = min(1.0, (self.step + 1) / _WARM_UP) * (1 - self.step / self.total_steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate * rate
+            self.optimizer.zero_grad()
+            loss = self.loss(self._pairs(self.step))
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.optimizer.step()
+            losses.append(loss.item())
+            self.step += 1
+        mean = float(np.mean(losses))
+        if not np.isfinite(mean):
+            raise Diverged(f"Reading diverged at update {self.step:,}: begin again with --fresh and a smaller --rate.")
+        return {"lm/loss": mean, "time/update": time.perf_counter() - began}
+
+    def _pairs(self, step: int) -> list[Pair]:
+        """What update `step` reads."""
+        rng = generator(self.seed, "batch", step)
+        if step >= self.steps:
+            return [self.pairs[i] for i in rng.integers(0, len(self.pairs), self.batch).tolist()]
+        chosen = rng.integers(0, len(self.texts), self.batch).tolist()
+        return [self.pair(self.texts[i], rng) for i in chosen]
+
+    def pair(self, text: Tokens, rng: np.random.Generator) -> Pair:
+        """A text as what is given and what is to be said of it."""
+        if self.lm.kind == "causal":
+            return (), (*text, self.eos)
+        given, said = with_gaps(text, self.sentinels, rng)
+        return given, (*said, self.eos)
+
+    def loss(self, pairs: Sequence[Pair]) -> Tensor:
+        """The mean cross-entropy of the tokens to be said."""
+        lm = self.lm
+        if lm.kind == "seq2seq":
+            given = Prompts.of([one or (self.eos,) for one, _ in pairs], lm.pad)
+            wanted = Prompts.of([said for _, said in pairs], _IGNORED).tokens
+            fed = Prompts.of([(lm.start, *said[:-1]) for _, said in pairs], lm.pad).tokens
+            logits = lm.model(
+                input_ids=given.tokens, attention_mask=given.mask.long(), decoder_input_ids=fed, use_cache=False
+            ).logits
+        else:
+            whole = Prompts.of([given + said for given, said in pairs], lm.pad)
+            wanted = Prompts.of([(_IGNORED,) * len(given) + said for given, said in pairs], _IGNORED).tokens[:, 1:]
+            logits = lm.model(input_ids=whole.tokens, attention_mask=whole.mask.long(), use_cache=False).logits[:, :-1]
+        return cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
+
+    @torch.no_grad()
+    def held_out(self, texts: Sequence[Tokens]) -> float:
+        """The mean cross-entropy of texts, their gaps drawn from a stream of its own."""
+        rng = generator(self.seed, "held out")
+        batches = [texts[i : i + self.batch] for i in range(0, len(texts), self.batch)]
+        return float(np.mean([self.loss([self.pair(text, rng) for text in batch]).item() for batch in batches]))
+
+    def state(self) -> Saved:
+        """See `Learner.state`."""
+        tensors: dict[str, Any] = {}
+        for index, parameter in enumerate(self.parameters):
+            tensors[f"weights.{index}"] = parameter
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{index}.{key}"] = value
+        return Saved(tensors, {"step": self.step}, exact=True)
+
+    @torch.no_grad()
+    def restore(self, saved: Saved) -> None:
+        """See `Learner.restore`."""
+        self.step = int(saved.counters["step"])
+        for name, array in saved.tensors.items():
+            kind, _, rest = name.partition(".")
+            index, _, key = rest.partition(".")
+            if kind == "weights":
+                self.parameters[int(index)].copy_(torch.from_numpy(array))
+            elif kind == "optimizer":
+                moments = self.optimizer.state.setdefault(self.parameters[int(index)], {})
+                moments[key] = torch.from_numpy(array.copy())
+
+    def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
+        """Nothing is warned of."""
+        del metrics
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """See `Learner.facts`."""
+        return {"device": "cpu", "precision": "fp32", "parameters": sum(one.numel() for one in self.parameters)}
+
+    def close(self) -> None:
+        """There are no envs."""
+
+
+def with_gaps(text: Tokens, sentinels: Sequence[int], rng: np.random.Generator) -> Pair:
+    """A text with sentinels for gaps, 15 % of it in spans of about three tokens; and the sentinels with what is there.
+
+    "go to the red ball" may become "go <0> red <1>" and "<0> to the <1> ball".
+    """
+    n = len(text)
+    count = min(len(sentinels), max(1, round(n * _CORRUPTED / _SPAN)))
+    gap = np.zeros(n + 1, bool)
+    for start in rng.choice(n, min(count, n), replace=False).tolist():
+        gap[start : min(n, start + int(rng.integers(1, 2 * _SPAN)))] = True
+    given: list[int] = []
+    said: list[int] = []
+    number = 0
+    for place, token in enumerate(text):
+        if not gap[place]:
+            given.append(token)
+            continue
+        if not place or not gap[place - 1]:
+            given.append(sentinels[number])
+            said.append(sentinels[number])
+            number += 1
+        said.append(token)
+    return tuple(given), tuple(said)
