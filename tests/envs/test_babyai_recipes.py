@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from minigrid.minigrid_env import MiniGridEnv
 
-from bkrl.envs import make_vec
+from bkrl.core.errors import UsageError
+from bkrl.envs import make_vec, world
 from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import WALL
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import write_stream
 from bkrl.envs.babyai.recipes import RECIPES
-from bkrl.envs.babyai.reference import describe, make_minigrid
+from bkrl.envs.babyai.reference import FORK_ONLY, describe, make_minigrid
 from bkrl.envs.babyai.state import KIND_MASK, MARGIN, OBJECT_MASK, WALL_CELL, WORLD
 from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
@@ -68,3 +69,22 @@ def check_layout(engine: Engine, env: MiniGridEnv) -> None:
     for name in WORLD.names or ():
         if not name.startswith("target"):
             np.testing.assert_array_equal(engine.worlds[0][name], record[0][name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "here"),
+    [
+        ("BabyAI-1RoomS12-v0", "BabyAI-OneRoomS12-v0"),
+        ("BabyAI-GoToObjS6-v0", "BabyAI-GoToObjS6-v1"),
+        ("BabyAI-GoToLocalS8N16-v0", "BabyAI-MixedTrainLocal-v0@task_kinds=goto,num_dists=15"),
+        ("BabyAI-PickupOpenPutNextMedium-v0", "BabyAI-SynthS5R2-v0"),
+    ],
+)
+def test_levels_of_the_fork_are_refused_with_what_is_here_instead(env_id: str, here: str) -> None:
+    with pytest.raises(UsageError, match=f"PyPI minigrid lacks; the nearest that is here is {here}"):
+        make_vec(env_id, 1)
+
+
+def test_what_is_here_instead_is_here() -> None:
+    for here in FORK_ONLY.values():
+        assert world(f"BabyAI-{here}".replace(r"\1", "8")).max_steps

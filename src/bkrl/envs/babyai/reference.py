@@ -6,8 +6,10 @@ success is reported, and minigrid's own prints never reach stdout.
 
 from __future__ import annotations
 
+import re
 import warnings
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -29,6 +31,25 @@ from bkrl.envs.babyai.loading import why_not
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.family import World
 from bkrl.envs.single import WorldEnv
+
+FORK_ONLY: Final[Mapping[str, str]] = {
+    r"1RoomS(\d+)": r"OneRoomS\1-v0",
+    "GoToObjS6": "GoToObjS6-v1",
+    "GoToLocalS8N16": "MixedTrainLocal-v0@task_kinds=goto,num_dists=15",
+    "GoToLocal2": "GoToSeqS5R2-v0",
+    "PickupLocal": "MixedTrainLocal-v0@task_kinds=pickup,num_dists=7",
+    "GoTo(Medium|Large)": "GoTo-v0",
+    "GoToOpen(Medium|Large)|GoTo(Medium|Large)Open": "GoToOpen-v0",
+    "OpenGoTo(Medium|Large)": "GoToSeq-v0",
+    "Pickup(Medium|Large)": "Pickup-v0",
+    "PutNext(Medium|Large)?": "PutNextLocal-v0",
+    "Unlock(Medium|Large)": "Unlock-v0",
+    "(PickupOpen|PickupOpenPutNext|Synth)(Medium|Large)": "SynthS5R2-v0",
+    "(OpenAndPickup|SynthThenSynth)(Medium|Large)": "SynthSeq-v0",
+    "Test.*": "BlockedUnlockPickup-v0",
+    "OpenDoorsOrder.*|OpenTwoDoors.*": "OpenDoorsOrderN2-v0",
+}
+"""Ids of the published fork (regular expressions, without "BabyAI-" and "-v0") → the level that is most like them."""
 
 
 def _discard(*_: object) -> None:
@@ -77,6 +98,12 @@ def make_minigrid(env_id: str, render_mode: str | None = None, level: glam.GlamL
         return GlamEnv(level or glam.LEVELS[env_id], render_mode=render_mode)
     names = FAMILY.other_ids()
     if env_id not in names:
+        for fork, here in FORK_ONLY.items():
+            if re.fullmatch(f"BabyAI-({fork})-v0", env_id):
+                raise UsageError(
+                    f"'{env_id}' is a level of BabyAI's published fork that PyPI minigrid lacks; the nearest that is "
+                    f"here is BabyAI-{re.sub(fork, here, env_id.removeprefix('BabyAI-').removesuffix('-v0'))}."
+                )
         raise UsageError(
             f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *glam.LEVELS, *names])}"
         )
