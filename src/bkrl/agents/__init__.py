@@ -20,6 +20,7 @@ for _name in ("compact", "paper", "recurrent", "film"):
     AGENTS.add(_name, "bkrl.agents.network:NetworkAgent")
 AGENTS.add("advised", "bkrl.agents.advised:AdvisedAgent")
 AGENTS.add("goal", "bkrl.agents.goal:GoalAgent")
+AGENTS.add("q", "bkrl.agents.q:QAgent")
 AGENTS.add("bot", "bkrl.agents.bot:BotAgent")
 AGENTS.add("language", "bkrl.agents.language.agent:LanguageAgent")
 AGENTS.add("drrn", "bkrl.agents.drrn:DRRNAgent")

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import ActorCritic, build_network, of_spec
 from bkrl.agents.protocol import Goals, Inputs
-from bkrl.data.views import Views
+from bkrl.data.views import ViewName, Views
 from bkrl.envs.family import Symbols
 
 
@@ -28,20 +29,24 @@ class GoalSource(Protocol):
         ...
 
 
-def goal_network(symbols: Symbols, num_actions: int, num_values: int, hidden: int, seed: int) -> ActorCritic:
-    """A compact network of symbols followed by one entry for each deed: 1 where it is a goal."""
+def with_goals(symbols: Symbols, num_actions: int) -> Symbols:
+    """Symbols followed by one entry for each deed: 1 where it is a goal."""
     A = num_actions
-    joined = replace(
+    return replace(
         symbols,
         sizes=(*symbols.sizes, *(2,) * A),
         reference=(*symbols.reference, *(0,) * A),
         gate=(*symbols.gate, *(-1,) * A),
     )
-    shape = (len(joined.sizes),)
+
+
+def goal_network(symbols: Symbols, num_actions: int, num_values: int, hidden: int, seed: int) -> ActorCritic:
+    """A compact network of symbols and goals."""
+    joined = with_goals(symbols, num_actions)
     return build_network(
         "compact",
-        obs_shape=shape,
-        num_actions=A,
+        obs_shape=(len(joined.sizes),),
+        num_actions=num_actions,
         num_values=num_values,
         symbols=joined,
         hidden=hidden,
@@ -57,7 +62,11 @@ class GoalAgent(NetworkAgent):
     """
 
     goals: Any = None
-    wants = ("symbols", "goal")  # type: ignore[assignment]
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        """Symbols and goals; missions where the goals are read off them."""
+        return ("symbols", "goal", "mission") if getattr(self.goals, "reads_mission", False) else ("symbols", "goal")
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -68,16 +77,24 @@ class GoalAgent(NetworkAgent):
     @classmethod
     def build(cls, spec: Mapping[str, Any], *who: Any) -> GoalAgent:
         """See `NetworkAgent.build`."""
-        from bkrl.goals.source import Source
-
         agent = cls(of_spec(spec.get("network")), *who)
-        if spec.get("goals") is not None:
-            agent.goals = Source.of_json(spec["goals"])
+        agent.take_goals(spec)
         return agent
 
-    def inputs(self, views: Views) -> Inputs:
-        """`seen`: the symbols, then the goals."""
+    def take_goals(self, spec: Mapping[str, Any]) -> None:
+        """Set goals as the policy file says."""
+        from bkrl.goals.source import Source
+
+        if spec.get("goals") is not None:
+            self.goals = Source.of_json(spec["goals"])
+
+    def rows(self, views: Views) -> NDArray[np.uint8]:
+        """(…, J) what the network reads of views: the symbols, then the goals."""
         if views.goal is None:
             raise ValueError("views without goals")
         flat = views.symbols.reshape(*views.goal.shape[:-1], -1)
-        return {"seen": torch.from_numpy(np.concatenate([flat, views.goal], axis=-1)).to(self.device)}
+        return np.concatenate([flat, views.goal], axis=-1)
+
+    def inputs(self, views: Views) -> Inputs:
+        """`seen`: what the network reads."""
+        return {"seen": torch.from_numpy(self.rows(views)).to(self.device)}

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError
+from bkrl.data.views import Views
 from bkrl.envs import situations
 from bkrl.goals.book import GoalBook
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import plain_suggester
 from bkrl.goals.tracker import GoalTracker, PayRule, Success
 from bkrl.text.encoders import EncoderSettings, open_encoder
+
+TASK: Final = "task"
 
 
 @dataclass
@@ -35,6 +41,17 @@ class Source:
     plain: dict[str, Any] = field(default_factory=dict)
     encoder: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing further can be asked, if that is so."""
+        return getattr(getattr(self.book.suggester, "session", None), "stopped", None)
+
+    def facts(self, tracker: GoalTracker) -> dict[str, Any]:
+        """What a manifest says: who suggested, how many situations were met, how good the goals were."""
+        suggester = self.book.suggester
+        known = {"suggester": suggester.name, **suggester.facts()} if suggester else {}
+        return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares()}
+
     def of(self, num_envs: int) -> GoalTracker:
         """See `agents.goal.GoalSource`."""
         return GoalTracker(self.book, num_envs, self.rule, self.success)
@@ -51,9 +68,11 @@ class Source:
         }
 
     @classmethod
-    def of_json(cls, document: Mapping[str, Any]) -> Source:
-        """The source that `to_json` described. It asks nobody: situations that are not in its book have no goals."""
+    def of_json(cls, document: Mapping[str, Any]) -> Source | TaskSource:
+        """The source that `to_json` described. It asks nothing: situations that are not in its book have no goals."""
         try:
+            if document.get("name") == TASK:
+                return TaskSource(document["env_id"])
             known = situations(document["env_id"])
             plain, encoder = dict(document["plain"]), dict(document["encoder"])
             threshold = encoder.pop("threshold", 1.0)
@@ -65,3 +84,36 @@ class Source:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"The policy's goals cannot be read ({error}); train the policy again.") from None
         return source
+
+
+class TaskSource:
+    """The env's own mission as the goal: for typed tasks, whose missions are deeds. Nothing is paid for it here."""
+
+    reads_mission = True
+    stopped = None
+
+    def __init__(self, env_id: str) -> None:
+        self.env_id = env_id
+        known = situations(env_id)
+        self.book = GoalBook(known, None, Matcher(known))
+        self._rows: dict[str, NDArray[np.uint8]] = {}
+
+    def of(self, num_envs: int) -> TaskSource:
+        """See `agents.goal.GoalSource`: nothing is kept between calls."""
+        return self
+
+    def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        """(N, A) 1 where a deed is the mission."""
+        missions = [] if views.mission is None else views.mission.tolist()
+        for mission in missions:
+            if mission not in self._rows:
+                self._rows[mission] = (self.book.matcher([mission])[0] > 0).astype(np.uint8)
+        return np.stack([self._rows[mission] for mission in missions])
+
+    def facts(self, tracker: Any) -> dict[str, Any]:
+        """What a manifest says."""
+        return {"suggester": TASK}
+
+    def to_json(self) -> dict[str, Any]:
+        """See `agents.goal.GoalSource`."""
+        return {"name": TASK, "env_id": self.env_id}

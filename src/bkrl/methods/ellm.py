@@ -8,27 +8,34 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
-from bkrl.core.config import PPOConfig
+from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
+    from bkrl.agents.goal import GoalAgent
+    from bkrl.agents.q import QAgent
+    from bkrl.envs.family import World
+    from bkrl.envs.vector import WorldVectorEnv
     from bkrl.goals.protocol import Suggester
-    from bkrl.goals.source import Source
+    from bkrl.goals.source import Source, TaskSource
+    from bkrl.learn.hardware import Hardware
+    from bkrl.rewards.streams import RewardStream
     from bkrl.text.encoders import TextEncoder
 
-PLAIN = ("oracle", "novelty", "uniform", "noisy")
+PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
 _ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN)
+_GUIDED = Only("--guide", lambda c: c.guide is not None)
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
 @dataclass(frozen=True)
-class EllmSettings(TrainRsConfig):
-    """Settings of ellm."""
+class GoalSettings(TrainRsConfig):
+    """Settings of all that pursue goals."""
 
     env: Annotated[str, Flag("world to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
         "Crafter-Typed-Harder"
@@ -38,7 +45,7 @@ class EllmSettings(TrainRsConfig):
         Flag(
             "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
             "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
-            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE",
+            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks",
             pooled=True,
         ),
     ] = "oracle"
@@ -92,10 +99,49 @@ class EllmSettings(TrainRsConfig):
         float, Flag("spend at most so many US dollars; 0: no limit", least=0, only=(_ASKED,), identity=False)
     ] = 0.0
     cache: Annotated[Path, Flag("where replies are kept", only=(_ASKED,), identity=False)] = Path("cache")
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
+    ] = None
+    trains: Annotated[
+        Literal["all", "heads", "last"],
+        Flag("what is trained: all; heads, all but the layer that reads observations; or the last layer"),
+    ] = "all"
+
+
+@dataclass(frozen=True)
+class QSettings(GoalSettings):
+    """Settings of those that value actions."""
+
+    guide: Annotated[
+        Path | None, Flag("a train-rs run of ellm whose best action a share of the random actions are", reads=True)
+    ] = None
+    guide_share: Annotated[
+        float, Flag("share of the random actions that --guide chooses", least=0, most=1, only=(_GUIDED,))
+    ] = 0.5
+
+
+@dataclass(frozen=True)
+class EllmSettings(QSettings):
+    """Settings of ellm."""
+
+    pqn: PQNConfig = field(default_factory=PQNConfig)
+
+
+@dataclass(frozen=True)
+class EllmDQNSettings(QSettings):
+    """Settings of ellm-dqn."""
+
+    dqn: DQNConfig = field(default_factory=DQNConfig)
+
+
+@dataclass(frozen=True)
+class EllmPPOSettings(GoalSettings):
+    """Settings of ellm-ppo."""
+
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
 
-def source_of(settings: EllmSettings, stack: ExitStack) -> Source:
+def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
     """Where the goals of a run come from; a session that asks is closed with `stack`.
 
     Raises:
@@ -106,11 +152,13 @@ def source_of(settings: EllmSettings, stack: ExitStack) -> Source:
     from bkrl.envs import situations, world
     from bkrl.goals.book import GoalBook
     from bkrl.goals.match import Matcher
-    from bkrl.goals.source import Source
+    from bkrl.goals.source import TASK, Source, TaskSource
     from bkrl.goals.suggesters import plain_suggester
     from bkrl.text.encoders import HashEncoder, open_encoder
 
     known = situations(settings.env)
+    if settings.suggester == TASK:
+        return TaskSource(settings.env)
     encoder: TextEncoder | None = None
     if settings.goal_encoder == "hash":
         encoder = HashEncoder.fit(known.deeds)
@@ -132,7 +180,7 @@ def source_of(settings: EllmSettings, stack: ExitStack) -> Source:
     return Source(settings.env, book, rule, success, plain, words)  # type: ignore[arg-type]
 
 
-def _asked(settings: EllmSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
+def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
     """A suggester that asks the annotator of the settings."""
     from bkrl.goals.asked import AskedSuggester
     from bkrl.llm import open_backend
@@ -164,99 +212,173 @@ def _asked(settings: EllmSettings, known: Any, family: str, stack: ExitStack) ->
     )
 
 
+class _Parts(NamedTuple):
+    """What the learners of these methods have in common."""
+
+    facts: World
+    envs: WorldVectorEnv
+    source: Any
+    tracker: Any
+    streams: list[RewardStream]
+    hardware: Hardware
+
+    @property
+    def who(self) -> tuple[str, str, tuple[str, ...]]:
+        """Env, family and action names, for an agent."""
+        return self.facts.env_id, self.facts.family, self.facts.action_names
+
+
+def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack) -> _Parts:
+    from bkrl.envs import make_vec, world
+    from bkrl.goals.source import TASK
+    from bkrl.learn.hardware import choose
+    from bkrl.rewards.goals import GoalReward
+    from bkrl.rewards.streams import EnvReward
+
+    if settings.goal_form == "potential" and settings.env_coef == 0:
+        raise UsageError("--goal-form potential shapes the env's own reward; pass --env-coef 1, or leave it out.")
+    if settings.suggester == TASK and settings.env_coef == 0:
+        raise UsageError("--suggester task shows the env's own mission and pays nothing for it; pass --env-coef 1.")
+    source = source_of(settings, stack)
+    tracker = source.of(num_envs)
+    streams: list[RewardStream] = []
+    if settings.env_coef:
+        streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))
+    if settings.suggester != TASK:
+        streams.append(GoalReward(tracker, gamma, settings.goal_coef, settings.goal_form))
+    envs = make_vec(settings.env, num_envs, backend=settings.backend)
+    return _Parts(world(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
+
+
+def _begin(settings: GoalSettings, agent: GoalAgent, parts: _Parts, first: str) -> None:
+    """Give an agent its goals and its first weights, and freeze what is not to be trained.
+
+    `first` is the beginning of the names of the weights that read observations.
+    """
+    from bkrl.agents.build import take_weights
+
+    agent.goals = parts.source
+    if settings.init_from is not None:
+        take_weights(agent.module, settings.init_from)
+    for name, parameter in agent.module.named_parameters():
+        trained = settings.trains == "all" or (settings.trains == "heads" and not name.startswith(first))
+        parameter.requires_grad_(trained or name.startswith("head."))
+
+
+def _trainee(settings: GoalSettings, parts: _Parts, learner: Any, stack: ExitStack) -> Trainee:
+    from bkrl.goals.source import TASK
+    from bkrl.rewards.shaping import FORMS
+
+    form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
+    return GoalTrainee(
+        learner,
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"},
+        iteration_steps=learner.rewards.shape[0] * learner.rewards.shape[1],
+        opened=[stack.pop_all()],
+        source=parts.source,
+    )
+
+
 @dataclass
-class EllmTrainee(Trainee):
-    """A learner with goals, and who is asked for them."""
+class GoalTrainee(Trainee):
+    """A learner with goals, and where they come from."""
 
     source: Any = None
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one situation has goals."""
-        book = self.source.book
-        stopped = getattr(getattr(book.suggester, "session", None), "stopped", None)
-        if stopped and not any(book.goals.values()):
+        stopped = self.source.stopped
+        if stopped and not any(self.source.book.goals.values()):
             raise RunFailed(f"{stopped.rstrip('.')}: there are no goals; mend that, and the same command goes on.")
         return {}
 
     def result(self) -> Any:
         """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
-        self.facts |= self.described()
-        unanswered = sum(goals is None for goals in self.source.book.goals.values())
-        if unanswered:
+        self.facts |= {"goals": self.source.facts(cast(Any, self.learner).collector.view.goals)}
+        unanswered = sum(found is None for found in self.source.book.goals.values())
+        if unanswered and self.source.book.suggester is not None:
             self.warnings.append(f"{unanswered:,} situations had no goals to the end: no answer came for them.")
         return super().result()
 
-    def described(self) -> dict[str, Any]:
-        """What the manifest says of the goals."""
-        book = self.source.book
-        tracker = self.learner.collector.view.goals  # type: ignore[attr-defined]
-        return {
-            "goals": {
-                "suggester": book.suggester.name,
-                **book.suggester.facts(),
-                "situations_met": len(book.goals),
-                "quality": tracker.shares(),
-            }
-        }
 
-
-def build(settings: EllmSettings) -> Trainee:
+def build_ppo(settings: EllmPPOSettings) -> Trainee:
     """See `Method.build`."""
     from bkrl.agents.goal import GoalAgent, goal_network
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import family, make_vec, world
-    from bkrl.learn.hardware import choose
+    from bkrl.envs import family
     from bkrl.learn.ppo import PPO
-    from bkrl.rewards.goals import GoalReward
-    from bkrl.rewards.shaping import FORMS
-    from bkrl.rewards.streams import EnvReward, RewardStream
 
-    if settings.goal_form == "potential" and settings.env_coef == 0:
-        raise UsageError("--goal-form potential shapes the env's own reward; pass --env-coef 1, or leave it out.")
-    facts = world(settings.env)
     with ExitStack() as stack:
-        source = source_of(settings, stack)
-        hardware = choose(settings.hardware, "compact")
-        ppo = settings.ppo
-        envs = make_vec(settings.env, ppo.num_envs, backend=settings.backend)
-        tracker = source.of(ppo.num_envs)
-        streams: list[RewardStream] = [GoalReward(tracker, ppo.gamma, settings.goal_coef, settings.goal_form)]
-        if settings.env_coef:
-            streams.insert(0, EnvReward(gamma=ppo.gamma, coef=settings.env_coef))
-        symbols = family(facts.family).symbols(facts.obs_shape)
-        network = goal_network(
-            symbols, len(facts.action_names), len(streams), 128, derive_seed(settings.seed, "weights")
-        )
-        agent = GoalAgent(network, facts.env_id, facts.family, facts.action_names)
-        agent.goals = source
+        parts = _parts(settings, settings.ppo.num_envs, settings.ppo.gamma, stack)
+        symbols = family(parts.facts.family).symbols(parts.facts.obs_shape)
+        seed = derive_seed(settings.seed, "weights")
+        network = goal_network(symbols, len(parts.facts.action_names), len(parts.streams), 128, seed)
+        agent = GoalAgent(network, *parts.who)
+        _begin(settings, agent, parts, "encoder.")
         learner = PPO(
-            envs,
-            agent,
-            streams,
-            ppo,
-            total_steps=settings.steps,
-            seed=settings.seed,
-            hardware=hardware,
-            goals=tracker,
-        )
-        opened = stack.pop_all()
-    form = "goals" if settings.goal_form == "bonus" else "goals-potential"
-    return EllmTrainee(
-        learner,
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"},
-        iteration_steps=ppo.num_envs * ppo.num_steps,
-        opened=[opened],
-        source=source,
-    )
+            parts.envs, agent, parts.streams, settings.ppo, total_steps=settings.steps, seed=settings.seed,
+            hardware=parts.hardware, goals=parts.tracker,
+        )  # fmt: skip
+        return _trainee(settings, parts, learner, stack)
 
 
-register_method(
-    Method(
-        "ellm",
-        EllmSettings,
-        build,
-        "paid for goals that a language model or a stand-in suggests, asked once for each situation",
-        form="goals",
-        colour=5,
-    )
-)
+def _q_agent(settings: QSettings, parts: _Parts, hidden: int, layer_norm: bool, dueling: bool) -> QAgent:
+    from bkrl.agents import load_agent
+    from bkrl.agents.goal import with_goals
+    from bkrl.agents.q import QAgent, q_network
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import family
+    from bkrl.runs.record import Run
+
+    num_actions = len(parts.facts.action_names)
+    symbols = with_goals(family(parts.facts.family).symbols(parts.facts.obs_shape), num_actions)
+    seed = derive_seed(settings.seed, "weights")
+    network = q_network(symbols, num_actions, seed, hidden=hidden, layer_norm=layer_norm, dueling=dueling)
+    agent = QAgent(network, *parts.who)
+    agent.sees_goals = True
+    _begin(settings, agent, parts, "layers.0.")
+    if settings.guide is not None:
+        guide = load_agent(Run.open(settings.guide, "train-rs").path)
+        if not isinstance(guide, QAgent) or guide.module.spec["symbols"] != network.spec["symbols"]:
+            raise UsageError(
+                f"--guide {settings.guide}: its policy sees or does other things than this one; train it by ellm."
+            )
+        agent.guide, agent.guide_share = guide, settings.guide_share
+    return agent
+
+
+def build_pqn(settings: EllmSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.learn.pqn import PQN
+
+    with ExitStack() as stack:
+        parts = _parts(settings, settings.pqn.num_envs, settings.pqn.gamma, stack)
+        agent = _q_agent(settings, parts, settings.pqn.hidden, layer_norm=True, dueling=False)
+        learner = PQN(
+            parts.envs, agent, parts.streams, settings.pqn, total_steps=settings.steps, seed=settings.seed,
+            hardware=parts.hardware, goals=parts.tracker,
+        )  # fmt: skip
+        return _trainee(settings, parts, learner, stack)
+
+
+def build_dqn(settings: EllmDQNSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.learn.dqn import DQN
+
+    with ExitStack() as stack:
+        parts = _parts(settings, settings.dqn.num_envs, settings.dqn.gamma, stack)
+        agent = _q_agent(settings, parts, settings.dqn.hidden, layer_norm=False, dueling=True)
+        learner = DQN(
+            parts.envs, agent, parts.streams, settings.dqn, total_steps=settings.steps, seed=settings.seed,
+            hardware=parts.hardware, goals=parts.tracker,
+        )  # fmt: skip
+        return _trainee(settings, parts, learner, stack)
+
+
+_WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"
+for _name, _settings, _build, _how in (
+    ("ellm", EllmSettings, build_pqn, "PQN"),
+    ("ellm-dqn", EllmDQNSettings, build_dqn, "DQN, as published"),
+    ("ellm-ppo", EllmPPOSettings, build_ppo, "PPO"),
+):
+    register_method(Method(_name, _settings, _build, f"{_how} {_WHAT}", baseline=_name, form="goals"))

@@ -1,0 +1,162 @@
+"""DQN from a replay memory: double, with n-step returns and a target network, as ELLM trained it.
+
+Sources: Mnih et al. 2015; van Hasselt et al. 2016 (double); Du et al. 2023 (arXiv 2302.06692) for the defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from bkrl.agents.protocol import Goals
+from bkrl.agents.q import QAgent
+from bkrl.core.config import DQNConfig
+from bkrl.core.seeds import generator
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.on_rollouts import Diverged, RolloutLearner
+from bkrl.learn.protocol import Saved, under
+from bkrl.learn.replay import Batch, Replay
+from bkrl.rewards.streams import RewardStream
+
+
+def double_targets(batch: Batch, best: Tensor, target_values: Tensor) -> Tensor:
+    """(B,) n-step returns plus the discounted target value of the action that the trained network prefers.
+
+    Args:
+        batch: the steps.
+        best: (B,) int64, argmax_a Q(after, a) of the trained network.
+        target_values: (B, A) of the target network at `after`.
+    """
+    values = target_values.gather(1, best[:, None]).squeeze(1)
+    return torch.from_numpy(batch.returns) + torch.from_numpy(batch.discounts) * values
+
+
+class DQN(RolloutLearner):
+    """Trains a `QAgent`.
+
+    Args:
+        envs: N envs with SAME_STEP autoreset.
+        agent: values actions; one value.
+        streams: what it is paid in; their weighted sum is one reward.
+        config: hyper-parameters.
+        total_steps: env steps to train for.
+        seed: of envs, actions and the memory's draws.
+        hardware: where the agent computes.
+        goals: sets goals, for an agent that sees them.
+    """
+
+    agent: QAgent
+
+    def __init__(
+        self,
+        envs: WorldVectorEnv,
+        agent: QAgent,
+        streams: Sequence[RewardStream],
+        config: DQNConfig,
+        *,
+        total_steps: int,
+        seed: int = 0,
+        hardware: Hardware = CPU,
+        goals: Goals | None = None,
+    ) -> None:
+        agent.schedule = (1.0, config.epsilon_last, config.epsilon_steps)
+        super().__init__(
+            envs,
+            agent,
+            streams,
+            num_steps=config.num_steps,
+            num_values=1,
+            total_steps=total_steps,
+            seed=seed,
+            hardware=hardware,
+            goals=goals,
+        )
+        self.config = config
+        self.optimizer = Adam(self.parameters, lr=config.learning_rate)
+        self.target = copy.deepcopy(agent.module).requires_grad_(False)
+        self.replay = Replay(config.replay_size, config.num_envs)
+        self.updates = 0
+
+    def learn(self) -> dict[str, float]:
+        """Put the rollout into the memory, and learn from what is drawn from it."""
+        c, before = self.config, self.step - self.rewards[:, :, 0].numel()
+        self._remember()
+        wanted = self.step // c.update_every - max(before, c.learning_starts) // c.update_every
+        losses: list[Tensor] = []
+        if self.step > c.learning_starts:
+            for _ in range(max(0, wanted)):
+                if self.replay.ready(c.n_step) >= c.batch_size:
+                    losses.append(self._update())
+        if self.step // c.target_every > before // c.target_every:
+            self.target.load_state_dict(self.agent.module.state_dict())
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        if not np.isfinite(loss):
+            raise Diverged(
+                f"Training diverged at step {self.step:,}: losses are not finite. The same command would come to the "
+                "same end: begin again with --fresh and a smaller --learning-rate."
+            )
+        return {
+            "dqn/loss": loss,
+            "dqn/updates": float(self.updates),
+            "dqn/epsilon": self.agent.epsilon,
+            "dqn/value": float(self.collector.values.mean()),
+        }
+
+    def _remember(self) -> None:
+        r, T = self.collector.rollout, self.collector.num_steps
+        seen = self.agent.rows(self.collector.views)  # (T + 1, N, W)
+        after = seen[1:].copy()
+        if len(r.final_index):
+            after.reshape(-1, after.shape[-1])[r.final_index] = self.agent.rows(self.collector.final_views)
+        rewards = (self.rewards * self.coef).sum(-1).cpu().numpy()
+        if self.config.clip_reward:
+            rewards = rewards.clip(-1, 1)
+        actions = r.actions[r.horizon :]
+        for t in range(T):
+            self.replay.add(seen[t], actions[t], rewards[t], after[t], r.terminated[t], r.truncated[t])
+
+    def _update(self) -> Tensor:
+        c = self.config
+        rng = generator(self.seed, "replay", self.updates)  # named after the update, so it need not be saved
+        batch = self.replay.sample(c.batch_size, rng, gamma=c.gamma, num_steps=c.n_step)
+        with torch.no_grad():
+            after = torch.from_numpy(batch.after)
+            targets = double_targets(batch, self.agent.module(after).argmax(1), self.target(after))
+        chosen = self.agent.module(torch.from_numpy(batch.seen)).gather(1, torch.from_numpy(batch.actions)[:, None])
+        loss = nn.functional.smooth_l1_loss(chosen.squeeze(1), targets)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.updates += 1
+        return loss.detach()
+
+    def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """Values that run away."""
+        bound = 1 / (1 - self.config.gamma) if self.config.gamma < 1 and self.config.clip_reward else np.inf
+        if abs(metrics["dqn/value"]) > 2 * bound:
+            return {
+                "value": f"action values have run away ({metrics['dqn/value']:.3g}); a smaller --learning-rate helps"
+            }
+        return {}
+
+    def state(self) -> Saved:
+        """See `Learner.state`; the memory included."""
+        saved = super().state()
+        tensors = saved.tensors | {f"target.{name}": one for name, one in self.target.state_dict().items()}
+        tensors |= {f"replay.{name}": one for name, one in self.replay.state().items()}
+        return Saved(tensors, saved.counters | {"updates": self.updates}, saved.exact)
+
+    def restore(self, saved: Saved) -> None:
+        """See `Learner.restore`."""
+        super().restore(saved)
+        tensors: Mapping[str, Any] = saved.tensors
+        self.target.load_state_dict({name: torch.from_numpy(one) for name, one in under(tensors, "target.").items()})
+        self.replay.restore(under(tensors, "replay."))
+        self.updates = int(saved.counters["updates"])

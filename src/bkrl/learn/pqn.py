@@ -1,0 +1,156 @@
+"""PQN: Q-learning on rollouts, with normalised layers in place of a replay memory and a target network.
+
+One iteration: T steps of N envs with ε-greedy actions, Q(λ) targets, epochs of regression on them. Source: Gallici et
+al. 2024 (arXiv 2407.04811).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import RAdam
+
+from bkrl.agents.protocol import Goals
+from bkrl.agents.q import QAgent
+from bkrl.core.config import PQNConfig
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.on_rollouts import Diverged, RolloutLearner
+from bkrl.rewards.streams import RewardStream
+
+
+def q_lambda_targets(rewards: Tensor, next_values: Tensor, carried: Tensor, gamma: float, q_lambda: float) -> Tensor:
+    """Targets of Q(λ) (Peng and Williams 1996; cut as Watkins 1989 does where `carried` says so).
+
+    G_t = r_t + γ [(1 − λ_t) max_a Q(s_{t+1}, a) + λ_t G_{t+1}], with λ_t = λ where `carried`, otherwise 0. The value that
+    is bootstrapped is that of the state in which the next transition begins.
+
+    With two steps and nothing carried over the end: G_1 = r_1 + γ v_2, G_0 = r_0 + γ [(1 − λ) v_1 + λ G_1].
+
+    Args:
+        rewards: (T, N).
+        next_values: (T, N) max_a Q of what follows action t: 0 after termination, of the true last observation after
+            truncation.
+        carried: (T, N) bool, whether G_{t+1} continues what t began; the last row is not read.
+        gamma: discount.
+        q_lambda: λ.
+
+    Returns:
+        (T, N).
+    """
+    targets = torch.empty_like(rewards)
+    tail = next_values[-1]
+    for t in range(len(rewards) - 1, -1, -1):
+        targets[t] = rewards[t] + gamma * tail
+        if t:
+            share = q_lambda * carried[t - 1]
+            tail = (1 - share) * next_values[t - 1] + share * targets[t]
+    return targets
+
+
+class PQN(RolloutLearner):
+    """Trains a `QAgent`.
+
+    Args:
+        envs: N envs with SAME_STEP autoreset.
+        agent: values actions; one value.
+        streams: what it is paid in; their weighted sum is one reward.
+        config: hyper-parameters.
+        total_steps: env steps to train for.
+        seed: of envs, actions and minibatches.
+        hardware: where the agent computes.
+        goals: sets goals, for an agent that sees them. Where they change, the λ-return is cut: what follows pursues
+            other goals.
+    """
+
+    agent: QAgent
+
+    def __init__(
+        self,
+        envs: WorldVectorEnv,
+        agent: QAgent,
+        streams: Sequence[RewardStream],
+        config: PQNConfig,
+        *,
+        total_steps: int,
+        seed: int = 0,
+        hardware: Hardware = CPU,
+        goals: Goals | None = None,
+    ) -> None:
+        agent.schedule = (1.0, config.epsilon_last, max(1, int(config.epsilon_share * total_steps)))
+        super().__init__(
+            envs,
+            agent,
+            streams,
+            num_steps=config.num_steps,
+            num_values=1,
+            total_steps=total_steps,
+            seed=seed,
+            hardware=hardware,
+            goals=goals,
+        )
+        self.config = config
+        self.optimizer = RAdam(self.parameters, lr=config.learning_rate)
+
+    def learn(self) -> dict[str, float]:
+        """Epochs of regression on the targets of the stored rollout."""
+        c, r = self.config, self.collector.rollout
+        targets = self.targets().flatten()
+        actions = torch.from_numpy(r.actions[r.horizon :]).flatten().to(self.device)
+        views = self.collector.views[: self.collector.num_steps].flat()
+        with torch.no_grad():
+            inputs = self.agent.inputs(views)
+        remaining = 1.0 - min(1.0, self.step / self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = c.learning_rate * max(remaining, 1e-3)
+        losses, norms = [], []
+        for _ in range(c.update_epochs):
+            order = torch.randperm(len(targets), generator=self.shuffle, device=self.device)
+            for mb in order.split(-(-len(targets) // c.num_minibatches)):
+                rows = {name: tensor.index_select(0, mb) for name, tensor in inputs.items()}
+                chosen = self.agent.q_values(rows).gather(1, actions[mb, None]).squeeze(1)
+                loss = 0.5 * (chosen - targets[mb]).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                norms.append(nn.utils.clip_grad_norm_(self.parameters, c.max_grad_norm))
+                self.optimizer.step()
+                losses.append(loss.detach())
+        found = torch.stack([torch.stack(losses).mean(), torch.stack(norms).mean()])
+        if not bool(found.isfinite().all()):
+            raise Diverged(
+                f"Training diverged at step {self.step:,}: losses are not finite. The same command would come to the "
+                "same end: begin again with --fresh and a smaller --learning-rate."
+            )
+        return {
+            "pqn/loss": float(found[0]),
+            "pqn/grad_norm": float(found[1]),
+            "pqn/epsilon": self.agent.epsilon,
+            "pqn/value": float(self.collector.values.mean()),
+            "pqn/target": float(targets.mean()),
+        }
+
+    @torch.no_grad()
+    def targets(self) -> Tensor:
+        """(T, N) the Q(λ) targets of the stored rollout."""
+        c, T = self.collector, self.collector.num_steps
+        next_values, ended = self.next_values(bootstrap_truncated=True)
+        actions = torch.from_numpy(c.rollout.actions[c.rollout.horizon :]).to(self.device)
+        greedy = c.logits.argmax(-1) == actions  # (T, N)
+        carried = ~ended[:, :, 0]
+        carried[:-1] &= greedy[1:]
+        goal = c.views.goal
+        if goal is not None:
+            same = (goal[1:T] == goal[: T - 1]).reshape(T - 1, len(greedy[0]), -1).all(-1)
+            carried[:-1] &= torch.from_numpy(np.ascontiguousarray(same)).to(self.device)
+        reward = (self.rewards * self.coef).sum(-1)
+        return q_lambda_targets(reward, next_values[:, :, 0], carried, self.config.gamma, self.config.q_lambda)
+
+    def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """Values that run away."""
+        value, target = abs(metrics["pqn/value"]), abs(metrics["pqn/target"])
+        if value > 100 * max(1.0, target):
+            return {"value": f"action values have run away ({value:.3g}); a smaller --learning-rate holds them"}
+        return {}
