@@ -13,10 +13,8 @@ to there and no further (truncated backpropagation through time).
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,39 +22,21 @@ from torch import Tensor, nn
 
 from bkrl.agents.protocol import Goals, TrainableAgent
 from bkrl.core.config import PPOConfig
-from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import percent
-from bkrl.core.seeds import derive_seed
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.protocol import Saved, Stateful, under
-from bkrl.learn.rollout import Clock, Collector
-from bkrl.rewards.streams import LearningStream, MeasuringStream, RewardStream
+from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
+from bkrl.learn.protocol import Saved
+from bkrl.rewards.streams import RewardStream
 
 _DROWNING = 1e4
 """A value loss beside which the policy's, about 1 whatever the rewards are, moves nothing."""
 
 
-class Diverged(RunFailed):
-    """A loss, a gradient or the network is no longer finite; nothing after the last checkpoint can be trusted."""
-
-
-class Adam(torch.optim.Adam):
-    """Adam without the decorators that speak to torch's compiler: those load it, which takes a second.
-
-    No optimiser is compiled here; where there is nothing to unwrap, this is `torch.optim.Adam` itself.
-    """
-
-    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
-    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
-
-
-class PPO:
-    """A `Learner`: the envs, the agent, the storage and the optimiser of one run.
+class PPO(RolloutLearner):
+    """Trains an agent with a policy.
 
     Args:
         envs: N envs with SAME_STEP autoreset, reset when the first rollout begins.
@@ -87,112 +67,48 @@ class PPO:
         hardware: Hardware = CPU,
         goals: Goals | None = None,
     ) -> None:
-        T, N, K = config.num_steps, config.num_envs, len(streams)
-        if envs.num_envs != N:
-            raise ValueError(f"{envs.num_envs} envs for a configuration of {N}")
-        self.envs, self.agent, self.streams, self.config = envs, agent, list(streams), config
-        self.total_steps, self.seed, self.bootstrap_truncated = total_steps, seed, bootstrap_truncated
-        self.hardware, self.device = hardware, hardware.device
-        agent.prepare(self.device, hardware.compile)
-        agent.at_step(0)
-        self.collector = Collector(
+        super().__init__(
             envs,
             agent,
-            num_steps=T,
-            num_values=K,
-            horizon=max((stream.horizon for stream in streams), default=0),
-            seed=seed,
+            streams,
+            num_steps=config.num_steps,
+            num_values=len(streams),
             recurrence=config.recurrence,
-            device=self.device,
+            total_steps=total_steps,
+            seed=seed,
+            hardware=hardware,
             goals=goals,
         )
+        if envs.num_envs != config.num_envs:
+            raise ValueError(f"{envs.num_envs} envs for a configuration of {config.num_envs}")
+        self.config, self.bootstrap_truncated = config, bootstrap_truncated
         self.memory = bool(self.collector.state)
-        sequences = N * T // self.collector.recurrence
+        sequences = envs.num_envs * config.num_steps // self.collector.recurrence
         if self.memory and sequences % config.num_minibatches:
             raise UsageError(
                 f"An agent with a memory learns from whole sequences, and {sequences} of them do not divide into "
                 f"{config.num_minibatches} minibatches; change --num-envs, --num-minibatches or --recurrence."
             )
-        self.rewards = torch.zeros(T, N, K, device=self.device)
-        self.gamma = torch.tensor([stream.gamma for stream in streams], device=self.device)
-        self.coef = torch.tensor([stream.coef for stream in streams], device=self.device)
-        self.episodic = torch.tensor([stream.episodic for stream in streams], device=self.device)
-
-        # Gradients are clipped for each owner apart: a predictor's early errors must not slow the policy down.
-        self.learners = {s.name: s for s in streams if isinstance(s, LearningStream)}
-        own = {name: list(stream.parameters()) for name, stream in self.learners.items()}
-        self.owners = [[p for group in agent.groups().values() for p in group], *own.values()]
-        self.parameters = [p for owner in self.owners for p in owner]
-        groups = agent.groups() | own
+        groups = agent.groups() | self.own
         self.rates = dict.fromkeys(groups, config.learning_rate) | _rates(config.group_learning_rates, groups)
         self.optimizer = Adam(
             [{"params": group, "lr": self.rates[name]} for name, group in groups.items()], eps=1e-5, fused=True
         )
-        self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
-        self.iteration = 0
         # The value loss of a critic that says 0 everywhere, on the rewards of a rollout: the largest so far, since
         # rewards may cease and their values stay a while.
         self.ignorant_loss = 0.0
 
-    @property
-    def step(self) -> int:
-        """Env steps taken."""
-        return self.collector.step
-
-    @property
-    def done(self) -> bool:
-        """Whether `total_steps` have been taken."""
-        return self.step >= self.total_steps
-
-    def iterate(self) -> dict[str, float]:
-        """One iteration; returns its metrics. `time/…` are seconds.
-
-        Raises:
-            Diverged: a loss, a gradient or the network that they leave is not finite.
-        """
-        clock = Clock()
-        with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
-            metrics = self.collector.collect(clock)
-        metrics |= self.pay()
-        clock.lap("potential")
-        advantages, returns = self.advantages()
-        metrics |= self.update(advantages, returns)
-        self.agent.at_step(self.step)
-        clock.lap("update")
-        return metrics | clock.metrics()
+    def learn(self) -> dict[str, float]:
+        """Advantages, then epochs of minibatches."""
+        return self.update(*self.advantages())
 
     # -------------------------------------------------------------------------------------------------------- gae
-
-    def pay(self) -> dict[str, float]:
-        """Ask each stream for the rewards of the stored rollout; what the streams report of it."""
-        metrics: dict[str, float] = {}
-        for k, stream in enumerate(self.streams):
-            with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
-                rewards = stream.rewards(self.collector.rollout)
-            self.rewards[:, :, k] = torch.from_numpy(rewards).to(self.device)
-            if isinstance(stream, MeasuringStream):
-                metrics |= stream.metrics()
-        return metrics
 
     @torch.no_grad()
     def advantages(self) -> tuple[Tensor, Tensor]:
         """Advantages and returns of the stored rollout, both (T, N, K)."""
-        values, r = self.collector.values, self.collector.rollout
-        T, N, K = values.shape
-        # One forward for every value that was not stored: the bootstrap row and the ends that were cut off.
-        ends_truncated = r.truncated.reshape(-1)[r.final_index] & ~r.terminated.reshape(-1)[r.final_index]
-        ends_truncated &= self.bootstrap_truncated
-        with self.hardware.autocast():
-            boundary = self.collector.last_values(ends_truncated)
-        next_values = torch.cat([values[1:], boundary[None, :N]])
-
-        terminated = torch.from_numpy(r.terminated).to(self.device)
-        truncated = torch.from_numpy(r.truncated).to(self.device)
-        ended = (terminated | truncated)[:, :, None] & self.episodic
-        next_values[ended] = 0.0
-        flat = next_values.view(T * N, K)
-        cut = torch.from_numpy(r.final_index[ends_truncated]).to(self.device)
-        flat[cut] = torch.where(self.episodic, boundary[N:], flat[cut])
+        values = self.collector.values
+        next_values, ended = self.next_values(self.bootstrap_truncated)
         advantages = gae(self.rewards, values, next_values, ended, self.gamma, self.config.gae_lambda)
         nothing = torch.zeros_like(values)
         paid = gae(self.rewards, nothing, nothing, ended, self.gamma, 1.0)
@@ -383,66 +299,13 @@ class PPO:
 
     def state(self) -> Saved:
         """See `Learner.state`."""
-        tensors = self.collector.saved() | {"rng.minibatches": self.shuffle.get_state()}
-        tensors |= {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
-        for index, parameter in enumerate(self.parameters):
-            for key, tensor in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{index}.{key}"] = tensor
-        for prefix, part in self._parts():
-            tensors |= {f"{prefix}{key}": value for key, value in part.state().items()}
-        try:
-            envs = self.envs.snapshot()
-        except NotImplementedError:
-            envs = {}
-        tensors |= {f"worlds.{key}": value for key, value in envs.items()}
-        counters = {"step": self.step, "episodes": self.collector.episodes, "iteration": self.iteration}
-        return Saved(tensors, counters | {"ignorant_loss": self.ignorant_loss}, exact=bool(envs))
+        saved = super().state()
+        return saved._replace(counters=saved.counters | {"ignorant_loss": self.ignorant_loss})
 
     def restore(self, saved: Saved) -> None:
         """See `Learner.restore`."""
-        self.collector.begin()
-        tensors, counters = saved.tensors, saved.counters
-        weights = {name: torch.from_numpy(array) for name, array in under(tensors, "network.").items()}
-        self.agent.module.load_state_dict(weights)
-        for index, parameter in enumerate(self.parameters):
-            moments = under(tensors, f"optimizer.{index}.").items()
-            if moments:
-                self.optimizer.state[parameter] = {k: torch.from_numpy(v).clone().to(self.device) for k, v in moments}
-        self.collector.step, self.collector.episodes = int(counters["step"]), int(counters["episodes"])
-        self.iteration, self.ignorant_loss = int(counters["iteration"]), float(counters.get("ignorant_loss", 0.0))
-        for name, generator in (("actions", self.collector.noise), ("minibatches", self.shuffle)):
-            kept = torch.from_numpy(tensors[f"rng.{name}"])
-            if kept.shape == generator.get_state().shape:
-                generator.set_state(kept)
-            else:  # of another kind of device, whose generators are others
-                generator.manual_seed(derive_seed(self.seed, name, self.step))
-        for prefix, part in self._parts():
-            part.restore(under(tensors, prefix))
-        if saved.exact:
-            self.envs.restore(under(tensors, "worlds."))
-            self.collector.restore(tensors)
-        else:
-            self.collector.restart()
-        self.agent.at_step(self.step)
-
-    def _parts(self) -> list[tuple[str, Stateful]]:
-        """What has a state of its own, by the prefix of its names in a checkpoint."""
-        parts: dict[str, object] = {f"stream.{index}.": stream for index, stream in enumerate(self.streams)}
-        parts["goals."] = self.collector.view.goals
-        return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
-
-    def facts(self) -> dict[str, Any]:
-        """See `Learner.facts`."""
-        return {
-            "episodes": self.collector.episodes,
-            "device": self.device.type,
-            "precision": self.hardware.precision,
-            "parameters": sum(p.numel() for p in self.owners[0]),
-        }
-
-    def close(self) -> None:
-        """Close the envs."""
-        self.envs.close()
+        super().restore(saved)
+        self.ignorant_loss = float(saved.counters.get("ignorant_loss", 0.0))
 
 
 _Look = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]

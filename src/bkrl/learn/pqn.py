@@ -25,8 +25,8 @@ from bkrl.rewards.streams import RewardStream
 def q_lambda_targets(rewards: Tensor, next_values: Tensor, carried: Tensor, gamma: float, q_lambda: float) -> Tensor:
     """Targets of Q(λ) (Peng and Williams 1996; cut as Watkins 1989 does where `carried` says so).
 
-    G_t = r_t + γ [(1 − λ_t) max_a Q(s_{t+1}, a) + λ_t G_{t+1}], with λ_t = λ where `carried`, otherwise 0. The value that
-    is bootstrapped is that of the state in which the next transition begins.
+    G_t = r_t + γ [(1 − λ_t) max_a Q(s_{t+1}, a) + λ_t G_{t+1}], with λ_t = λ where `carried`, otherwise 0. What is
+    bootstrapped is the value of the state in which the next transition begins.
 
     With two steps and nothing carried over the end: G_1 = r_1 + γ v_2, G_0 = r_0 + γ [(1 − λ) v_1 + λ G_1].
 
@@ -46,7 +46,7 @@ def q_lambda_targets(rewards: Tensor, next_values: Tensor, carried: Tensor, gamm
     for t in range(len(rewards) - 1, -1, -1):
         targets[t] = rewards[t] + gamma * tail
         if t:
-            share = q_lambda * carried[t - 1]
+            share = q_lambda * carried[t - 1].to(rewards.dtype)
             tail = (1 - share) * next_values[t - 1] + share * targets[t]
     return targets
 

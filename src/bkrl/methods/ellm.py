@@ -231,6 +231,7 @@ class _Parts(NamedTuple):
 def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack) -> _Parts:
     from bkrl.envs import make_vec, world
     from bkrl.goals.source import TASK
+    from bkrl.goals.tracker import GoalTracker
     from bkrl.learn.hardware import choose
     from bkrl.rewards.goals import GoalReward
     from bkrl.rewards.streams import EnvReward
@@ -245,7 +246,7 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
     if settings.env_coef:
         streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))
     if settings.suggester != TASK:
-        streams.append(GoalReward(tracker, gamma, settings.goal_coef, settings.goal_form))
+        streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
     envs = make_vec(settings.env, num_envs, backend=settings.backend)
     return _Parts(world(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
 

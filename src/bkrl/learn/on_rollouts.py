@@ -1,0 +1,236 @@
+"""What learners on rollouts have in common: they collect T steps of N envs, are paid for them, and learn from them.
+
+`RolloutLearner` is a `Learner` but for what it learns: PPO and the learners of action values say that. Axes are named
+at allocation: T steps, N envs, K reward streams.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bkrl.agents.protocol import Goals, TrainableAgent
+from bkrl.core.errors import RunFailed
+from bkrl.core.seeds import derive_seed
+from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn.hardware import Hardware
+from bkrl.learn.protocol import Saved, Stateful, under
+from bkrl.learn.rollout import Clock, Collector
+from bkrl.rewards.streams import LearningStream, MeasuringStream, RewardStream
+
+
+class Diverged(RunFailed):
+    """A loss, a gradient or the network is no longer finite; nothing after the last checkpoint can be trusted."""
+
+
+class Adam(torch.optim.Adam):
+    """Adam without the decorators that speak to torch's compiler: those load it, which takes a second.
+
+    No optimiser is compiled here; where there is nothing to unwrap, this is `torch.optim.Adam` itself.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class RolloutLearner:
+    """The envs, the agent, the storage and the rewards of one run.
+
+    A subclass has an `optimizer` of `parameters`, and learns from what is stored in `learn`.
+
+    Args:
+        envs: N envs with SAME_STEP autoreset, reset when the first rollout begins.
+        agent: who acts.
+        streams: what the agent is paid in.
+        num_steps: T.
+        num_values: values that the agent has.
+        recurrence: see `Collector`.
+        total_steps: env steps to train for; the last iteration may go past it by less than one rollout.
+        seed: of the envs, the action noise and the minibatches, each from its own named stream.
+        hardware: where the agent computes, and in which precision.
+        goals: sets goals, for an agent that wants them.
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        envs: WorldVectorEnv,
+        agent: TrainableAgent,
+        streams: Sequence[RewardStream],
+        *,
+        num_steps: int,
+        num_values: int,
+        recurrence: int = 0,
+        total_steps: int,
+        seed: int,
+        hardware: Hardware,
+        goals: Goals | None,
+    ) -> None:
+        T, N, K = num_steps, envs.num_envs, len(streams)
+        self.envs, self.agent, self.streams = envs, agent, list(streams)
+        self.total_steps, self.seed = total_steps, seed
+        self.hardware, self.device = hardware, hardware.device
+        agent.prepare(self.device, hardware.compile)
+        agent.at_step(0)
+        self.collector = Collector(
+            envs,
+            agent,
+            num_steps=T,
+            num_values=num_values,
+            horizon=max((stream.horizon for stream in streams), default=0),
+            seed=seed,
+            recurrence=recurrence,
+            device=self.device,
+            goals=goals,
+        )
+        self.rewards = torch.zeros(T, N, K, device=self.device)
+        self.gamma = torch.tensor([stream.gamma for stream in streams], device=self.device)
+        self.coef = torch.tensor([stream.coef for stream in streams], device=self.device)
+        self.episodic = torch.tensor([stream.episodic for stream in streams], device=self.device)
+        # Gradients are clipped for each owner apart: a predictor's early errors must not slow the policy down.
+        self.learners = {s.name: s for s in streams if isinstance(s, LearningStream)}
+        self.own = {name: list(stream.parameters()) for name, stream in self.learners.items()}
+        self.owners = [[p for group in agent.groups().values() for p in group], *self.own.values()]
+        self.parameters = [p for owner in self.owners for p in owner]
+        self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
+        self.iteration = 0
+
+    @property
+    def step(self) -> int:
+        """Env steps taken."""
+        return self.collector.step
+
+    @property
+    def done(self) -> bool:
+        """Whether `total_steps` have been taken."""
+        return self.step >= self.total_steps
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration; returns its metrics. `time/…` are seconds.
+
+        Raises:
+            Diverged: a loss, a gradient or the network that they leave is not finite.
+        """
+        clock = Clock()
+        with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
+            metrics = self.collector.collect(clock)
+        metrics |= self.pay()
+        clock.lap("potential")
+        metrics |= self.learn()
+        self.agent.at_step(self.step)
+        clock.lap("update")
+        return metrics | clock.metrics()
+
+    def learn(self) -> dict[str, float]:
+        """Learn from the stored rollout and its rewards; figures."""
+        raise NotImplementedError
+
+    def pay(self) -> dict[str, float]:
+        """Ask each stream for the rewards of the stored rollout; what the streams report of it."""
+        metrics: dict[str, float] = {}
+        for k, stream in enumerate(self.streams):
+            with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
+                rewards = stream.rewards(self.collector.rollout)
+            self.rewards[:, :, k] = torch.from_numpy(rewards).to(self.device)
+            if isinstance(stream, MeasuringStream):
+                metrics |= stream.metrics()
+        return metrics
+
+    @torch.no_grad()
+    def next_values(self, bootstrap_truncated: bool) -> tuple[Tensor, Tensor]:
+        """What follows each action is worth: (T, N, K), and (T, N, K) bool, whether a return stops at that step.
+
+        0 after termination, the value of the true last observation after truncation (0 without
+        `bootstrap_truncated`); streams that are not episodic run on.
+        """
+        values, r = self.collector.values, self.collector.rollout
+        T, N, K = values.shape
+        # One forward for every value that was not stored: the bootstrap row and the ends that were cut off.
+        ends_truncated = r.truncated.reshape(-1)[r.final_index] & ~r.terminated.reshape(-1)[r.final_index]
+        ends_truncated &= bootstrap_truncated
+        with self.hardware.autocast():
+            boundary = self.collector.last_values(ends_truncated)
+        next_values = torch.cat([values[1:], boundary[None, :N]])
+
+        terminated = torch.from_numpy(r.terminated).to(self.device)
+        truncated = torch.from_numpy(r.truncated).to(self.device)
+        ended = (terminated | truncated)[:, :, None] & self.episodic
+        next_values[ended] = 0.0
+        flat = next_values.view(T * N, K)
+        cut = torch.from_numpy(r.final_index[ends_truncated]).to(self.device)
+        flat[cut] = torch.where(self.episodic, boundary[N:], flat[cut])
+        return next_values, ended
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    def state(self) -> Saved:
+        """See `Learner.state`."""
+        tensors = self.collector.saved() | {"rng.minibatches": self.shuffle.get_state()}
+        tensors |= {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
+        for index, parameter in enumerate(self.parameters):
+            for key, tensor in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{index}.{key}"] = tensor
+        for prefix, part in self._parts():
+            tensors |= {f"{prefix}{key}": value for key, value in part.state().items()}
+        try:
+            envs = self.envs.snapshot()
+        except NotImplementedError:
+            envs = {}
+        tensors |= {f"worlds.{key}": value for key, value in envs.items()}
+        counters = {"step": self.step, "episodes": self.collector.episodes, "iteration": self.iteration}
+        return Saved(tensors, counters, exact=bool(envs))
+
+    def restore(self, saved: Saved) -> None:
+        """See `Learner.restore`."""
+        self.collector.begin()
+        tensors, counters = saved.tensors, saved.counters
+        weights = {name: torch.from_numpy(array) for name, array in under(tensors, "network.").items()}
+        self.agent.module.load_state_dict(weights)
+        for index, parameter in enumerate(self.parameters):
+            moments = under(tensors, f"optimizer.{index}.").items()
+            if moments:
+                self.optimizer.state[parameter] = {k: torch.from_numpy(v).clone().to(self.device) for k, v in moments}
+        self.collector.step, self.collector.episodes = int(counters["step"]), int(counters["episodes"])
+        self.iteration = int(counters["iteration"])
+        for name, generator in (("actions", self.collector.noise), ("minibatches", self.shuffle)):
+            kept = torch.from_numpy(tensors[f"rng.{name}"])
+            if kept.shape == generator.get_state().shape:
+                generator.set_state(kept)
+            else:  # of another kind of device, whose generators are others
+                generator.manual_seed(derive_seed(self.seed, name, self.step))
+        for prefix, part in self._parts():
+            part.restore(under(tensors, prefix))
+        if saved.exact:
+            self.envs.restore(under(tensors, "worlds."))
+            self.collector.restore(tensors)
+        else:
+            self.collector.restart()
+        self.agent.at_step(self.step)
+
+    def _parts(self) -> list[tuple[str, Stateful]]:
+        """What has a state of its own, by the prefix of its names in a checkpoint."""
+        parts: dict[str, object] = {f"stream.{index}.": stream for index, stream in enumerate(self.streams)}
+        parts["goals."] = self.collector.view.goals
+        return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
+
+    def facts(self) -> dict[str, Any]:
+        """See `Learner.facts`."""
+        return {
+            "episodes": self.collector.episodes,
+            "device": self.device.type,
+            "precision": self.hardware.precision,
+            "parameters": sum(p.numel() for p in self.owners[0]),
+        }
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.envs.close()

@@ -1,0 +1,117 @@
+"""Q(λ) against a naive reference, and agents that value actions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.agents.q import QAgent, q_network
+from bkrl.core.config import PQNConfig
+from bkrl.data.views import Views
+from bkrl.envs import family, make_vec, world
+from bkrl.learn.pqn import PQN, q_lambda_targets
+from bkrl.rewards.streams import EnvReward
+
+
+def naive(rewards, next_values, carried, gamma, lam):
+    """The λ-return of each step as a weighted sum of its n-step returns, written out from the definition."""
+    T, N = rewards.shape
+    out = np.zeros((T, N))
+    for n in range(N):
+        for t in range(T):
+            last = t
+            while last < T - 1 and carried[last, n]:
+                last += 1
+            total, weight = 0.0, 1.0
+            for end in range(t, last + 1):
+                discounted = sum(gamma ** (k - t) * rewards[k, n] for k in range(t, end + 1))
+                n_step = discounted + gamma ** (end - t + 1) * next_values[end, n]
+                total += (weight if end == last else (1 - lam) * weight) * n_step
+                weight *= lam
+            out[t, n] = total
+    return out
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.65, 1.0])
+def test_targets_are_the_lambda_returns_by_definition(lam):
+    rng = np.random.default_rng(1)
+    rewards, values = rng.normal(size=(7, 5)), rng.normal(size=(7, 5))
+    carried = rng.random((7, 5)) < 0.7
+    values[rng.random((7, 5)) < 0.2] = 0
+    found = q_lambda_targets(*map(torch.from_numpy, (rewards, values, carried)), 0.9, lam)
+    np.testing.assert_allclose(found.numpy(), naive(rewards, values, carried, 0.9, lam), rtol=1e-12)
+
+
+def test_the_bootstrap_is_the_state_that_the_next_transition_begins_in():
+    """By hand: two steps, nothing learnt yet of the last one. The value of the state before (7) never enters."""
+    rewards, next_values = torch.tensor([[1.0], [2.0]]), torch.tensor([[10.0], [20.0]])
+    found = q_lambda_targets(rewards, next_values, torch.ones(2, 1, dtype=torch.bool), 0.5, 0.5)
+    assert found[1, 0] == 2 + 0.5 * 20
+    assert found[0, 0] == 1 + 0.5 * (0.5 * 10 + 0.5 * 12)
+
+
+def agent(env_id="Toy-TwoExits", **settings):
+    facts = world(env_id)
+    network = q_network(
+        family(facts.family).symbols(facts.obs_shape),
+        len(facts.action_names),
+        3,
+        **{"hidden": 16, "layer_norm": True, "dueling": False, **settings},
+    )
+    return QAgent(network, facts.env_id, facts.family, facts.action_names)
+
+
+def test_an_epsilon_greedy_policy_in_logarithms():
+    made = agent()
+    made.epsilon = 0.3
+    views = Views(make_vec("Toy-TwoExits", 4).reset(seed=0)[0])
+    inputs = made.inputs(views)
+    logits, values, _ = made.forward(inputs, {}, None)
+    q, A = made.q_values(inputs), len(made.action_names)
+    chosen = logits.exp().gather(1, q.argmax(1, keepdim=True))
+    torch.testing.assert_close(chosen, torch.full_like(chosen, 0.7 + 0.3 / A))
+    torch.testing.assert_close(logits.exp().sum(1), torch.ones(4))
+    torch.testing.assert_close(values[:, 0], q.max(1).values)
+
+
+def test_a_guide_chooses_its_share_of_the_random_actions():
+    made, guide = agent(), agent()
+    with torch.no_grad():
+        guide.module.head.bias[1] += 100
+    made.guide, made.guide_share, made.epsilon = guide, 0.5, 0.4
+    logits = made.forward(made.inputs(Views(make_vec("Toy-TwoExits", 4).reset(seed=0)[0])), {}, None)[0]
+    assert (logits[:, 1].exp() >= 0.2).all()
+    torch.testing.assert_close(logits.exp().sum(1), torch.ones(4))
+
+
+def test_dueling_heads_are_the_published_sum():
+    made = agent(dueling=True)
+    seen = made.inputs(Views(make_vec("Toy-TwoExits", 4).reset(seed=0)[0]))["seen"]
+    features = made.module.layers(seen)
+    weight, bias = made.module.head.weight, made.module.head.bias
+    value, advantage = features @ weight[:1].T + bias[:1], features @ weight[1:].T + bias[1:]
+    torch.testing.assert_close(made.module(seen), value + advantage - advantage.mean(1, keepdim=True))
+
+
+def test_off_policy_actions_and_new_goals_cut_the_return():
+    envs = make_vec("Toy-TwoExits", 8)
+    learner = PQN(envs, agent(), [EnvReward()], PQNConfig(num_envs=8, num_steps=16, q_lambda=1.0), total_steps=1)
+    learner.iterate()
+    c = learner.collector
+    next_values, ended = learner.next_values(True)
+    greedy = (c.logits.argmax(-1) == torch.from_numpy(c.rollout.actions)).numpy()
+    carried = ~ended[:, :, 0].numpy()
+    carried[:-1] &= greedy[1:]
+    expected = naive(learner.rewards[:, :, 0].numpy(), next_values[:, :, 0].numpy(), carried, 0.99, 1.0)
+    np.testing.assert_allclose(learner.targets().numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert 0 < carried.mean() < 1
+
+
+def test_it_learns_the_better_exit():
+    envs = make_vec("Toy-TwoExits", 16)
+    config = PQNConfig(num_envs=16, num_steps=16, learning_rate=3e-3, epsilon_share=0.5)
+    learner = PQN(envs, agent(), [EnvReward()], config, total_steps=20_000)
+    while not learner.done:
+        metrics = learner.iterate()
+    assert metrics["rollout/return"] > 0.8
