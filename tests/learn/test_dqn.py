@@ -1,0 +1,85 @@
+"""DQN: its targets by hand, its schedule, and that it learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from bkrl.core.config import DQNConfig
+from bkrl.envs import make_vec
+from bkrl.learn.dqn import DQN, double_targets
+from bkrl.learn.replay import Replay
+from bkrl.rewards.streams import EnvReward
+from tests.learn.test_pqn import agent
+
+
+def learner(**settings):
+    config = DQNConfig(
+        **{
+            "num_envs": 8,
+            "learning_starts": 200,
+            "batch_size": 32,
+            "target_every": 400,
+            "epsilon_steps": 3000,
+            **settings,
+        }
+    )
+    return DQN(make_vec("Toy-TwoExits", 8), agent(dueling=True), [EnvReward()], config, total_steps=10_000)
+
+
+def test_targets_of_three_steps_by_hand():
+    """One env, five steps: the third ends truly, the fifth is cut off."""
+    memory = Replay(8, 1)
+    rewards, ends, cuts = [1.0, 2, 4, 8, 16], [0, 0, 1, 0, 0], [0, 0, 0, 0, 1]
+    for t in range(5):
+        seen, after = np.array([[t]], np.uint8), np.array([[t + 1]], np.uint8)
+        flags = np.array([ends[t]], bool), np.array([cuts[t]], bool)
+        memory.add(seen, np.array([0]), np.array([rewards[t]], np.float32), after, *flags)
+    batch = memory.sample(3, np.random.default_rng(0), gamma=0.5, num_steps=3)
+    best, values = torch.ones(3, dtype=torch.int64), torch.tensor([[0.0, 100.0]]).repeat(3, 1)
+    found = dict(zip(batch.seen[:, 0].tolist(), double_targets(batch, best, values).tolist(), strict=True))
+    assert found == {0: 1 + 1 + 1, 1: 2 + 2, 2: 4}
+
+
+def test_a_truncated_end_is_bootstrapped_and_a_true_one_is_not():
+    memory = Replay(8, 2)
+    nothing, ones = np.zeros((2, 1), np.uint8), np.ones((2, 1), np.uint8)
+    memory.add(
+        nothing, np.zeros(2, int), np.zeros(2, np.float32), ones, np.array([True, False]), np.array([False, True])
+    )
+    batch = memory.sample(2, np.random.default_rng(0), gamma=0.5, num_steps=1)
+    assert sorted(batch.discounts.tolist()) == [0, 0.5]
+
+
+def test_updates_come_as_often_as_the_settings_say_and_the_target_is_copied():
+    made = learner(update_every=4)
+    first = made.target.state_dict()["head.weight"].clone()
+    while made.step < 416:
+        made.iterate()
+    assert made.updates == (416 - 200) // 4
+    assert not torch.equal(first, made.target.state_dict()["head.weight"])
+    assert made.agent.epsilon == 1.0 + (0.01 - 1.0) * 416 / 3000
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_same_weights():
+    whole, stopped = learner(), learner()
+    for _ in range(20):
+        whole.iterate()
+        stopped.iterate()
+    saved, other = stopped.state(), learner()
+    other.restore(saved._replace(tensors={name: np.array(one) for name, one in saved.tensors.items()}))
+    for _ in range(20):
+        whole.iterate()
+        other.iterate()
+    for ours, theirs in zip(whole.agent.module.parameters(), other.agent.module.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert whole.step == other.step
+
+
+def test_it_learns_the_better_exit():
+    made = learner(learning_rate=2e-3)
+    while made.step < 6_000:
+        metrics = made.iterate()
+    while "rollout/return" not in metrics:
+        metrics = made.iterate()
+    assert metrics["rollout/return"] > 0.8
