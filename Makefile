@@ -63,8 +63,8 @@ bench: $(READY)
 
 samples: $(READY)
 	rm -rf build/samples
-	sh src/bkrl/runs/samples/make.sh build/samples $(BIN)/bkrl minigrid crafter
-	for run in build/samples/data-* build/samples/bk-*; do rm -rf src/bkrl/runs/samples/$$(basename $$run) && cp -R $$run src/bkrl/runs/samples/ || exit 1; done
+	sh src/bkrl/runs/samples/make.sh build/samples $(BIN)/bkrl minigrid crafter missions
+	for run in build/samples/data-* build/samples/bk-* build/samples/lm-*; do rm -rf src/bkrl/runs/samples/$$(basename $$run) && cp -R $$run src/bkrl/runs/samples/ || exit 1; done
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

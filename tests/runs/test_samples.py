@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents.language.catalogue import open_language_model
+from bkrl.agents.language.scorer import Scorer, Scoring
 from bkrl.cli.catalogue import catalogue
 from bkrl.cli.main import run_command
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.envs.babyai.constants import ACTION_SETS
 from bkrl.inspect import worth
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials import load_potential
@@ -33,9 +36,9 @@ NAMES = [
 
 
 def test_there_is_one_of_each_and_all_are_small():
-    assert samples() == NAMES
+    assert samples() == [*NAMES, "sample:lm-t5"]
     # half of it is advice on actions
-    assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 2_200_000
+    assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 3_200_000
     assert [row[0] for row in catalogue("potentials")[1][2]] == NAMES
 
 
@@ -70,6 +73,14 @@ def test_a_sample_is_a_whole_run_that_says_who_labelled(name):
     phi = potential(data.windows(np.arange(200), potential.horizon))
     potential.close()
     assert np.ptp(phi) > 0
+
+
+def test_the_language_model_has_read_and_names_actions():
+    Run.open(Path("sample:lm-t5"))  # verifies every hash
+    lm = open_language_model("sample:lm-t5")
+    assert (lm.level, lm.kind) == ("P1", "seq2seq")
+    scorer = Scorer(lm, ACTION_SETS["canonical"], Scoring(normalise="token"))
+    assert torch.isfinite(scorer(scorer.prompts(["Goal of the agent: go to the red ball"])).logits).all()
 
 
 def test_an_unknown_sample_is_refused_with_the_nearest(capsys):

@@ -65,6 +65,8 @@ def _samples() -> list[list[Any]]:
     rows = []
     for name in samples():
         run = Run.open(Path(name), verify=False)
+        if run.stage == "lm":  # what reads, and is no potential
+            continue
         kind = run.facts.get("kind", "dataset")
         source = advice_source(run.facts.get("training", {})) or "–"
         rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–", source])

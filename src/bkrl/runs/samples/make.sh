@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes the runs that ship with bkrl, in FOLDER, with the commands that stand in their manifests. `make samples` calls it
-# and copies them here; it takes about three minutes on one core.
-#   make.sh FOLDER BKRL WORLD...     worlds: minigrid, crafter
+# and copies them here; it takes about five minutes on one core.
+#   make.sh FOLDER BKRL WORLD...     worlds: minigrid, crafter, missions (the language model)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
@@ -19,6 +19,12 @@ for world in "$@"; do
     crafter)
       "$bin/bkrl" collect --env Crafter-Text-Reward --steps 200000 --checkpoints 4 --episodes-per-checkpoint 40 --out experience-crafter
       episodes=8 ;;
+    missions)
+      "$bin/bkrl" collect --explorer bot --env BabyAI-MixedTrainLocal-v0@actions=canonical --episodes 600 --out experience-missions
+      settle experience-missions
+      "$bin/bkrl" lm make --from experience-missions --steps 600 --out lm-t5
+      settle lm-t5
+      continue ;;
   esac
   settle experience-$world
   "$bin/bkrl" data subset experience-$world --episodes $episodes --out data-$world
