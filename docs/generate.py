@@ -148,7 +148,7 @@ def data() -> str:
 
 def _kind(kind: object) -> str:
     if chosen := choices_of(kind):
-        return " ".join(f"`{a}`" for a in chosen)
+        return " ".join(f"`{a}`" for a in chosen if a)
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) in (tuple, list):
         return f"{arguments[0].__name__.lower()} …"
