@@ -19,6 +19,7 @@ _ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda 
 _BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
 _CLONES = Only("--clone", lambda c: c.clone is not None)
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
+_ONE_ENV = Only("one env, without --conditions", lambda c: c.conditions is None)
 _SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
 _FITTED = Only(
     "--control none, shuffled or constant, which read the labels",
@@ -379,11 +380,18 @@ class EvaluateConfig:
     out: Annotated[Path | None, Flag("run directory  [default: logs/eval-POLICY]", identity=False)] = None
     env: Annotated[
         str | None,
-        Flag("another env of the same family, with options as in ID@num_dists=4  [default: the one it was trained in]"),
+        Flag(
+            "another env of the same family, with options as in ID@num_dists=4  [default: the one it was trained in]",
+            only=(_ONE_ENV,),
+        ),
     ] = None
-    episodes: Annotated[int, Flag("episodes in each mode", least=1)] = 100
+    episodes: Annotated[int, Flag("episodes in each mode; with --conditions of each kind of task", least=1)] = 100
+    conditions: Annotated[
+        str | None,
+        Flag("evaluate under each condition of a set: glam, balrog or a TOML file of your own (docs/training.md)"),
+    ] = None
     mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
-    gifs: Annotated[int, Flag("episodes to record as GIFs", least=0)] = 2
+    gifs: Annotated[int, Flag("episodes to record as GIFs", least=0, only=(_ONE_ENV,))] = 2
     seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these", least=0)] = 1_000_003
     backend: Backend = "native"
     threads: Threads = 1
@@ -392,7 +400,8 @@ class EvaluateConfig:
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        return self.out or Path("logs") / f"eval-{self.policy.name}"
+        under = "" if self.conditions is None else f"-{Path(self.conditions).stem}"
+        return self.out or Path("logs") / f"eval-{self.policy.name}{under}"
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,22 @@ def _played(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[Played]
             "length": scores.get("length", {}).get("mean"),
         }
         found.append(Played(node.key, policy.key if policy else node.key, row))
+    conditions = node.facts.get("conditions", [])
+    for one in conditions if isinstance(conditions, list) else ():
+        condition: Evaluation = {
+            "alg": label or str(node.facts.get("alg") or made.get("alg") or "?"),
+            "seed": str(policy.config.get("seed", "?") if policy else "?"),
+            "env": f"{one['env']}: {one['condition']}",
+            "mode": str(one["mode"]),
+            "elsewhere": trained_in if trained_in != one["env"] else "",
+            "episodes": one.get("episodes") or None,
+            "success": one.get("success"),
+            "low": one.get("low"),
+            "high": one.get("high"),
+            "return": None,
+            "length": one.get("length"),
+        }
+        found.append(Played(node.key, policy.key if policy else node.key, condition))
     return found
 
 

@@ -7,6 +7,7 @@ same model; `policy.safetensors`, the heads; and `policy.json`, what they belong
 from __future__ import annotations
 
 import tempfile
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -28,7 +29,7 @@ from bkrl.agents.language.scorer import Scorer, Scoring
 from bkrl.agents.network import finite
 from bkrl.agents.networks import misfit
 from bkrl.agents.protocol import Acted, Inputs, State
-from bkrl.core.errors import InputError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import world
@@ -140,6 +141,16 @@ class LanguageAgent:
             heads["action"] = Head(lm.width, len(self.action_names), *shape)
         self.module: Any = _Weights(lm.model, heads)
         self.wording = wording or Wording()
+
+    def reworded(self, wording: Wording, env_id: str) -> LanguageAgent:
+        """The same agent in another wording and another env, whose actions may be others; UsageError if it cannot."""
+        facts = world(env_id)
+        if self.settings.action_head and len(facts.action_names) != len(self.action_names):
+            raise UsageError(f"its head has {len(self.action_names)} actions, and there are {len(facts.action_names)}")
+        other = copy(self)
+        other.env_id, other.action_names = facts.env_id, facts.action_names
+        other.wording = wording
+        return other
 
     @property
     def wording(self) -> Wording:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
@@ -13,17 +14,22 @@ from PIL import Image
 from bkrl.agents import load_agent
 from bkrl.agents.build import check_acts_in, options_of
 from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, play
+from bkrl.agents.protocol import Agent
 from bkrl.core.config import EvaluateConfig
+from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import make_vec, world
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
+from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
+from bkrl.stages.evaluate.matrix import POLICY, played, table, to_parquet
 from bkrl.stats.intervals import t_interval, wilson_interval
 
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
+_WORK = ("time/env", "time/policy", "time/potential", "time/update")
 
 
 @announced
@@ -35,6 +41,8 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     """
     source = Run.open(config.policy, "train-rs")
     agent = load_agent(source.path)
+    if config.conditions is not None:
+        return _under_conditions(config, source, agent, reporter)
     facts = world(config.env or agent.env_id)
     env_id = facts.env_id
     check_acts_in(agent, facts, config.policy)
@@ -94,6 +102,59 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
             "header": ["mode", "success rate", "95 % interval", "return", "length"],
             "rows": [_row(mode, scores) for mode, scores in document["modes"].items()],
         },
+    )
+    return result
+
+
+def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporter: Reporter) -> Run:
+    """All conditions of a set, in conditions.parquet (every episode), evaluation.json and a table."""
+    assert config.conditions is not None
+    conditions, path = read_conditions(config.conditions), path_of(config.conditions)
+    for condition in conditions.conditions:
+        facts = world(env_of(condition, agent.env_id))
+        if facts.family != agent.family:
+            raise InputError(
+                f"{config.policy} acts in {agent.family} envs, and the condition '{condition.name}' is in "
+                f"{facts.env_id}, of {facts.family}; choose other conditions."
+            )
+    torch.set_num_threads(config.threads)
+    result = Run.create(
+        config.run_dir,
+        stage="evaluate",
+        config=config,
+        inputs={"policy": config.policy, "conditions": path},
+        fresh=config.fresh,
+    )
+    if result.complete:
+        reporter.say(f"{result.path} is already complete.")
+        return result
+    rows, episodes = played(agent, conditions, config, result, reporter)
+    alg, steps = str(source.facts.get("alg")), source.facts.get("steps")
+    clocks = [value for row in source.metrics() for key, value in row.items() if key in _WORK]
+    seconds = sum(clocks) if clocks else None
+    document = {
+        "policy": config.policy, "alg": alg, "trained_in": agent.env_id, "trained_steps": steps, "seed": config.seed,
+        "trained_seconds": seconds, "title": conditions.title, "note": conditions.note, "conditions": rows,
+        "published": conditions.published,
+    }  # fmt: skip
+    atomic_write(result.file("evaluation.json"), to_json(document))
+    atomic_write(result.file("conditions.parquet"), to_parquet(episodes))
+    own = [row for row in rows if row.agent == POLICY]
+    for row in own:
+        if row.refused and row.mode in ("sampled", config.mode):
+            reporter.say(f"{row.condition}: no figure for {alg}, since {row.refused}.")
+    shown = table(rows, conditions, alg, steps, seconds)
+    if conditions.note:
+        reporter.say(conditions.note)
+    shutil.rmtree(result.file("cells"), ignore_errors=True)
+    result.finish(
+        ["evaluation.json", "conditions.parquet"],
+        env_id=agent.env_id,
+        alg=alg,
+        policy=config.policy,
+        episodes=config.episodes,
+        conditions=own,
+        table=shown,
     )
     return result
 

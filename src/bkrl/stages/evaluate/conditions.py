@@ -1,0 +1,196 @@
+"""Conditions under which a policy is evaluated: other envs, other words, other actions. They are data, in TOML.
+
+Two sets ship with bkrl: `glam`, the generalisation tests of Carta et al. (2023), and `balrog`, the BabyAI protocol of
+BALROG (Paglieri et al. 2024). docs/training.md says how a file of your own is written.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, NotRequired, TypedDict
+
+from bkrl.core.documents import Mismatch, typed
+from bkrl.core.errors import BkrlError, InputError, UsageError
+from bkrl.core.flags import Flag
+from bkrl.core.registry import did_you_mean
+from bkrl.envs import family, options, world
+from bkrl.text.wording import Wording
+
+FOLDER = Path(__file__).parent
+SHIPPED: Final = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+BESIDE: Final = ("random", "bot")
+_Share = Annotated[float, Flag("", least=0, most=1)]
+
+
+class _Condition(TypedDict):
+    """One [[condition]] of a file."""
+
+    name: str
+    env: NotRequired[str]
+    language: NotRequired[str]
+    words: NotRequired[str | dict[str, str]]
+    actions: NotRequired[str | list[str]]
+    goal_label: NotRequired[str]
+    published: NotRequired[dict[str, _Share]]
+
+
+class _Published(TypedDict):
+    """One [[published]] of a file: a figure of somebody else's, to stand beside ours."""
+
+    name: str
+    success: _Share
+    error: NotRequired[_Share]
+
+
+class _File(TypedDict):
+    """A file of conditions."""
+
+    title: str
+    condition: list[_Condition]
+    env: NotRequired[str]
+    note: NotRequired[str]
+    beside: NotRequired[list[str]]
+    also_first: NotRequired[Annotated[int, Flag("", least=1)]]
+    published: NotRequired[list[_Published]]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition.
+
+    Attributes:
+        name: what the table calls it.
+        env: its id, with options; "" for the env of the policy.
+        wording: in which agents read.
+        published: success rates by who had them.
+    """
+
+    name: str
+    env: str = ""
+    wording: Wording = field(default_factory=Wording)
+    published: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def reworded(self) -> bool:
+        """Whether words are others than the env's own."""
+        return self.wording != Wording()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """A set of conditions.
+
+    Attributes:
+        title: of the table.
+        conditions: in their order; changes are counted from the first.
+        note: where published figures come from.
+        beside: other agents that are evaluated too, of `BESIDE`.
+        also_first: a second row for the first so many episodes of each kind of task; 0: none.
+        published: (name, success rate, its error or None).
+    """
+
+    title: str
+    conditions: tuple[Condition, ...]
+    note: str = ""
+    beside: tuple[str, ...] = ()
+    also_first: int = 0
+    published: tuple[tuple[str, float, float | None], ...] = ()
+
+
+def path_of(name: str) -> Path:
+    """The file of a shipped set, or the one that is named; UsageError where there is neither."""
+    if name in SHIPPED:
+        return FOLDER / f"{name}.toml"
+    path = Path(name)
+    if not path.is_file():
+        shipped = ", ".join(SHIPPED)
+        raise UsageError(
+            f"--conditions: there is no file {name} and no set of that name.{did_you_mean(name, SHIPPED)} Shipped: "
+            f"{shipped}."
+        )
+    return path
+
+
+def read_conditions(name: str) -> Conditions:
+    """The conditions of a shipped set or of a file.
+
+    Raises:
+        UsageError: there is none.
+        InputError: the file is not TOML, or one of its entries cannot be meant.
+    """
+    path = path_of(name)
+    try:
+        found: _File = typed(_File, tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML ({error}).") from None
+    except Mismatch as problem:
+        raise InputError(f"{problem}.") from None
+    tables: list[tuple[Any, type]] = [(found, _File), *((one, _Condition) for one in found["condition"])]
+    for entry, kind in [*tables, *((one, _Published) for one in found.get("published", []))]:
+        for key in entry.keys() - kind.__annotations__:
+            known = ", ".join(kind.__annotations__)
+            raise InputError(
+                f"{path}: '{key}' means nothing there.{did_you_mean(key, kind.__annotations__)} Known: {known}."
+            )
+    names = [one["name"] for one in found["condition"]]
+    if not names or len(set(names)) < len(names):
+        what = "names two conditions alike" if names else "has no [[condition]]"
+        raise InputError(f"{path} {what}; each needs a name of its own.")
+    for other in found.get("beside", []):
+        if other not in BESIDE:
+            raise InputError(f"{path}: beside is some of {', '.join(BESIDE)}, not '{other}'.")
+    return Conditions(
+        found["title"],
+        tuple(_condition(path, one, found.get("env", "")) for one in found["condition"]),
+        found.get("note", ""),
+        tuple(found.get("beside", [])),
+        found.get("also_first", 0),
+        tuple((one["name"], one["success"], one.get("error")) for one in found.get("published", [])),
+    )
+
+
+def _condition(path: Path, entry: _Condition, env: str) -> Condition:
+    actions = entry.get("actions", ())
+    try:
+        wording = Wording(
+            entry.get("language", ""),
+            entry.get("words", ""),
+            actions if isinstance(actions, str) else tuple(actions),
+            entry.get("goal_label", ""),
+        )
+        env = entry.get("env", env)
+        if env:
+            world(env)
+    except BkrlError as problem:
+        raise InputError(f"{path}, condition '{entry['name']}': {problem}") from None
+    return Condition(entry["name"], env, wording, dict(entry.get("published", {})))
+
+
+def env_of(condition: Condition, trained_in: str) -> str:
+    """The env of a condition, with the actions of the env that the policy was trained in, unless it says others."""
+    if not condition.env:
+        return trained_in
+    trained = options.split(trained_in)[1]
+    own = options.split(condition.env)[1]
+    inherited = {} if "actions" in own or "actions" not in trained else {"actions": trained["actions"]}
+    return with_options(condition.env, inherited)
+
+
+def with_options(env_id: str, more: dict[str, str]) -> str:
+    """An id with further options, which go before its own."""
+    bare, chosen = options.split(env_id)
+    chosen |= more
+    text = ",".join(f"{name}={value}" for name, value in chosen.items())
+    return world(f"{bare}@{text}" if text else bare).env_id
+
+
+def kinds_of(env_id: str) -> dict[str, str]:
+    """The env of each kind of task of an env, by the kind; the env itself, by "", where it has no kinds."""
+    bare, chosen = options.split(env_id)
+    known: dict[str, Any] = {one.name: one.default for one in family(world(bare).family).options(world(bare))}
+    if "task_kinds" not in known:
+        return {"": env_id}
+    kinds = chosen["task_kinds"].split("+") if "task_kinds" in chosen else known["task_kinds"]
+    return {kind: with_options(env_id, {"task_kinds": kind}) for kind in kinds}

@@ -1,0 +1,232 @@
+"""One policy under many conditions: each kind of task is played equally often, on the same seeds everywhere.
+
+A cell is one agent in one condition, mode and kind of task. Its episodes are written when they are played, so a run
+that is stopped goes on with the cells that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.build import options_of
+from bkrl.agents.play import MOST_AT_ONCE, play
+from bkrl.agents.protocol import Agent
+from bkrl.agents.random import RandomAgent
+from bkrl.core.config import EvaluateConfig
+from bkrl.core.errors import BkrlError, UsageError
+from bkrl.core.files import atomic_write, plain, read_json, to_json
+from bkrl.core.reporter import Reporter, percent, percents
+from bkrl.envs import bot_of, make_vec, world
+from bkrl.runs.record import Run
+from bkrl.stages.evaluate.conditions import Condition, Conditions, env_of, kinds_of, with_options
+from bkrl.stats.intervals import wilson_interval
+
+POLICY = "policy"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is played: the episodes of `seed`, `seed` + 1, … in `env`."""
+
+    agent: str
+    condition: str
+    mode: str
+    kind: str
+    env: str
+    wording: dict[str, Any]
+    seed: int
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One agent in one condition and mode.
+
+    Attributes:
+        refused: why there is no figure; "" where there is one.
+        kinds: success rate of each kind of task.
+        success, low, high: the mean over kinds, and its 95 % interval.
+        first_finished: what it would be of the first episodes to finish in envs that draw their kinds, which counts
+            short tasks more often: Σ (s_k / l_k) / Σ (1 / l_k) for success s_k and mean length l_k of kind k.
+        episodes: of all kinds.
+        length: mean over kinds.
+    """
+
+    agent: str
+    condition: str
+    mode: str
+    env: str
+    refused: str = ""
+    kinds: dict[str, float] | None = None
+    success: float | None = None
+    low: float | None = None
+    high: float | None = None
+    first_finished: float | None = None
+    episodes: int = 0
+    length: float | None = None
+
+
+def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent:
+    """The agent of a name, made ready for a condition; UsageError, in a sentence, where it cannot be."""
+    facts = world(env_id)
+    if name == "bot":
+        if bot_of(facts.env_id) is None:
+            raise UsageError(f"there is no bot in {env_id}")
+        return BotAgent.of(facts.env_id)
+    if name == "random" or isinstance(policy, RandomAgent):
+        return RandomAgent(facts.env_id, facts.family, facts.action_names)
+    reworded: Callable[[Any, str], Agent] | None = getattr(policy, "reworded", None)
+    if reworded is not None:
+        return reworded(condition.wording if condition.reworded else policy.wording, facts.env_id)  # type: ignore[attr-defined]
+    if condition.reworded and "text" not in policy.wants:
+        what = "it reads its missions in the words of its training" if "mission" in policy.wants else "it reads no text"
+        raise UsageError(f"{what}, so other words say nothing of it")
+    if condition.reworded:
+        raise UsageError("it cannot be given other words")
+    if len(facts.action_names) != len(policy.action_names):
+        raise UsageError(f"it has {len(policy.action_names)} actions, and there are {len(facts.action_names)}")
+    return policy
+
+
+def played(
+    policy: Agent, conditions: Conditions, config: EvaluateConfig, result: Run, reporter: Reporter
+) -> tuple[list[Row], list[dict[str, Any]]]:
+    """A row for each agent, condition and mode, and every episode."""
+    modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
+    work: list[tuple[Row, Agent | None, list[Cell]]] = []
+    for condition in conditions.conditions:
+        wording = condition.wording.to_json()
+        for name in (POLICY, *conditions.beside):
+            env_id = env_of(condition, policy.env_id)
+            if name == "bot":  # it plans with all actions
+                env_id = with_options(env_id, {"actions": "all"})
+            for mode in modes if name == POLICY else modes[:1]:
+                row = Row(name, condition.name, mode, env_id)
+                try:
+                    agent = fitted(name, policy, condition, env_id)
+                except BkrlError as problem:
+                    work.append((replace(row, refused=str(problem)), None, []))
+                    continue
+                cells = [
+                    Cell(name, condition.name, mode, kind, env, wording, config.seed, config.episodes)
+                    for kind, env in kinds_of(env_id).items()
+                ]
+                work.append((row, agent, cells))
+    rows: list[Row] = []
+    every: list[dict[str, Any]] = []
+    total, done = sum(len(cells) for _, _, cells in work) * config.episodes, 0
+    with reporter.progress("evaluate", total, "episodes") as update:
+        for row, who, cells in work:
+            found: dict[str, list[dict[str, Any]]] = {}
+            for cell in cells:
+                assert who is not None
+                path = result.file("cells") / f"{done:08d}.json"
+                found[cell.kind] = _cell(cell, who, path, config, lambda ended, done=done: update(done + ended))  # type: ignore[misc]
+                every += [{**_labels(cell), **episode} for episode in found[cell.kind]]
+                done += config.episodes
+                update(done, f"{row.condition}, {row.mode}")
+            rows += [row] if row.refused else _rows(row, found, conditions.also_first)
+    return rows, every
+
+
+def _labels(cell: Cell) -> dict[str, Any]:
+    return {name: getattr(cell, name) for name in ("agent", "condition", "mode", "kind", "env")}
+
+
+def _cell(
+    cell: Cell, agent: Agent, path: Path, config: EvaluateConfig, tick: Callable[[int], None]
+) -> list[dict[str, Any]]:
+    """The episodes of a cell: those that an earlier start of this run has played, or played now."""
+    described = plain(asdict(cell))
+    if path.is_file():
+        kept = read_json(path)
+        if kept.get("cell") == described:
+            episodes: list[dict[str, Any]] = kept["episodes"]
+            return episodes
+    envs = make_vec(cell.env, min(cell.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
+    try:
+        episodes = [
+            {"seed": e.seed, "mission": e.mission, "success": e.success, "return": e.episode_return, "length": e.length}
+            for e in play(agent, envs, cell.episodes, seed=cell.seed, greedy=cell.mode == "greedy", tick=tick)
+        ]
+    finally:
+        envs.close()
+    path.parent.mkdir(exist_ok=True)
+    atomic_write(path, to_json({"cell": described, "episodes": episodes}))
+    return episodes
+
+
+def _rows(row: Row, found: dict[str, list[dict[str, Any]]], also_first: int) -> list[Row]:
+    rows = [summary(row, found)]
+    if also_first and also_first < min(map(len, found.values())):
+        first = {kind: episodes[:also_first] for kind, episodes in found.items()}
+        rows.append(summary(replace(row, mode=f"{row.mode}, first {also_first} of each kind"), first))
+    return rows
+
+
+def summary(row: Row, found: dict[str, list[dict[str, Any]]]) -> Row:
+    """A row's figures from the episodes of each kind, of which there are equally many."""
+    success = {kind: float(np.mean([e["success"] for e in episodes])) for kind, episodes in found.items()}
+    lengths = np.array([np.mean([e["length"] for e in episodes]) for episodes in found.values()])
+    rates, count = np.array(list(success.values())), sum(map(len, found.values()))
+    low, high = wilson_interval(sum(e["success"] for episodes in found.values() for e in episodes), count)
+    return replace(
+        row,
+        kinds=success,
+        success=float(rates.mean()),
+        low=low,
+        high=high,
+        first_finished=float((rates / lengths).sum() / (1 / lengths).sum()),
+        episodes=count,
+        length=float(lengths.mean()),
+    )
+
+
+def to_parquet(episodes: Sequence[dict[str, Any]]) -> bytes:
+    """All episodes as a table."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(episodes)), sink)
+    return bytes(sink.getvalue())
+
+
+def table(rows: Sequence[Row], conditions: Conditions, alg: str, steps: int | None, seconds: float | None) -> Any:
+    """Header and rows for people: ours, then what was published."""
+    published = {one.name: one.published for one in conditions.conditions}
+    header = [
+        "agent",
+        "condition",
+        "mode",
+        "success",
+        "95 % interval",
+        "first finished",
+        "by kind",
+        "episodes",
+        "length",
+    ]
+    header += ["env steps", "seconds"] + (["published"] if any(published.values()) else [])
+    lines = []
+    for row in rows:
+        own = row.agent == POLICY
+        line = [alg if own else row.agent, row.condition, row.mode]
+        if row.refused:
+            line += [row.refused, *[""] * (len(header) - 4)]
+        else:
+            kinds = ", ".join(f"{kind} {percent(rate)}" for kind, rate in (row.kinds or {}).items() if kind)
+            line += [percent(row.success, 1), percents(row.low or 0, row.high or 0, 1), percent(row.first_finished, 1)]
+            line += [kinds, str(row.episodes), f"{row.length:.1f}"]
+            line += [f"{steps or 0:,}" if own else "0", f"{seconds:,.0f}" if own and seconds is not None else "0"]
+            if "published" in header:
+                line.append(", ".join(f"{who} {percent(rate)}" for who, rate in published[row.condition].items()))
+        lines.append(line)
+    for name, success, error in conditions.published:
+        given = percent(success, 1) + ("" if error is None else f" ± {100 * error:.1f}")
+        lines.append([name, "second-hand", "", given, *[""] * (len(header) - 4)])
+    return {"header": header, "rows": lines}

@@ -1,0 +1,164 @@
+"""evaluate --conditions: every cell runs, is played once, and what a policy cannot read is said in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from bkrl.core.config import EvaluateConfig, PPOConfig, ReplayConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.methods import TrainRsConfig
+from bkrl.stages import train_rs
+from bkrl.stages.evaluate import matrix, run
+from bkrl.stages.evaluate.conditions import SHIPPED, env_of, kinds_of, read_conditions
+from bkrl.stages.evaluate.matrix import Row, summary
+
+MINE = """
+title = "mine"
+env = "BabyAI-MixedTrainLocal-v0@num_dists=0,room_size=5,task_kinds=goto+pickup,max_steps=8"
+beside = ["random", "bot"]
+also_first = 1
+[[condition]]
+name = "plain"
+published = { somebody = 0.5 }
+[[condition]]
+name = "French"
+language = "fr"
+words = "invented-nouns"
+[[condition]]
+name = "nine"
+env = "BabyAI-MixedTrainLocal-v0@num_dists=0,room_size=5,task_kinds=goto,max_steps=8,actions=augmented"
+[[published]]
+name = "them"
+success = 0.75
+"""
+
+
+def trained(tmp_path_factory, alg: str, env: str, **settings) -> Path:
+    out = tmp_path_factory.mktemp(alg) / alg
+    how = {"steps": 64, "eval_every": 64, "eval_episodes": 1, **settings}
+    return train_rs.run(TrainRsConfig(alg=alg, env=env, out=out, **how), Reporter()).path
+
+
+@pytest.fixture(scope="module")
+def symbolic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ppo = PPOConfig(num_envs=8, num_steps=8, num_minibatches=1)
+    return trained(tmp_path_factory, "ppo", "BabyAI-GoToObjS4-v0", ppo=ppo)
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    env = "BabyAI-GoToObjS4-v0@actions=canonical"
+    replay = ReplayConfig(num_envs=4, num_steps=4, batch_size=8)
+    return trained(tmp_path_factory, "drrn", env, form="lamorel", observations=1, steps=16, replay=replay)
+
+
+def rows_of(result) -> dict[tuple[str, str, str], dict]:
+    rows = json.loads(result.file("evaluation.json").read_text())["conditions"]
+    return {(row["agent"], row["condition"], row["mode"]): row for row in rows}
+
+
+def test_a_policy_that_reads_is_measured_everywhere_and_goes_on_where_it_was(
+    tmp_path: Path, reading: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE)
+    config = EvaluateConfig(policy=reading, conditions=str(file), out=tmp_path / "a", episodes=2)
+    asked: list[str] = []
+    play = matrix.play
+
+    def counted(agent, envs, *how, **more):
+        asked.append(envs.world.env_id)
+        if len(asked) == 6:
+            raise KeyboardInterrupt
+        return play(agent, envs, *how, **more)
+
+    monkeypatch.setattr(matrix, "play", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, Reporter())
+    result = run(config, Reporter())
+    cells = 3 * 2 * 2 - 2  # policy: conditions, modes and kinds; the last condition has one kind
+    assert len(asked) == 1 + cells + 2 * (2 + 2 + 1)  # what was stopped was played again, and nothing else
+    rows = rows_of(result)
+    assert rows["policy", "French", "sampled"]["env"] == rows["policy", "plain", "sampled"]["env"]
+    assert "actions=canonical" in rows["policy", "plain", "sampled"]["env"]
+    assert rows["bot", "nine", "sampled"]["success"] == 1
+    assert set(rows["policy", "plain", "greedy"]["kinds"]) == {"goto", "pickup"}
+    assert rows["random", "plain", "sampled, first 1 of each kind"]["episodes"] == 2
+    assert all(not row["refused"] for row in rows.values())
+    episodes = pq.read_table(result.file("conditions.parquet")).to_pylist()
+    assert len(episodes) == 2 * (len(asked) - 1)
+    missions = {
+        (row["seed"], row["mission"]) for row in episodes if row["kind"] == "goto" and row["condition"] != "nine"
+    }
+    assert len(missions) == 2  # the same episodes in all conditions, modes and for all agents
+    header = result.facts["table"]["header"]
+    assert result.facts["table"]["rows"][0][header.index("published")] == "somebody 50 %"
+    assert result.facts["table"]["rows"][-1][:4] == ["them", "second-hand", "", "75.0 %"]
+    assert not result.file("cells").exists()
+
+
+def test_what_a_policy_cannot_read_is_said_in_a_sentence(tmp_path: Path, symbolic: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE)
+    config = EvaluateConfig(policy=symbolic, conditions=str(file), out=tmp_path / "a", episodes=1, mode="greedy")
+    rows = rows_of(run(config, Reporter()))
+    assert rows["policy", "plain", "greedy"]["success"] is not None
+    assert rows["policy", "French", "greedy"]["refused"].endswith("so other words say nothing of it")
+    assert rows["policy", "nine", "greedy"]["refused"] == "it has 7 actions, and there are 9"
+
+
+def test_shipped_conditions_have_the_published_axes() -> None:
+    assert SHIPPED == ("balrog", "glam")
+    glam = {one.name: one for one in read_conditions("glam").conditions}
+    kinds = kinds_of(env_of(glam["no change"], "BabyAI-GoToLocal-v0@actions=canonical"))
+    assert list(kinds) == ["goto", "pickup", "open", "putnext", "seq"]
+    assert kinds["open"] == "BabyAI-MixedTrainLocal-v0@task_kinds=open,actions=canonical"
+    assert env_of(glam["9 actions, go to"], "BabyAI-GoToLocal-v0@actions=canonical").endswith("actions=augmented")
+    assert read_conditions("balrog").also_first == 10
+    assert "num_dists=0" in env_of(read_conditions("balrog").conditions[0], "BabyAI-GoToLocal-v0")
+
+
+def test_first_finished_counts_short_tasks_more_often() -> None:
+    """The published random policy: 0.105 where kinds count alike, 0.136 of the first to finish."""
+    measured = {"goto": (0.278, 53.8), "pickup": (0.14, 59.4), "open": (0.005, 127.6), "putnext": (0.013, 127.1),
+                "seq": (0.087, 123.3)}  # fmt: skip
+    found = {
+        kind: [{"success": i < 1000 * rate, "length": length} for i in range(1000)]
+        for kind, (rate, length) in measured.items()
+    }
+    row = summary(Row("random", "", "sampled", ""), found)
+    assert row.success == pytest.approx(0.105, abs=1e-3)
+    assert row.first_finished == pytest.approx(0.141, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("title = ", "is not TOML"),
+        ('title = "x"', "condition"),
+        ('title = "x"\ncondition = []', "has no .*condition"),
+        ('title = "x"\n[[condition]]\nname = "a"\n[[condition]]\nname = "a"', "names two conditions alike"),
+        ('title = "x"\n[[condition]]\nname = "a"\nwords = "noun"', "condition 'a': There are no words 'noun'"),
+        ('title = "x"\n[[condition]]\nname = "a"\nenv = "BabyAI-Nowhere"', "condition 'a': There is no"),
+        ('title = "x"\n[[condition]]\nname = "a"\ncolour = "red"', "colour"),
+        ('title = "x"\nbeside = ["ppo"]\n[[condition]]\nname = "a"', "beside is some of random, bot, not 'ppo'"),
+        ('title = "x"\n[[condition]]\nname = "a"\nenv = "Toy-Grid"', "is in Toy-Grid, of toy"),
+    ],
+)
+def test_wrong_files_are_refused_in_a_sentence(tmp_path: Path, symbolic: Path, text: str, says: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    config = EvaluateConfig(policy=symbolic, conditions=str(file), out=tmp_path / "a", episodes=1)
+    with pytest.raises(InputError, match=says):
+        run(config, Reporter())
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_set_that_does_not_exist_is_refused(tmp_path: Path, symbolic: Path) -> None:
+    with pytest.raises(UsageError, match="Did you mean 'glam'"):
+        run(EvaluateConfig(policy=symbolic, conditions="glma", out=tmp_path / "a"), Reporter())
