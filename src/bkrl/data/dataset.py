@@ -6,6 +6,7 @@ Tables of labels point at steps with `Segment`s; nothing is ever rewritten. `wri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -195,8 +196,11 @@ class Dataset:
         return np.arange(start, start + length + 1) + self.first_row[episode]
 
     def windows(self, rows: NDArray[np.int64], horizon: int) -> Windows:
-        """The windows of H = `horizon` past actions that end at `rows`, (B,)."""
-        return gather(self.observations, self.actions, self.ages, np.asarray(rows, np.int64), horizon)
+        """The windows of H = `horizon` past actions that end at `rows`, (B,), with the missions of their episodes."""
+        rows = np.asarray(rows, np.int64)
+        windows = gather(self.observations, self.actions, self.ages, rows, horizon)
+        missions = [self.missions[episode] for episode in self.episode_of_row[rows].tolist()]
+        return replace(windows, missions=np.fromiter(missions, object, len(missions)))
 
     def recorded(self, chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
         """Yield episodes as `DatasetWriter.add_episode` takes them; no more than one part is in memory at a time.

@@ -95,29 +95,40 @@ class NumberedWindows:
         index: (B, H+1) which view stands where (an all-zero view where not valid).
         actions: (B, H) int64.
         valid: (B, H+1) bool.
+        missions: (B,) objects, see `Windows`.
     """
 
     views: NDArray[np.uint8]
     index: NDArray[np.int64]
     actions: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    missions: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     def distinct(self) -> tuple[NumberedWindows, NDArray[np.int64]]:
         """The distinct windows, and for each of the B its place among them."""
-        key = np.concatenate([self.index, self.actions, self.valid], axis=1, dtype=np.int32)
+        told = [] if self.missions is None else [numbered(self.missions)[0][:, None]]
+        key = np.concatenate([self.index, self.actions, self.valid, *told], axis=1, dtype=np.int32)
         first, inverse = distinct_rows(key)
         return self[first], inverse
 
     def __getitem__(self, rows: Any) -> NumberedWindows:
         """Some of the windows, all of the views."""
-        return NumberedWindows(self.views, self.index[rows], self.actions[rows], self.valid[rows])
+        missions = None if self.missions is None else self.missions[rows]
+        return NumberedWindows(self.views, self.index[rows], self.actions[rows], self.valid[rows], missions)
 
     def windows(self) -> Windows:
         """The same as plain windows."""
-        return Windows(self.views[self.index], self.actions, self.valid)
+        return Windows(self.views[self.index], self.actions, self.valid, self.missions)
+
+
+def numbered(texts: NDArray[np.object_]) -> tuple[NDArray[np.int64], list[str]]:
+    """(B,) texts as numbers of the distinct ones, and these in the order in which they are first met."""
+    places: dict[str, int] = {}
+    numbers = [places.setdefault(text, len(places)) for text in texts.tolist()]
+    return np.array(numbers, np.int64), list(places)
 
 
 def number(windows: Windows) -> NumberedWindows:
@@ -125,7 +136,8 @@ def number(windows: Windows) -> NumberedWindows:
     count, rows = windows.valid.shape
     views = windows.observations.reshape(count * rows, *windows.observations.shape[2:])
     first, inverse = distinct_rows(views)
-    return NumberedWindows(views[first], inverse.reshape(count, rows), windows.actions, windows.valid)
+    index = inverse.reshape(count, rows)
+    return NumberedWindows(views[first], index, windows.actions, windows.valid, windows.missions)
 
 
 def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWindows:
@@ -144,6 +156,7 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
     chosen, numbers = distinct_rows(everything)
     offsets = np.arange(-horizon, 1)
     t, n = np.divmod(np.arange(first * envs, (steps + 1) * envs), envs)
+    missions = None if rollout.missions is None else rollout.missions[t, n]
     valid = rollout.ages[t, n][:, None] >= -offsets
     place = np.where(valid, (horizon + t[:, None] + offsets) * envs + n[:, None], len(everything) - 1)
     past = np.where(valid[:, :-1], t[:, None] + offsets[:-1] + kept, 0)
@@ -158,7 +171,9 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
         past = np.where(was, t[:, None] + offsets[1:] + kept, 0)
         actions = np.concatenate([actions, np.where(was, rollout.actions[past, n[:, None]], 0)])
         valid = np.concatenate([valid, np.concatenate([was, np.ones((len(t), 1), bool)], 1)])
-    return NumberedWindows(everything[chosen], numbers[place], actions, valid)
+        if missions is not None and rollout.missions is not None:
+            missions = np.concatenate([missions, rollout.missions[t, n]])
+    return NumberedWindows(everything[chosen], numbers[place], actions, valid, missions)
 
 
 def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:

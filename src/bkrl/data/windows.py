@@ -6,7 +6,7 @@ episode's start. Axes are named at allocation: T steps, N worlds, H history, B w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,13 @@ class Windows:
         observations: (B, H+1, *obs_shape) uint8, the raw integers the world emits; `[:, -1]` is the current one.
         actions: (B, H) int64; action i was taken at observation i. 0 where that observation is not valid.
         valid: (B, H+1) bool; False for rows before the episode began, whose observations are all 0.
+        missions: (B,) objects, the sentence that each episode asks the agent to fulfil; None where nothing reads it.
     """
 
     observations: UInt8
     actions: Int64
     valid: Bool
+    missions: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -42,14 +44,16 @@ class Windows:
 
     def __getitem__(self, index: slice | NDArray[np.integer] | Bool) -> Windows:
         """The windows chosen by a slice, an index array or a mask over the batch."""
-        return Windows(self.observations[index], self.actions[index], self.valid[index])
+        missions = None if self.missions is None else self.missions[index]
+        return Windows(self.observations[index], self.actions[index], self.valid[index], missions)
 
     def last(self, horizon: int) -> Windows:
         """The same moments with a shorter memory."""
         if horizon > self.horizon:
             raise ValueError(f"windows of horizon {self.horizon} cannot be lengthened to {horizon}")
         first = self.horizon - horizon
-        return Windows(self.observations[:, first:], self.actions[:, first:], self.valid[:, first:])
+        views, actions, valid = self.observations[:, first:], self.actions[:, first:], self.valid[:, first:]
+        return Windows(views, actions, valid, self.missions)
 
 
 def gather(observations: UInt8, actions: Int64, ages: NDArray[np.integer], rows: Int64, horizon: int) -> Windows:
@@ -105,6 +109,7 @@ class Rollout:
         final_index: (K,) int64, t * N + n of every step that ended an episode, increasing.
         final_observations: (K, *obs_shape) uint8, the true last observation of those episodes.
         views: (T+1, N) rows of what the agent saw, missions and goals too if it wants them; None where nobody acted.
+        missions: (T+1, N) objects, the mission of the episode that runs at row t; None where nothing reads them.
     """
 
     horizon: int
@@ -117,6 +122,7 @@ class Rollout:
     final_index: Int64
     final_observations: UInt8
     views: Views | None = None
+    missions: NDArray[np.object_] | None = None
 
     @property
     def num_steps(self) -> int:
@@ -139,11 +145,12 @@ class Rollout:
         t, n = np.divmod(self.final_index, self.num_envs)
         before = self._ending_at(t, n, max(horizon - 1, 0))
         if horizon == 0:
-            return Windows(self.final_observations[:, None], before.actions, np.ones((len(t), 1), bool))
+            return replace(before, observations=self.final_observations[:, None], valid=np.ones((len(t), 1), bool))
         return Windows(
             np.concatenate([before.observations, self.final_observations[:, None]], axis=1),
             np.concatenate([before.actions, self.actions[self.horizon + t, n][:, None]], axis=1),
             np.concatenate([before.valid, np.ones((len(t), 1), bool)], axis=1),
+            before.missions,
         )
 
     def _ending_at(self, t: Int64, n: Int64, horizon: int) -> Windows:
@@ -155,4 +162,5 @@ class Rollout:
         views = self.observations[rows, n[:, None]]
         views[~valid] = 0
         past = self.actions[np.minimum(rows[:, :-1], len(self.actions) - 1), n[:, None]]
-        return Windows(views, np.where(valid[:, :-1], past, 0), valid)
+        missions = None if self.missions is None else self.missions[t, n]
+        return Windows(views, np.where(valid[:, :-1], past, 0), valid, missions)

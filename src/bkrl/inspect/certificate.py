@@ -177,7 +177,7 @@ def present(potential: Potential, windows: Windows, seed: int) -> Check:
     order = generator(seed, "certificate", "present").permutation(len(windows))
     changed = windows.observations.copy()
     changed[:, -1] = windows.observations[order, -1]
-    other = potential(Windows(changed, windows.actions, windows.valid))
+    other = potential(replace(windows, observations=changed))
     share = float((other != potential(windows)).mean())
     return Check("present", share > 0.01, f"Φ changes in {share:.1%} of the windows when the present does")
 
@@ -189,7 +189,7 @@ def units(potential: Potential, windows: Windows) -> Check:
     levels = len(np.unique(raw))
     if divided is None:
         return Check("units", levels > 1, f"{levels} distinct values on raw integers")
-    other = potential(Windows(divided, windows.actions, windows.valid))
+    other = potential(replace(windows, observations=divided))
     share = float((raw != other).mean())
     fine = share > 0.01 and levels > 1
     return Check("units", fine, f"{levels} distinct values on raw integers; dividing them changes {share:.1%}")
@@ -227,6 +227,7 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
     ages = np.zeros((length, worlds), np.int32)
     terminated, truncated = np.zeros((length, worlds), bool), np.zeros((length, worlds), bool)
     finals = np.zeros((length, worlds, *shape), np.uint8)
+    missions = np.full((length, worlds), "", object)
     for n in range(worlds):
         t = 0
         while t < length:
@@ -238,6 +239,7 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
             observations[horizon + t : horizon + t + played, n] = dataset.observations[rows]
             actions[horizon + t : horizon + t + played, n] = dataset.actions[rows]
             ages[t : t + played, n] = np.arange(played)
+            missions[t : t + played, n] = dataset.missions[episode]
             t += played
             if played == whole:
                 (terminated if dataset.terminated[episode] else truncated)[t - 1, n] = True
@@ -257,6 +259,7 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
                 truncated=truncated[now],
                 final_index=ended,
                 final_observations=finals[now].reshape(-1, *shape)[ended],
+                missions=missions[start : start + steps + 1],
             )
         )
     return rollouts
@@ -267,7 +270,7 @@ def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
     t, n = np.divmod(rollout.final_index, rollout.num_envs)
     index = t * rollout.num_envs + place[n]
     sort = np.argsort(index)
-    names = ("observations", "actions", "ages", "rewards", "terminated", "truncated")
+    names = ("observations", "actions", "ages", "rewards", "terminated", "truncated", "missions")
     moved = {name: getattr(rollout, name)[:, order] for name in names}
     return replace(rollout, **moved, final_index=index[sort], final_observations=rollout.final_observations[sort])
 

@@ -6,7 +6,7 @@ Everything is measured on the dataset the potential was built from; nothing here
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.windows import Windows
 from bkrl.inspect.report import Changes, Example, Report, Segments
 from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.stats.ranks import area_under_curve, rank_correlation, ranks
@@ -177,10 +176,12 @@ def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed:
     present[:, -1] = windows.observations[other, -1]
     past[:, :-1][there] = windows.observations[other, :-1][there]
     acted = np.where(there, windows.actions[other], windows.actions)
-    parts = {"present": Windows(present, windows.actions, windows.valid)}
+    parts = {"present": replace(windows, observations=present)}
     if potential.horizon:
-        parts["past"] = Windows(past, windows.actions, windows.valid)
-        parts["actions"] = Windows(windows.observations, acted, windows.valid)
+        parts["past"] = replace(windows, observations=past)
+        parts["actions"] = replace(windows, actions=acted)
+    if getattr(potential, "reads_missions", False) and windows.missions is not None:
+        parts["mission"] = replace(windows, missions=windows.missions[other])
     changes = {name: np.abs(potential(changed) - phi) for name, changed in parts.items()}
     return {name: {"changed": float((by > 0).mean()), "mean": float(by.mean())} for name, by in changes.items()}
 

@@ -30,6 +30,7 @@ from bkrl.labelers.quality import of_programs
 from bkrl.llm.protocol import NOT_ASKED, Exchange, Message
 from bkrl.llm.session import AskSession
 from bkrl.sandbox.pool import Sandbox, probation
+from bkrl.text.mission_words import MissionWords
 
 SITUATIONS = 600
 EXTRA = 200
@@ -145,7 +146,7 @@ def write_programs(
     """Hold the conversations of these numbers, at most `rounds` rounds each; returns all candidates in order."""
     horizon = validation.windows.horizon
     shown = _some(np.flatnonzero(validation.shown))
-    opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, validation, i) for i in shown]))
+    opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, world, validation, i) for i in shown]))
     checking = asyncio.Lock()
 
     async def converse(number: int) -> list[Candidate]:
@@ -253,14 +254,16 @@ def _ordering(successes: NDArray[np.float64], others: NDArray[np.float64]) -> fl
     return float(above + 0.5 * equal)
 
 
-def _situation(dataset: Dataset, validation: Validation, index: int, checked: Checked | None = None) -> Example:
+def _situation(
+    dataset: Dataset, world: WorldCard, validation: Validation, index: int, checked: Checked | None = None
+) -> Example:
     row, horizon = int(validation.rows[index]), validation.windows.horizon
     steps = min(horizon, int(dataset.ages[row]))
-    text = rows_text(dataset, np.arange(row - steps, row + 1))
+    text = rows_text(dataset, np.arange(row - steps, row + 1), world)
     if checked is None or checked.values is None:
-        return Example(text.captions, text.actions)
+        return Example(text.captions, text.actions, text.mission)
     components = tuple((name, float(column[index])) for name, column in checked.components.items())
-    return Example(text.captions, text.actions, float(checked.values[index]), components)
+    return Example(text.captions, text.actions, text.mission, float(checked.values[index]), components)
 
 
 def _some(places: NDArray[np.int64]) -> list[int]:
@@ -283,17 +286,18 @@ def _feedback(world: WorldCard, dataset: Dataset, validation: Validation, checke
         components=[(name, float(c.min()), float(c.mean()), float(c.max())) for name, c in components],
         ordering=measure(validation, checked.values, validation.shown)["ordering"],
         examples=[
-            _situation(dataset, validation, index, checked) for index in _some(shown[np.argsort(values, kind="stable")])
+            _situation(dataset, world, validation, index, checked)
+            for index in _some(shown[np.argsort(values, kind="stable")])
         ],
     )
 
 
-def checker(dataset: Dataset) -> Checker:
+def checker(dataset: Dataset, words: MissionWords | None = None) -> Checker:
     """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
 
     def check(program: str, windows: Windows) -> Checked:
         try:
-            with Sandbox(program, dataset.obs_shape, windows.horizon) as sandbox:
+            with Sandbox(program, dataset.obs_shape, windows.horizon, words=words) as sandbox:
                 values, components = sandbox.evaluate(windows)
                 probation(sandbox, windows)
         except BkrlError as error:
@@ -312,7 +316,7 @@ def _label(plan: Plan, session: AskSession) -> Done:
         world,
         layout_text(world),
         validation,
-        checker(dataset),
+        checker(dataset, world.mission_words),
         rounds=plan.num,
         conversations=plan.shard.conversations(plan.votes),
         sampling=plan.sampling,
@@ -326,7 +330,7 @@ def _try_prompts(world: WorldCard) -> None:
     code_prompt(world, layout_text(world), LENGTH["code"], [A_SEGMENT])
     world.prompts.render("code_error", error="An error.")
     values = {"count": 1, "lowest": 0.0, "mean": 0.0, "highest": 0.0, "ordering": 0.5}
-    example = Example(A_SEGMENT.captions, A_SEGMENT.actions, 0.0, (("part", 0.0),))
+    example = Example(A_SEGMENT.captions, A_SEGMENT.actions, "", 0.0, (("part", 0.0),))
     world.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
 
 

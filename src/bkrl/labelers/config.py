@@ -70,6 +70,9 @@ class LabelConfig:
             only=(_ASKED,),
         ),
     ] = None
+    with_mission: Annotated[
+        bool, Flag("show the mission of each segment, and let potentials made from these labels read it")
+    ] = False
     body: Annotated[
         str | None,
         Flag(

@@ -51,6 +51,7 @@ def finish(
         env_id=plan.dataset.env_id,
         llm=session.backend.name,
         **facts,
+        **({} if plan.world.mission_words is None else {"reads": ["mission"]}),
         **more,
         quality=done.quality,
         table=quality.as_table(done.quality),

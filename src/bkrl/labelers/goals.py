@@ -43,7 +43,7 @@ def goal_prompt(world: WorldCard, segment: SegmentText) -> list[tuple[str, str]]
 
 def request(dataset: Dataset, world: WorldCard, segment: Segment, sampling: Sampling, sample: int = 0) -> Request:
     """The request for one query."""
-    return sampling.request(turns(goal_prompt(world, segment_text(dataset, segment))), GOALS_SCHEMA, sample)
+    return sampling.request(turns(goal_prompt(world, segment_text(dataset, segment, world))), GOALS_SCHEMA, sample)
 
 
 def ask_goals(

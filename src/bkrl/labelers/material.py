@@ -11,6 +11,7 @@ from bkrl import envs
 from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.text import prompts
+from bkrl.text.mission_words import MissionWords
 from bkrl.text.prompts import SHIPPED, Prompts, open_prompts
 
 
@@ -18,28 +19,30 @@ from bkrl.text.prompts import SHIPPED, Prompts, open_prompts
 class WorldCard:
     """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task.
 
-    `prompts` are those that it stands in.
+    `prompts` are those that it stands in. `mission_words`: of the dataset's missions, where prompts show them.
     """
 
     env_id: str
     family: str
     action_names: tuple[str, ...]
     prompts: Prompts = SHIPPED
+    mission_words: MissionWords | None = None
 
 
-def world_card(env_id: str, prompt: str | None = None) -> WorldCard:
+def world_card(env_id: str, prompt: str | None = None, words: MissionWords | None = None) -> WorldCard:
     """The card of a world; a family without a description of its own is "other". `prompt`: see `open_prompts`."""
     world = envs.world(env_id)
     family = world.family if f"world_{world.family}" in prompts.names() else "other"
-    return WorldCard(env_id, family, world.action_names, open_prompts(prompt))
+    return WorldCard(env_id, family, world.action_names, open_prompts(prompt), words)
 
 
 @dataclass(frozen=True)
 class SegmentText:
-    """n + 1 captions and n action names, in order: a segment as it stands in a prompt."""
+    """n + 1 captions and n action names, in order: a segment as it stands in a prompt, with its mission or "" """
 
     captions: tuple[str, ...]
     actions: tuple[str, ...]
+    mission: str = ""
 
 
 A_SEGMENT = SegmentText(("A caption.", "A caption."), ("act",))
@@ -54,17 +57,21 @@ def layout_text(world: WorldCard) -> str:
     return "observations[b, i] is the world's observation as it is."
 
 
-def segment_text(dataset: Dataset, segment: Segment) -> SegmentText:
-    """The captions and actions of a segment. InputError when the dataset has no such steps."""
-    return rows_text(dataset, dataset.rows(segment))
+def segment_text(dataset: Dataset, segment: Segment, world: WorldCard | None = None) -> SegmentText:
+    """The captions and actions of a segment, and its mission where the prompts of `world` show them.
+
+    InputError when the dataset has no such steps.
+    """
+    return rows_text(dataset, dataset.rows(segment), world)
 
 
-def rows_text(dataset: Dataset, rows: NDArray[np.int64]) -> SegmentText:
-    """The captions at consecutive rows of one episode and the actions between them."""
+def rows_text(dataset: Dataset, rows: NDArray[np.int64], world: WorldCard | None = None) -> SegmentText:
+    """The same of consecutive rows of one episode."""
     captions = tuple(dataset.caption(int(row)) for row in rows)
-    return SegmentText(
-        captions, tuple(prompts.name(dataset.action_names[action]) for action in dataset.actions[rows[:-1]])
-    )
+    actions = tuple(prompts.name(dataset.action_names[action]) for action in dataset.actions[rows[:-1]])
+    if world is None or world.mission_words is None:
+        return SegmentText(captions, actions)
+    return SegmentText(captions, actions, dataset.missions[int(dataset.episode_of_row[rows[0]])])
 
 
 def draw_segments(dataset: Dataset, count: int, length: int, rng: np.random.Generator) -> list[Segment]:

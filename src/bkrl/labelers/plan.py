@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.asking import Sampling
 from bkrl.labelers.config import LabelConfig
@@ -15,6 +16,7 @@ from bkrl.labelers.material import WorldCard, world_card
 from bkrl.labelers.shards import Shard
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
+from bkrl.text.mission_words import MissionWords
 
 NUM = {"pref": 5000, "goal": 500, "code": 5}
 LENGTH = {"pref": 5, "goal": 3, "code": 5}
@@ -46,7 +48,7 @@ class Plan:
         return cls(
             config.variant,
             dataset,
-            world_card(dataset.env_id, config.prompt),
+            world_card(dataset.env_id, config.prompt, _words(dataset) if config.with_mission else None),
             num=config.num or NUM[config.variant],
             length=config.length or LENGTH[config.variant],
             swap=config.swap,
@@ -62,6 +64,13 @@ class Plan:
     def most_questions(self) -> int:
         """At most so many questions are asked, follow-ups left out."""
         return self.num * self.votes * (2 if self.swap == "both" else 1)
+
+
+def _words(dataset: Dataset) -> MissionWords:
+    """The words of a dataset's missions. InputError where it records none."""
+    if not any(dataset.missions):
+        raise InputError(f"{dataset.path} records no missions, for its env has none; leave --with-mission out.")
+    return MissionWords.of(dataset.missions)
 
 
 @dataclass(frozen=True)

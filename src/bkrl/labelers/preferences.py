@@ -67,13 +67,19 @@ def draw_pairs(dataset: Dataset, count: int, length: int, seed: int) -> list[Pai
     return pairs
 
 
-def questions_of(dataset: Dataset, pairs: list[Pair], swap: Literal["none", "both"], votes: int) -> list[Question]:
+def questions_of(
+    dataset: Dataset,
+    pairs: list[Pair],
+    swap: Literal["none", "both"],
+    votes: int,
+    world: WorldCard | None = None,
+) -> list[Question]:
     """The questions that have to be asked, in a fixed order; pairs that read the same need none."""
     orders = (False, True) if swap == "both" else (False,)
     return [
         Question(number, swapped, sample)
         for number, pair in enumerate(pairs)
-        if segment_text(dataset, pair.a) != segment_text(dataset, pair.b)
+        if segment_text(dataset, pair.a, world) != segment_text(dataset, pair.b, world)
         for swapped in orders
         for sample in range(votes)
     ]
@@ -81,7 +87,7 @@ def questions_of(dataset: Dataset, pairs: list[Pair], swap: Literal["none", "bot
 
 def request(dataset: Dataset, world: WorldCard, pair: Pair, question: Question, sampling: Sampling) -> Request:
     """The request for one question."""
-    first, second = segment_text(dataset, pair.a), segment_text(dataset, pair.b)
+    first, second = (segment_text(dataset, one, world) for one in (pair.a, pair.b))
     if question.swapped:
         first, second = second, first
     return sampling.request(turns(pair_prompt(world, first, second)), CHOICE_SCHEMA, question.sample)
@@ -160,7 +166,7 @@ def _mine(plan: Plan) -> tuple[list[Pair], set[int], list[Question]]:
     dataset = plan.dataset
     pairs = draw_pairs(dataset, plan.num, plan.length, plan.seed)
     mine = {number for number, pair in enumerate(pairs) if plan.shard.holds(dataset, pair.a, pair.b)}
-    return pairs, mine, [q for q in questions_of(dataset, pairs, plan.swap, plan.votes) if q.pair in mine]
+    return pairs, mine, [q for q in questions_of(dataset, pairs, plan.swap, plan.votes, plan.world) if q.pair in mine]
 
 
 def _requests(plan: Plan) -> list[Request]:

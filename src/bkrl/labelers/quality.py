@@ -91,7 +91,7 @@ def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
     """What the rules annotator says of the pair, A shown first; None if it does not know the world or its words."""
     if envs.family(world.family).knowledge not in KNOWLEDGE:
         return None
-    a, b = (segment_text(dataset, segment) for segment in segments_of(row))
+    a, b = (segment_text(dataset, segment, world) for segment in segments_of(row))
     try:
         value = parse_choice(answer([text for _, text in SHIPPED.render("pref", world=world, a=a, b=b)]))
     except Fault:  # captions in a language that it does not read

@@ -11,6 +11,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
+from bkrl.text.mission_words import MissionWords
 
 TABLES = {
     "pref": ("preferences.parquet", PREFERENCES),
@@ -51,6 +52,11 @@ def dataset_of(run: Run, path: Path | None = None) -> Dataset:
     dataset = Dataset.open(dataset_at(run, path))
     check_belongs(run, dataset)
     return dataset
+
+
+def mission_words(run: Run, dataset: Dataset) -> MissionWords | None:
+    """The words of the dataset's missions, where a label run was made with missions (`--with-mission`)."""
+    return MissionWords.of(dataset.missions) if "mission" in run.facts.get("reads", ()) else None
 
 
 def check_belongs(run: Run, dataset: Dataset) -> None:

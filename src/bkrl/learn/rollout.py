@@ -39,6 +39,7 @@ class Collector:
         recurrence: R, of how many steps sequences are that an agent with a memory learns from; 0: T.
         device: where logits and values lie.
         goals: sets goals, for an agent that wants them.
+        missions: whether rollouts hold missions, for streams that read them.
 
     Attributes:
         rollout: the last rollout, as reward streams see it.
@@ -68,10 +69,12 @@ class Collector:
         recurrence: int = 0,
         device: torch.device,
         goals: Goals | None = None,
+        missions: bool = False,
     ) -> None:
         T, N, A = num_steps, envs.num_envs, len(agent.action_names)
         self.envs, self.agent, self.seed = envs, agent, seed
         self.num_steps, self.horizon, self.recurrence = num_steps, horizon, recurrence or num_steps
+        self.missions = missions
         self.view = Viewer(envs, agent, goals)
         self.logits = torch.zeros(T, N, A, device=device)
         self.values = torch.zeros(T, N, num_values, device=device)
@@ -107,7 +110,9 @@ class Collector:
             final_index=np.zeros(0, np.int64),
             final_observations=np.zeros((0, *obs_shape), np.uint8),
             views=self.views,
+            missions=np.full((T + 1, N), "", object) if self.missions else None,
         )
+        self._note_missions(T)
         self.views[T] = first  # the row the first rollout begins with
         if self.look_once:
             self._keys = ViewKeys(self.agent.wants)
@@ -127,6 +132,8 @@ class Collector:
         r.actions[:H] = r.actions[T : T + H].copy()
         r.ages[0] = r.ages[T]
         views[0] = views[T]
+        if r.missions is not None:
+            r.missions[0] = r.missions[T]
         first_states: list[State] = []
         # argmax(logits + Gumbel noise) is a sample of the softmax; the whole rollout's noise is drawn in one call.
         gumbel = torch.empty_like(self.logits).exponential_(generator=self.noise).log_().neg_()
@@ -158,6 +165,7 @@ class Collector:
                 episode_lengths.append(infos["episode"]["l"][ended])
                 successes += int(np.count_nonzero(infos["success"][ended]))
             views[t + 1] = self.view(observations, r.ages[t + 1] == 0)
+            self._note_missions(t + 1)
             clock.lap("env")
 
         N = r.num_envs
@@ -177,6 +185,11 @@ class Collector:
             metrics["rollout/length"] = float(np.concatenate(episode_lengths).mean())
             metrics["rollout/success_rate"] = successes / len(r.final_index)
         return metrics
+
+    def _note_missions(self, t: int) -> None:
+        """Those of the episodes that run at row t."""
+        if self.rollout.missions is not None:
+            self.rollout.missions[t] = self.envs.missions()
 
     def _look(self, t: int) -> None:
         """Logits and values of row t."""
@@ -237,6 +250,7 @@ class Collector:
         ):
             if column is not None:
                 column[T] = row
+        self._note_missions(T)
         if views.goal is not None:
             views.goal[T] = tensors["rollout.goal"].astype(views.goal.dtype)
         device = self.logits.device
@@ -249,6 +263,7 @@ class Collector:
         observations, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds", self.step))
         self.views[self.num_steps] = self.view(observations, np.ones(N, bool))
         self.rollout.ages[self.num_steps] = 0
+        self._note_missions(self.num_steps)
         self.state = self.agent.begin(N)
 
 

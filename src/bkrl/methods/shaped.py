@@ -152,10 +152,11 @@ def build(settings: ShapedSettings) -> Trainee:
         potential.close()
         raise
     agent: Any = learner.agent
+    reads = potential.artefact.reads
     advised = isinstance(agent, AdvisedAgent)
     made_so = (_Advised if advised else Trainee)(
         learner,
-        facts_of(form, defects, learner),
+        facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.rollout_steps,
         opened=[potential],

@@ -106,6 +106,7 @@ def store(
         settings={**settings, **advice_settings},
         control=control,
         provenance=provenance,
+        reads=("mission",) if raw.reads_missions else (),
     ).write(folder)
     raw.close()
     potential, phi = read_potential(folder), scale(values)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,13 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.labelers.tables import labels_of
+from bkrl.labelers.tables import labels_of, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
+from bkrl.sandbox.check import PARAMETERS, WITH_MISSION
 from bkrl.sandbox.pool import ENTRY, Sandbox, probation
+from bkrl.text.mission_words import MissionWords
 
 PROGRAM = "program.py"
 HORIZON = 5
@@ -33,9 +35,17 @@ _PROBATION = 4096  # windows of the dataset that a program has to behave on
 class CodeRaw(Raw):
     """A program in its sandbox, whose worker starts when the first windows come."""
 
-    def __init__(self, source: str, obs_shape: tuple[int, ...], horizon: int, divisors: tuple[int, ...] = ()) -> None:
-        self.source, self.obs_shape, self.horizon = source, obs_shape, horizon
-        self.sandbox = Sandbox(source, obs_shape, horizon, divisors=divisors)
+    def __init__(
+        self,
+        source: str,
+        obs_shape: tuple[int, ...],
+        horizon: int,
+        divisors: tuple[int, ...] = (),
+        words: MissionWords | None = None,
+    ) -> None:
+        self.source, self.obs_shape, self.horizon, self.words = source, obs_shape, horizon, words
+        self.reads_missions = words is not None
+        self.sandbox = Sandbox(source, obs_shape, horizon, divisors=divisors, words=words)
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         return self.sandbox.evaluate_numbered(windows)[0]
@@ -58,20 +68,19 @@ class CodeRaw(Raw):
         for node, field in named:
             if getattr(node, field) == ENTRY:
                 setattr(node, field, other)
-        source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({_WINDOWS}):\n    return {ADVICE}({_WINDOWS})[:, {action}]\n"
-        return CodeRaw(source, self.obs_shape, self.horizon)
+        given = ", ".join(PARAMETERS if self.words is None else WITH_MISSION)
+        source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({given}):\n    return {ADVICE}({given})[:, {action}]\n"
+        return CodeRaw(source, self.obs_shape, self.horizon, words=self.words)
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
         """Write the program."""
         atomic_write(folder / PROGRAM, self.source)
-        return [PROGRAM], {"sandbox": self.sandbox.level}
+        read = {} if self.words is None else {"mission": self.words.to_json()}
+        return [PROGRAM], {"sandbox": self.sandbox.level, **read}
 
     def close(self) -> None:
         """End the worker."""
         self.sandbox.close()
-
-
-_WINDOWS = "observations, actions, valid"
 
 
 @dataclass(frozen=True)
@@ -81,10 +90,11 @@ class Program:
     source: str
     dataset: Dataset
     facts: Mapping[str, Any]
+    words: MissionWords | None = None
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """The program, once it has behaved on windows of the dataset."""
-        raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON)
+        raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON, words=self.words)
         reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
         rows = end_to_end(len(self.dataset.actions), _PROBATION)
         probation(raw.sandbox, self.dataset.windows(rows, HORIZON), seed)
@@ -100,7 +110,14 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Program:
     rows = [row for row in labels_of(labels) if row["chosen"]]
     if len(rows) != 1:
         raise InputError(f"{labels.path} has no chosen program; label again.")
-    return Program(str(rows[0]["program"]), dataset, {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]})
+    facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
+    return Program(str(rows[0]["program"]), dataset, facts, mission_words(labels, dataset))
+
+
+class _Settings(TypedDict):
+    """What `CodeRaw.save` returns."""
+
+    mission: NotRequired[MissionWords]
 
 
 def load(artefact: Artefact) -> CodeRaw:
@@ -110,7 +127,8 @@ def load(artefact: Artefact) -> CodeRaw:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; run train-rm again.") from None
-    return CodeRaw(source, artefact.obs_shape, artefact.horizon)
+    settings: _Settings = artefact.read_settings(_Settings)
+    return CodeRaw(source, artefact.obs_shape, artefact.horizon, words=settings.get("mission"))
 
 
 KINDS = (LabelledKind("code", load, "code", read, lambda labels: HORIZON),)

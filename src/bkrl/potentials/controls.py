@@ -17,6 +17,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
+from bkrl.labelers.tables import mission_words
 from bkrl.potentials.kinds import Fitted, Kind, LabelledKind, Material
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
@@ -24,6 +25,7 @@ from bkrl.potentials.preference.kind import net_config
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Raw
 from bkrl.runs.record import Run
+from bkrl.text.mission_words import MissionWords
 
 UNLABELLED = ("zero", "random")
 """The controls that read no label."""
@@ -39,10 +41,10 @@ class Zero(Raw):
         return np.zeros(len(windows))
 
 
-def random_network(config: NetConfig, seed: int) -> PreferenceRaw:
+def random_network(config: NetConfig, seed: int, words: MissionWords | None = None) -> PreferenceRaw:
     """A preference network with its initial weights: sees what a trained one sees and knows nothing."""
     torch.manual_seed(derive_seed(seed, "control", "random"))
-    return PreferenceRaw(PreferenceNet(config))
+    return PreferenceRaw(PreferenceNet(config, words))
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ def read(control: str, labels: Run, dataset: Dataset, stands_for: LabelledKind, 
         stands_for: the kind of potential that is made from such labels; a control sees as far back as that.
         seed: of a random network.
     """
-    horizon = stands_for.horizon(labels)
-    raw = Zero(horizon) if control == "zero" else random_network(net_config(dataset, horizon), seed)
+    horizon, words = stands_for.horizon(labels), mission_words(labels, dataset)
+    raw = Zero(horizon) if control == "zero" else random_network(net_config(dataset, horizon, words), seed, words)
     return Fixed(control, raw)
 
 

@@ -29,6 +29,7 @@ class OwnRaw(Raw):
 
     def __init__(self, function: Function, artefact: Artefact) -> None:
         self.function, self.horizon, self._kind = function, artefact.horizon, artefact.kind
+        self.reads_missions = "mission" in artefact.reads
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         return finite_values(self.function(windows.windows()), len(windows), self._kind)
@@ -41,6 +42,7 @@ class _Recipe:
     horizon: int
     scale: tuple[float, float]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    mission: bool = False
 
 
 def write_potential(
@@ -51,6 +53,7 @@ def write_potential(
     horizon: int = 0,
     scale: tuple[float, float] = (-1.0, 0.0),
     settings: Mapping[str, Any] | None = None,
+    mission: bool = False,
 ) -> Run:
     """Record a registered potential as a run for `train-rs --alg bk-own --potential OUT`.
 
@@ -61,6 +64,7 @@ def write_potential(
         horizon: past actions that it sees.
         scale: raw values (lo, hi) that become -1 and 0; what lies outside is cut off.
         settings: plain values that `load` reads from `artefact.settings`.
+        mission: whether it reads `windows.missions`.
 
     Raises:
         UsageError: the kind is not registered, or `out` holds another run.
@@ -72,7 +76,7 @@ def write_potential(
     if not lo < hi:
         raise UsageError(f"The scale of a potential is (lo, hi) with lo below hi, not {scale}.")
     card = world(env)
-    recipe = _Recipe(kind, env, horizon, (float(lo), float(hi)), dict(settings or {}))
+    recipe = _Recipe(kind, env, horizon, (float(lo), float(hi)), dict(settings or {}), mission)
     run = Run.create(Path(out), stage="train-rm", config=recipe)
     if run.complete:
         return run
@@ -86,6 +90,7 @@ def write_potential(
         scale=Scale(*recipe.scale),
         settings=recipe.settings,
         provenance={"variant": VARIANT},
+        reads=("mission",) if mission else (),
     )
     artefact.write(run.path)
     read_potential(run.path).close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +55,10 @@ class Raw(Protocol):
     """A potential before its scale: what the module of each kind provides, as a subclass."""
 
     horizon: int
+    reads_missions: bool = False
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
-        """(B,) float64, finite, on a scale of its own."""
+        """(B,) float64, finite, on a scale of its own. `windows.missions` is there where it reads them."""
         ...
 
     def advice_on(self, action: int) -> Raw | None:
@@ -122,6 +123,7 @@ class Artefact:
         settings: what the kind needs to rebuild itself (sizes, encoder, thresholds).
         control: "none", "shuffled", "random", "zero", "constant" or "oracle".
         provenance: manifests' hashes of dataset and labels, who labelled, seed.
+        reads: what the potential sees beside observations and actions: ("mission",), or nothing.
     """
 
     kind: str
@@ -135,12 +137,15 @@ class Artefact:
     settings: Mapping[str, Any] = field(default_factory=dict)
     control: str = "none"
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    reads: tuple[Literal["mission"], ...] = ()
     folder: Path = Path()
 
     def write(self, folder: Path) -> Path:
         """Write potential.json into `folder`, with the hashes of the files named in `files`."""
         document = {"format": FORMAT, **asdict(self)}
         document.pop("folder")
+        if not self.reads:  # as earlier versions wrote it
+            document.pop("reads")
         document["files"] = {name: sha256(folder / name) for name in self.files}
         path = folder / FILE
         atomic_write(path, to_json(document))
@@ -186,6 +191,7 @@ class Scaled:
         self.raw = raw
         self.artefact = artefact
         self.horizon = artefact.horizon
+        self.reads_missions = "mission" in artefact.reads
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         self._check_shape(windows.observations.shape[2:])
@@ -207,6 +213,12 @@ class Scaled:
         """(B,) Φ of windows whose views are numbered already."""
         if len(windows) == 0:
             return np.zeros(0, np.float32)
+        if not self.reads_missions:
+            windows = replace(windows, missions=None)
+        elif windows.missions is None:
+            raise InputError(
+                f"{self.artefact.folder} holds a potential that reads the mission, and these windows come without one."
+            )
         distinct, inverse = windows.distinct()
         return self.artefact.scale(self.raw(distinct))[inverse]
 

@@ -27,6 +27,7 @@ class PotentialOfRollout:
         self.shift = np.float32(shift)
         self.terminal = terminal
         self.horizon = potential.horizon
+        self.reads_missions = bool(getattr(potential, "reads_missions", False))
         self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
 
     def __call__(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -76,6 +77,7 @@ class PotentialOfRollout:
             and np.array_equal(then.observations, now.observations)
             and np.array_equal(then.actions, now.actions)
             and np.array_equal(then.valid, now.valid)
+            and (then.missions is None or np.array_equal(then.missions, np.asarray(now.missions)))
         )
         return values if same else None
 
@@ -125,7 +127,7 @@ class ShapedReward:
     ) -> None:
         self.values = PotentialOfRollout(potential, shift, terminal=False)
         self.gamma, self.reward_scale, self.shaping_coef = gamma, reward_scale, shaping_coef
-        self.horizon = potential.horizon
+        self.horizon, self.reads_missions = potential.horizon, self.values.reads_missions
         self._metrics: dict[str, float] = {}
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:

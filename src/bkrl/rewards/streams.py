@@ -20,7 +20,7 @@ from bkrl.data.windows import Rollout, Transitions
 
 
 class RewardStream(Protocol):
-    """The contract of a stream."""
+    """The contract of a stream. One that reads missions has a further attribute, `reads_missions`, which is True."""
 
     @property
     def name(self) -> str:

@@ -151,7 +151,7 @@ def blind(windows: NumberedWindows) -> NumberedWindows:
     views, empty = np.concatenate([windows.views, np.zeros_like(windows.views[:1])]), len(windows.views)
     index = windows.index.copy()
     index[:, -1] = np.where(windows.valid[:, -2], index[:, -2], empty) if index.shape[1] > 1 else empty
-    return NumberedWindows(views, index, windows.actions, windows.valid)
+    return replace(windows, views=views, index=index)
 
 
 def one_clock(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
@@ -167,7 +167,7 @@ def one_clock(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
     by_row[:] = by_row[:, -1:]
     clock = rollout.ages[rollout.final_index // envs, -1] + 1
     valid[rows:] = clock[:, None] >= np.arange(length)[::-1]
-    return NumberedWindows(windows.views, windows.index, windows.actions, valid)
+    return replace(windows, valid=valid)
 
 
 def filled(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
@@ -186,7 +186,7 @@ def filled(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
     action = np.where(first < horizon, windows.actions[here, np.minimum(first, horizon - 1)], coming)
     index = np.where(windows.valid, windows.index, windows.index[here, first][:, None])
     actions = np.where(windows.valid[:, :-1], windows.actions, action[:, None])
-    return NumberedWindows(windows.views, index, actions, np.ones_like(windows.valid))
+    return replace(windows, index=index, actions=actions, valid=np.ones_like(windows.valid))
 
 
 # --------------------------------------------------------------------------------------------------- what Φ is paid as

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 ENTRY = "potential"
 PARAMETERS = ("observations", "actions", "valid")
+WITH_MISSION = (*PARAMETERS, "mission")
 
 MAX_BYTES = 16 * 1024
 MAX_NODES = 4_000
@@ -148,7 +149,7 @@ def check_size(source: str) -> None:
         raise Rejected([Problem(0, "the program is empty")])
 
 
-def check_program(source: str) -> ast.Module:
+def check_program(source: str, parameters: tuple[str, ...] = PARAMETERS) -> ast.Module:
     """Check `source` and return its tree, imports and annotations removed; raise `Rejected` with all reasons."""
     check_size(source)
     try:
@@ -160,7 +161,7 @@ def check_program(source: str) -> ast.Module:
     except (ValueError, MemoryError, RecursionError):
         raise Rejected([Problem(0, "the program is nested too deeply or holds a number too long to parse")]) from None
     _check_shape(tree)
-    checker = _Checker()
+    checker = _Checker(parameters)
     checker.module(tree)
     if checker.problems:
         raise Rejected(sorted(set(checker.problems), key=lambda problem: (problem.line, problem.reason)))
@@ -185,7 +186,8 @@ def _check_shape(tree: ast.Module) -> None:
 class _Checker:
     """One walk over the tree; collects problems instead of stopping at the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: tuple[str, ...]) -> None:
+        self.parameters = parameters
         self.problems: list[Problem] = []
         self.constants: set[str] = set()
         self.functions: set[str] = set()
@@ -208,10 +210,11 @@ class _Checker:
                     continue
             elif not _is_allowed_import(node):
                 self.refuse(node, _REFUSED.get(type(node), "only functions and constants are allowed at module level"))
+        wanted = ", ".join(self.parameters)
         if entry is None:
-            self.refuse(tree, f"no function `{ENTRY}({', '.join(PARAMETERS)})` is defined")
-        elif len(entry.args.args) != len(PARAMETERS) or entry.args.defaults:
-            self.refuse(entry, f"`{ENTRY}` must take exactly ({', '.join(PARAMETERS)})")
+            self.refuse(tree, f"no function `{ENTRY}({wanted})` is defined")
+        elif len(entry.args.args) != len(self.parameters) or entry.args.defaults:
+            self.refuse(entry, f"`{ENTRY}` must take exactly ({wanted})")
         known = {*self.functions, *self.constants}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):

@@ -22,16 +22,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.data.distinct import NumberedWindows
+from bkrl.data.distinct import NumberedWindows, numbered
 from bkrl.data.windows import Windows
 from bkrl.sandbox.check import ENTRY
 from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
 from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, Worker
+from bkrl.text.mission_words import MissionWords
 
 __all__ = ["ENTRY", "Sandbox", "probation"]
 
@@ -53,6 +55,7 @@ class Sandbox:
         skip: kernel layers to leave out; only tests have a use for that.
         divisors: the program sees observations divided by these (one for each place of the last axis), as floats, and
             not the raw integers; only the published code's defect b1 has a use for that.
+        words: of missions, for a program that has them as its fourth argument, (B, length) int64.
 
     Starting raises:
         ProgramRejected: the static check found problems.
@@ -71,8 +74,9 @@ class Sandbox:
         static_check: bool = True,
         skip: frozenset[str] = frozenset(),
         divisors: Sequence[int] = (),
+        words: MissionWords | None = None,
     ) -> None:
-        self.source = source
+        self.source, self.words = source, words
         self.obs_shape = tuple(obs_shape)
         self.horizon = horizon
         self.limits = limits or Limits()
@@ -104,7 +108,9 @@ class Sandbox:
             )
         if len(windows) == 0:
             return np.zeros(0), {}
-        parts = (windows.observations, windows.actions.astype(np.uint8), windows.valid.astype(np.uint8))
+        parts = [windows.observations, windows.actions.astype(np.uint8), windows.valid.astype(np.uint8)]
+        if self.words is not None:
+            parts.append(self.words.tokens(_missions(windows)))
         key = np.concatenate([part.reshape(len(windows), -1) for part in parts], axis=1)
         # in the order of their bytes: what is said of a bad value names its window by that
         rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
@@ -114,6 +120,8 @@ class Sandbox:
 
     def evaluate_numbered(self, windows: NumberedWindows) -> tuple[NDArray[np.float64], Components]:
         """The same for windows whose views are numbered; every window is evaluated, repetitions too."""
+        if self.words is not None:
+            windows = with_words(windows, self.words)
         count = len(windows)
         values = np.empty(count)
         components: Components = {}
@@ -167,8 +175,9 @@ class Sandbox:
         return self._worker
 
     def _started(self) -> Worker:
+        mission = 0 if self.words is None else self.words.length
         worker = Worker(
-            self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors
+            self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors, mission
         )
         try:
             reached = level_of(worker.layers)
@@ -185,11 +194,28 @@ class Sandbox:
         return worker
 
 
+def _missions(windows: Windows | NumberedWindows) -> NDArray[np.object_]:
+    if windows.missions is None:
+        raise InputError("The program reads the mission, and these windows come without one.")
+    return windows.missions
+
+
+def with_words(windows: NumberedWindows, words: MissionWords) -> NumberedWindows:
+    """Windows of flat views after whose entries the words of the mission stand; of rows before the episode, zeros."""
+    numbers, texts = numbered(_missions(windows))
+    table = np.concatenate([np.zeros((1, words.length), np.uint8), words.tokens(texts)])
+    pairs = windows.index * len(table) + np.where(windows.valid, numbers[:, None] + 1, 0)
+    found, index = np.unique(pairs, return_inverse=True)
+    views = windows.views.reshape(len(windows.views), -1)[found // len(table)]
+    joined = np.concatenate([views, table[found % len(table)]], axis=1)
+    return NumberedWindows(joined, index.reshape(pairs.shape), windows.actions, windows.valid)
+
+
 def as_they_come(windows: Windows) -> NumberedWindows:
     """Every view with a number of its own, whether or not it is a repetition."""
     index = np.arange(windows.valid.size).reshape(windows.valid.shape)
     views = windows.observations.reshape(-1, *windows.observations.shape[2:])
-    return NumberedWindows(views, index, windows.actions, windows.valid)
+    return NumberedWindows(views, index, windows.actions, windows.valid, windows.missions)
 
 
 def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
@@ -221,7 +247,7 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
     require(np.array_equal(first[:few], values(sample[:few])), "a value depends on how many windows are in the batch")
     require(first[0] == values(sample[:1])[0], "a value depends on how many windows are in the batch")
     for level, name in ((0, "all-zero"), (255, "all-255")):
-        extreme = Windows(np.full_like(sample.observations, level), sample.actions, sample.valid)
+        extreme = replace(sample, observations=np.full_like(sample.observations, level))
         try:
             values(extreme)
         except ProgramFailed as error:

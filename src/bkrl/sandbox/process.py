@@ -87,7 +87,11 @@ class Worker:
         skip: frozenset[str],
         probe: bool,
         divisors: Sequence[int] = (),
+        mission: int = 0,
     ) -> None:
+        view_shape = obs_shape
+        if mission:  # its words stand after the view's entries
+            obs_shape = (math.prod(view_shape) + mission,)
         if sys.platform == "win32":
             raise RunFailed(
                 "Programs of a language model run in a sandbox that needs Linux or macOS: use WSL on Windows, or "
@@ -124,6 +128,8 @@ class Worker:
                 "static_check": static_check,
                 "probe": probe,
                 "divisors": list(divisors),
+                "mission": mission,
+                "view_shape": list(view_shape),
                 "numpy_path": str(Path(np.__file__).parents[1]),
             }
             script = Path(__file__).with_name("worker.py")

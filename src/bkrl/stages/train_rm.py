@@ -93,6 +93,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         llm=labels.facts.get("llm"),
         scale={"lo": artefact.scale.lo, "hi": artefact.scale.hi},
         coverage=report["coverage"],
+        **({"reads": list(artefact.reads)} if artefact.reads else {}),
         certificate=certificate.summary(),
         advice=advice_source(report["training"]),
         **{"warnings": warnings} if warnings else {},

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from bkrl.core.errors import InputError
 from bkrl.llm.rules.segment import Segment, unknown_caption
+from bkrl.text import missions
 
 FAR = 14
 """Actions to face the farthest visible thing, and a little more."""
@@ -67,19 +69,65 @@ class View:
     def faced(self) -> Thing | None:
         return next((thing for thing in self.things if thing.right == 0 and thing.ahead == 1), None)
 
-    @property
-    def nearest(self) -> Thing | None:
-        """The thing that takes the fewest actions to face, floor tiles and lava aside."""
+    def nearest(self, step: Step | None = None) -> Thing | None:
+        """The thing that takes the fewest actions to face, floor tiles and lava aside; of those that a step needs."""
         worth = [thing for thing in self.things if thing.kind not in ("floor", "lava")]
+        worth = [thing for thing in worth if step is None or step.means(thing.kind, thing.colour)]
         return min(worth, key=lambda thing: thing.cost, default=None)
 
-    @property
-    def closeness(self) -> float:
-        """0: nothing in view … 1: facing a thing."""
-        thing = self.nearest
+    def closeness(self, step: Step | None = None) -> float:
+        """0: nothing (that the step needs) in view … 1: facing it."""
+        thing = self.nearest(step)
         if thing is None:
             return 0.0
         return (1.0 - FACING) * (1.0 - thing.cost / FAR) + (FACING if thing.cost == 0 else 0.0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do for a mission: "face", "take" or "open" a thing, or put the last one "beside" it."""
+
+    what: str
+    thing: missions.Thing
+
+    def means(self, kind: str, colour: str) -> bool:
+        """Whether an object is such a thing."""
+        return kind == self.thing.noun or self.thing.noun == "object" if self.thing.color in ("", colour) else False
+
+    @property
+    def goal(self) -> str:
+        """In words."""
+        name = f"{self.thing.color} {self.thing.noun}".strip()
+        return f"{_VERBS[self.what]} the {name}"
+
+
+_VERBS = {"face": "go to", "take": "pick up", "open": "open", "beside": "put it next to"}
+
+
+@lru_cache(maxsize=4096)
+def steps_of(mission: str) -> tuple[Step, ...]:
+    """What a mission asks for, in order; () where it cannot be read."""
+    try:
+        read = missions.read_mission(mission)
+    except InputError:
+        return ()
+    tasks = (*read.others, *read.tasks) if read.order == "after" else (*read.tasks, *read.others)
+    steps: list[Step] = []
+    for task in tasks:
+        first = {"go to": "face", "pick up": "take", "open": "open", "put": "take"}[task.verb]
+        steps.append(Step(first, task.thing))
+        if task.beside is not None:
+            steps.append(Step("beside", task.beside))
+    return tuple(steps)
+
+
+def next_step(view: View, steps: tuple[Step, ...]) -> Step | None:
+    """The step that a view leaves to do: the one after what is carried, as far as one view tells."""
+    colour, _, kind = view.carries.rpartition(" ")
+    for step, following in pairwise(steps):
+        if step.what == "take" and view.carries and step.means(kind, colour):
+            return following
+    return steps[0] if steps else None
 
 
 @lru_cache(maxsize=65_536)
@@ -106,20 +154,22 @@ def judge(segment: Segment) -> tuple[float, str]:
     views = [understand(caption) for caption in segment.captions]
     waste, reasons = _waste(views, segment.actions)
     start, end = views[0], views[-1]
+    steps = steps_of(segment.mission)
+    wanted = next_step(end, steps)
+    nearest = end.nearest(wanted)
     known = {thing.name for thing in start.things}
-    found = {thing.name for view in views for thing in view.things} - known
+    found = {thing.name for view in views for thing in view.things if _matters(thing, steps)} - known
     moved = sum(action == "forward" and not view.front for view, action in zip(views, segment.actions))
-    gain = end.closeness - start.closeness
+    gain = end.closeness(wanted) - start.closeness(next_step(start, steps))
     opened = sum(_opens(view, action) for view, action in zip(views, segment.actions))
     # A thing in hand is no longer in view; without this, taking it would look like turning away from it.
-    taken = sum(bool(after.carries) and not before.carries for before, after in pairwise(views))
-    score = (
-        2.0 * gain + end.closeness + 0.3 * min(len(found), 3) + 0.1 * moved + 3.0 * opened + 2.0 * taken - 0.6 * waste
-    )
-    if end.nearest is not None and end.nearest.cost == 0:
-        reasons.insert(0, f"ends facing the {end.nearest.name}")
-    elif gain > 0.05 and end.nearest is not None:
-        reasons.insert(0, f"gets closer to the {end.nearest.name}")
+    taken = sum(_taken(before, after, steps) for before, after in pairwise(views))
+    score = 2.0 * gain + end.closeness(wanted) + 0.3 * min(len(found), 3) + 0.1 * moved
+    score += 3.0 * opened + 2.0 * taken - 0.6 * waste
+    if nearest is not None and nearest.cost == 0:
+        reasons.insert(0, f"ends facing the {nearest.name}")
+    elif gain > 0.05 and nearest is not None:
+        reasons.insert(0, f"gets closer to the {nearest.name}")
     elif gain < -0.05:
         reasons.insert(0, "turns away from what it saw")
     if found:
@@ -127,9 +177,26 @@ def judge(segment: Segment) -> tuple[float, str]:
     return score, " and ".join(reasons[:2]) or "changes little"
 
 
+def _matters(thing: Thing, steps: tuple[Step, ...]) -> bool:
+    """Whether a thing is one that the mission names; without a mission every thing is."""
+    return not steps or any(step.means(thing.kind, thing.colour) for step in steps)
+
+
+def _taken(before: View, after: View, steps: tuple[Step, ...]) -> int:
+    """1 for a thing that was picked up; with a mission, -1 for one that is not to be."""
+    if before.carries or not after.carries:
+        return 0
+    colour, _, kind = after.carries.rpartition(" ")
+    return 1 if not steps or any(step.what == "take" and step.means(kind, colour) for step in steps) else -1
+
+
 def goals(segment: Segment) -> list[str]:
-    """What is worth doing from the end of the segment, nearest first."""
+    """What is worth doing from the end of the segment, nearest first; with a mission, what that needs next."""
     view = understand(segment.captions[-1])
+    step = next_step(view, steps_of(segment.mission))
+    if step is not None:
+        near = ["go to" + step.goal.removeprefix(_VERBS[step.what])] if step.what != "face" else []
+        return [step.goal.replace(" it ", f" the {view.carries} ") if view.carries else step.goal, *near]
     things: dict[str, Thing] = {}
     for thing in sorted(view.things, key=lambda thing: thing.cost):
         if thing.kind not in ("floor", "lava"):
@@ -147,11 +214,14 @@ def goals(segment: Segment) -> list[str]:
 
 
 def programs(prompt: str) -> list[str]:
-    """Potentials from simple to rich. The layout of a BabyAI view is fixed, so the prompt is not needed."""
-    del prompt
-    from bkrl.llm.rules.programs import BABYAI
+    """Potentials from simple to rich. A view's layout is fixed; the words of missions are numbered in the prompt."""
+    from bkrl.llm.rules.programs import BABYAI, of_missions
 
-    return list(BABYAI)
+    found = re.search(r"^Words of missions are numbers: (.*)\.$", prompt, re.MULTILINE)
+    if found is None:
+        return list(BABYAI)
+    words = {word: int(number) for number, word in re.findall(r'(\d+) "(\w+)"', found[1])}
+    return [of_missions(program, words) for program in BABYAI]
 
 
 def _waste(views: list[View], actions: tuple[str, ...]) -> tuple[float, list[str]]:

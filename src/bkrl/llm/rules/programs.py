@@ -110,6 +110,48 @@ def potential(observations, actions, valid):
 
 BABYAI = (_FIRST, _SECOND, _THIRD)
 
+_MEANT = '''
+NOUNS = {nouns}  # words of missions, and the kinds of objects that they name
+COLOURS = {colours}
+
+
+def meant(view, mission):
+    """Which squares of views (B, 7, 7, 3) show what the mission names: a noun, and the colour before it, if any."""
+    kind = np.zeros(mission.shape, dtype=int)
+    for word, number in NOUNS:
+        kind = np.where(mission == word, number, kind)
+    colour = np.full(mission.shape, -1)
+    for word, number in COLOURS:
+        colour = np.where(mission == word, number, colour)
+    before = np.concatenate([np.full((len(mission), 1), -1), colour[:, :-1]], axis=1)
+    found = np.zeros(view.shape[:3], dtype=bool)
+    for place in range(mission.shape[1]):
+        noun, shade = kind[:, place, None, None], before[:, place, None, None]
+        found = found | ((noun > 0) & (view[..., 0] == noun) & ((shade < 0) | (view[..., 1] == shade)))
+    return found
+
+
+'''
+
+
+def of_missions(program: str, words: dict[str, int]) -> str:
+    """One of the programs of BabyAI, to which only what the mission names is a thing."""
+    nouns = tuple((words[name], kind) for kind, name in enumerate(("door", "key", "ball", "box"), 4) if name in words)
+    shades = ("red", "green", "blue", "purple", "yellow", "grey")
+    colours = tuple((words[name], number) for number, name in enumerate(shades) if name in words)
+    named = _MEANT.format(nouns=nouns, colours=colours).strip()
+    for old, new in (
+        ("def nearest(view):", f"{named}\n\n\ndef nearest(view, mission):"),
+        ("thing = (kind >= 4) & (kind <= 8)", "thing = meant(view, mission)"),
+        ("the nearest door, key, ball, box or goal", "the nearest thing that the mission names"),
+        ("nearest(observations[:, -1])", "nearest(observations[:, -1], mission)"),
+        ("nearest(now)", "nearest(now, mission)"),
+        ("def potential(observations, actions, valid):", "def potential(observations, actions, valid, mission):"),
+    ):
+        program = program.replace(old, new)
+    return program
+
+
 _CRAFTER_HEAD = '''
 CELL = {cells}
 ITEM = {items}

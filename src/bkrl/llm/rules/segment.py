@@ -11,10 +11,11 @@ from bkrl.llm.protocol import Fault
 
 @dataclass(frozen=True)
 class Segment:
-    """What the agent saw (n + 1 captions) and did (n actions), in order."""
+    """What the agent saw (n + 1 captions) and did (n actions), in order, and its mission, "" where that is not said."""
 
     captions: tuple[str, ...]
     actions: tuple[str, ...]
+    mission: str = ""
 
 
 def read_segment(text: str, name: str = "") -> Segment:
@@ -23,19 +24,21 @@ def read_segment(text: str, name: str = "") -> Segment:
     found = re.search(rf"^Segment{label}:\n(.*?)^End of segment{label}\.$", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
-    captions, actions = [], []
+    captions, actions, mission = [], [], ""
     for line in found[1].split("\n"):
         if line.startswith("sees "):
             captions.append(json.loads(line[5:]))
         elif line.startswith("does "):
             actions.append(line[5:])
+        elif line.startswith("mission "):
+            mission = json.loads(line[8:])
     if len(captions) != len(actions) + 1:
         raise Fault(
             "stop",
             "unknown prompt",
             "The rules annotator found a segment with captions and actions that do not alternate.",
         )
-    return Segment(tuple(captions), tuple(actions))
+    return Segment(tuple(captions), tuple(actions), mission)
 
 
 def unknown_caption(caption: str) -> Fault:

@@ -68,8 +68,9 @@ class GoalRaw(Raw):
         horizon: int = HORIZON,
         reader: ClauseReader | None = None,
         language: str = "en",
+        reads_missions: bool = False,
     ) -> None:
-        self.index = index
+        self.index, self.reads_missions = index, reads_missions
         self.language = language
         self.threshold = threshold
         self.horizon = horizon
@@ -82,7 +83,9 @@ class GoalRaw(Raw):
     def similarity(self, windows: NumberedWindows, moments: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """(B,) highest cosine of the present with the goals of the retrieved moments (or of `moments`, (B, top))."""
         rows = self.texts.rows_of(windows)
-        allowed = self._suggested(self.retrieve(rows) if moments is None else moments)
+        if moments is None:
+            moments = self.retrieve(self.texts.compared(windows, rows, self.reads_missions))
+        allowed = self._suggested(moments)
         present = self.texts.similarities[rows[:, -1]]
         if windows.index.shape[1] > 1:
             changed = windows.valid[:, -2] & (windows.index[:, -1] != windows.index[:, -2])
@@ -98,7 +101,7 @@ class GoalRaw(Raw):
         return allowed
 
     def retrieve(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(B, top) the moments most like windows given by their rows (B, H+1), of equally near ones the first.
+        """(B, top) the moments most like windows given by their rows (B, n), of equally near ones the first.
 
         All moments' vectors have one length but for rounding, so the products' order is the cosines' order.  A window's
         product is the sum of its rows' products, which repeat; all are whole numbers below 2**24, exact in float32
@@ -192,6 +195,7 @@ def load(artefact: Artefact) -> GoalRaw:
         artefact.horizon,
         clause_reader(artefact.env_id) if language == "en" else None,
         language,
+        "mission" in artefact.reads,
     )
 
 

@@ -15,7 +15,7 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.distinct import NumberedWindows, distinct_rows, number
 from bkrl.envs import captioner
-from bkrl.labelers.tables import labels_of
+from bkrl.labelers.tables import labels_of, mission_words
 from bkrl.potentials.goal import HORIZON, TOP, GoalIndex, GoalRaw, load
 from bkrl.potentials.goal.texts import Texts, clauses, on_grid
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
@@ -35,6 +35,7 @@ class Suggestions:
         rows: (K,) the dataset's row at which each moment ends.
         goals: distinct texts; suggested: for each moment the numbers of its goals.
         said: distinct clauses of the dataset's captions.
+        reads_missions: whether moments are told apart by their missions, too.
     """
 
     dataset: Dataset
@@ -43,6 +44,7 @@ class Suggestions:
     goals: list[str]
     suggested: Sequence[Sequence[int]]
     said: int
+    reads_missions: bool = False
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Make the index, and measure the threshold."""
@@ -50,8 +52,10 @@ class Suggestions:
         describe = captioner(data.env_id, data.language)
         reporter.say(f"Embedding {self.said:,} distinct clauses and {len(self.goals):,} goals with {encoder.name}.")
         texts = Texts(encoder, describe, data.action_names)
-        index = build_index(texts, number(data.windows(self.rows, HORIZON)), self.suggested, self.goals)
+        moments = number(data.windows(self.rows, HORIZON))
+        index = build_index(texts, moments, self.suggested, self.goals, self.reads_missions)
         raw = GoalRaw(index, encoder, describe, data.action_names, 0.0, language=data.language)
+        raw.reads_missions = self.reads_missions
         sample = number(data.windows(end_to_end(len(data.actions), _MEASURED), HORIZON))
         found = calibrate(raw, sample, generator(seed, "goal", "threshold"))
         raw.threshold = found.threshold
@@ -86,18 +90,23 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) ->
         suggested = [suggested[i] for i in permuted(len(suggested), shuffle)]
     ends = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
     said = {clause for caption in dataset.caption_texts for clause in clauses(caption)}
-    return Suggestions(dataset, fit_encoder(encoder, said, goals), ends, goals, suggested, len(said))
+    reads = mission_words(labels, dataset) is not None
+    return Suggestions(dataset, fit_encoder(encoder, said, goals), ends, goals, suggested, len(said), reads)
 
 
 def build_index(
-    texts: Texts, moments: NumberedWindows, suggested: Sequence[Sequence[int]], goals: list[str]
+    texts: Texts,
+    moments: NumberedWindows,
+    suggested: Sequence[Sequence[int]],
+    goals: list[str],
+    reads_missions: bool = False,
 ) -> GoalIndex:
     """Keys from the windows that end each asked segment; `suggested[k]` numbers the goals of moment k."""
     matrix = np.zeros((len(moments), len(goals)), bool)
     for row, numbers in zip(matrix, suggested, strict=True):
         row[list(numbers)] = True
     vectors = on_grid(np.concatenate([texts.encoder([goal]) for goal in goals]))
-    keys = on_grid(texts.window_vectors(texts.rows_of(moments)))
+    keys = on_grid(texts.window_vectors(texts.compared(moments, texts.rows_of(moments), reads_missions)))
     # moments that read the same are one key with the goals of all of them
     first, inverse = distinct_rows(keys)
     merged = np.zeros((len(first), len(goals)), bool)

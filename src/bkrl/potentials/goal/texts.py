@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bkrl.data.distinct import NumberedWindows, distinct_rows
+from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
 from bkrl.text.encoders import TextEncoder
 
 if TYPE_CHECKING:
@@ -94,6 +94,23 @@ class Texts:
         rows = np.zeros(len(windows.views), np.int64)
         rows[used] = self.look_up(windows.views[used])
         return np.where(windows.valid, rows[windows.index], 0)
+
+    def compared(self, windows: NumberedWindows, rows: NDArray[np.int64], reads_missions: bool) -> NDArray[np.int64]:
+        """(B, n) rows by which windows are compared: `rows` (B, H+1) of their views and, if read, as many missions."""
+        if not reads_missions:
+            return rows
+        assert windows.missions is not None
+        return np.concatenate([rows, self.mission_rows(windows.missions)[:, None].repeat(rows.shape[1], 1)], 1)
+
+    def mission_rows(self, missions: NDArray[np.object_]) -> NDArray[np.int64]:
+        """(B,) rows of the tables for missions; call it after `rows_of`, which may forget the rows of others."""
+        numbers, texts = numbered(missions)
+        keys = [b"mission " + text.encode() for text in texts]
+        for key, text in zip(keys, texts, strict=True):
+            if key not in self._known:
+                self._known[key] = self._vectors.add(on_grid(self.encoder([text.lower()])))
+                self._similarities.add(np.zeros((1, len(self.goals)), np.float32))
+        return np.array([self._known[key] for key in keys], np.int64)[numbers]
 
     def window_vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(B, size) sums over windows given by their rows (B, H+1); whole numbers, so exact, and not normalised."""

@@ -25,9 +25,10 @@ from bkrl.agents.networks import fitted
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.flags import Flag
-from bkrl.data.distinct import NumberedWindows, distinct_rows
+from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw
+from bkrl.text.mission_words import MissionWords
 
 WEIGHTS = "model.safetensors"
 _CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in
@@ -44,6 +45,7 @@ class PreferenceRaw(Raw):
         self.temperature = temperature
         self.config = nets[0].config
         self.horizon = self.config.horizon
+        self.reads_missions = nets[0].mission is not None
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         members = self.members(windows)
@@ -62,7 +64,9 @@ class PreferenceRaw(Raw):
             for key, tensor in net.state_dict().items()
         }
         atomic_write(folder / WEIGHTS, save(tensors))
-        return [WEIGHTS], {"net": asdict(self.config), "ensemble": len(self.nets), "temperature": self.temperature}
+        settings = {"net": asdict(self.config), "ensemble": len(self.nets), "temperature": self.temperature}
+        reader = self.nets[0].mission
+        return [WEIGHTS], settings if reader is None else settings | {"mission": reader.words.to_json()}
 
 
 @contextmanager
@@ -93,11 +97,23 @@ def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]
         past = _in_chunks(partial(net.transitions, embedded), *map(torch.from_numpy, arrays))
         rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
     places = net.places()
-    scores = _in_chunks(
-        lambda part, valid: net.score(net.gather(past, present, part, places), valid),
-        torch.from_numpy(rows),
-        torch.from_numpy(windows.valid.astype(np.float32)),  # a mask of numbers is quicker to multiply by
-    )
+    valid = torch.from_numpy(windows.valid.astype(np.float32))  # a mask of numbers is quicker to multiply by
+    reader, missions = net.mission, windows.missions
+    if reader is None:
+        scores = _in_chunks(
+            lambda part, valid: net.score(net.gather(past, present, part, places), valid), torch.from_numpy(rows), valid
+        )
+    else:
+        assert missions is not None
+        numbers, texts = numbered(missions)
+        said = _in_chunks(reader.read, torch.from_numpy(reader.words.tokens(texts)))[torch.from_numpy(numbers)]
+        scores = _in_chunks(
+            lambda part, valid, said, now: net.score(net.gather(past, present, part, places), valid, reader(said, now)),
+            torch.from_numpy(rows),
+            valid,
+            said,
+            torch.from_numpy(windows.views[index[:, -1]]),
+        )
     return scores.numpy().astype(np.float64)
 
 
@@ -121,6 +137,7 @@ class _Settings(TypedDict):
     net: NetConfig
     ensemble: NotRequired[int]
     temperature: NotRequired[Annotated[float, Flag("", least=1e-9)]]
+    mission: NotRequired[MissionWords]
 
 
 def load(artefact: Artefact) -> PreferenceRaw:
@@ -144,7 +161,10 @@ def load(artefact: Artefact) -> PreferenceRaw:
         members.setdefault(int(member[1]) if member else 0, {})[member[2] if member else name] = tensor
     if sorted(members) != list(range(settings.get("ensemble", 1))):
         raise InputError(f"{path} holds the weights of {len(members)} networks; run train-rm again.")
-    nets = [fitted(lambda: PreferenceNet(config), members[number], str(path)) for number in sorted(members)]
+    words = settings.get("mission")
+    if (words is not None) != ("mission" in artefact.reads):
+        raise InputError(f"{artefact.folder} says of missions what its network does not; run train-rm again.")
+    nets = [fitted(lambda: PreferenceNet(config, words), members[number], str(path)) for number in sorted(members)]
     return PreferenceRaw(*nets, temperature=settings.get("temperature", 1.0))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bkrl.core.jit import kernel
 
 MOST_CHANNELS = 4  # a kind of cell is met by a table of 32 to this power
-_LEVELS = 32  # categories of a value in a flat observation; larger values share the last ones (see `bucket`)
+LEVELS = 32  # categories of a value in a flat observation; larger values share the last ones (see `bucket`)
 
 
 class CellEncoder(nn.Module):
@@ -30,7 +30,7 @@ class CellEncoder(nn.Module):
         super().__init__()
         *places, self.channels = shape
         self.places = math.prod(places)
-        self.tables = nn.Parameter(torch.zeros(self.channels, _LEVELS, cell))
+        self.tables = nn.Parameter(torch.zeros(self.channels, LEVELS, cell))
         self.position = nn.Parameter(torch.zeros(self.places, cell))
         for table in (self.tables, self.position):
             nn.init.normal_(table, std=0.5)
@@ -39,7 +39,7 @@ class CellEncoder(nn.Module):
         self._forget()
 
     def _forget(self) -> None:
-        self._row_of = np.full(_LEVELS**self.channels, -1, np.int32)  # -1: a kind of cell not met yet
+        self._row_of = np.full(LEVELS**self.channels, -1, np.int32)  # -1: a kind of cell not met yet
         self._frozen = torch.zeros(0, self.places, self.cell.out_features)
 
     def forward(self, views: Tensor) -> Tensor:
@@ -52,10 +52,10 @@ class CellEncoder(nn.Module):
         return nn.functional.relu(self.mix(torch.cat([highest, total / math.sqrt(self.places)], 1)))
 
     def _pool_training(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        values = values.clamp(max=_LEVELS - 1).long()
+        values = values.clamp(max=LEVELS - 1).long()
         codes = values[..., 0]
         for channel in range(1, self.channels):
-            codes = codes * _LEVELS + values[..., channel]
+            codes = codes * LEVELS + values[..., channel]
         present, local = _numbered(codes)
         kinds = len(present)
         vectors = self._vectors(present).transpose(0, 1).reshape(self.places * kinds, -1)
@@ -77,14 +77,14 @@ class CellEncoder(nn.Module):
 
     def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Views (M, *shape) in which what cannot be told apart is equal."""
-        return np.minimum(views, _LEVELS - 1)
+        return np.minimum(views, LEVELS - 1)
 
     def _vectors(self, codes: Tensor) -> Tensor:
         """(K,) kinds of cells → (K, places, cell)."""
         cells: Tensor = self.position
         for channel in reversed(range(self.channels)):
-            cells = cells + self.tables[channel, codes % _LEVELS][:, None]
-            codes = codes // _LEVELS
+            cells = cells + self.tables[channel, codes % LEVELS][:, None]
+            codes = codes // LEVELS
         return nn.functional.relu(self.cell(nn.functional.relu(cells)))
 
     def train(self, mode: bool = True) -> CellEncoder:
@@ -101,7 +101,7 @@ def _encode(values, row_of, codes):  # type: ignore[no-untyped-def]
         for p in range(values.shape[1]):
             code = 0
             for channel in range(values.shape[2]):
-                code = code * _LEVELS + min(int(values[m, p, channel]), _LEVELS - 1)
+                code = code * LEVELS + min(int(values[m, p, channel]), LEVELS - 1)
             codes[m, p] = code
             new |= row_of[code] < 0
     return new
@@ -143,11 +143,11 @@ def _numbered(codes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _BYTES = torch.arange(256)
-_BUCKETS = torch.where(_BYTES < 20, _BYTES, (20 + (_BYTES - 20) // 20).clamp(max=_LEVELS - 1))
+_BUCKETS = torch.where(_BYTES < 20, _BYTES, (20 + (_BYTES - 20) // 20).clamp(max=LEVELS - 1))
 
 
 def bucket(values: Tensor) -> Tensor:
-    """uint8 → category below _LEVELS: 0..19 exactly, larger values in 12 bins (a clock or a light level)."""
+    """uint8 → category below LEVELS: 0..19 exactly, larger values in 12 bins (a clock or a light level)."""
     return _BUCKETS[values.long()]
 
 
@@ -164,15 +164,15 @@ class FlatEncoder(nn.Module):
         self.numbers = size - self.cells
         self.size = hidden + self.numbers
         self.map = CellEncoder((*grid, 1), hidden) if self.cells else None
-        self.tables = nn.Parameter(torch.zeros(max(self.numbers, 1) * _LEVELS, hidden))
+        self.tables = nn.Parameter(torch.zeros(max(self.numbers, 1) * LEVELS, hidden))
         nn.init.normal_(self.tables, std=1.0 / math.sqrt(max(self.numbers, 1)))
         self.join = nn.Linear(2 * hidden if self.cells else hidden, hidden)
-        self.register_buffer("offsets", torch.arange(self.numbers) * _LEVELS, persistent=False)
+        self.register_buffer("offsets", torch.arange(self.numbers) * LEVELS, persistent=False)
         self.offsets: Tensor
         self.faced = faced
         if faced:
             self.size += hidden
-            self.ahead = nn.Embedding(_LEVELS, hidden)
+            self.ahead = nn.Embedding(LEVELS, hidden)
             self.register_buffer("cell_ahead", torch.tensor(faced[1:]), persistent=False)
             self.cell_ahead: Tensor
 

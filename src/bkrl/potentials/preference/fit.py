@@ -25,6 +25,7 @@ from bkrl.data.windows import Windows
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.stats.intervals import wilson_interval
+from bkrl.text.mission_words import MissionWords
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ def fit(
     weight_decay: float = 0.02,
     shorten: float = 0.05,
     on_epoch: Callable[[int, float], None] | None = None,
+    words: MissionWords | None = None,
 ) -> tuple[PreferenceRaw, Fit]:
     """Train on labelled pairs.
 
@@ -137,12 +139,13 @@ def fit(
         batch, learning_rate, weight_decay: of AdamW.
         shorten: share of training windows whose oldest steps are masked, so that short histories are not foreign.
         on_epoch: called with the number of passes done (of all networks) and the validation accuracy.
+        words: of missions, for networks that read them; None: they do not.
 
     Raises:
         InputError: too few pairs to train, stop and test on.
     """
     train, validation, _ = parts = enough(pairs)
-    trainer = _Trainer(pairs, batch, learning_rate, weight_decay, shorten)
+    trainer = _Trainer(pairs, batch, learning_rate, weight_decay, shorten, words)
     nets, members, longest = [], [], 0
     for member in range(ensemble):
         own = derive_seed(seed, "preference", "member", member) if member else seed
@@ -164,12 +167,23 @@ def fit(
 class _Trainer:
     """Everything the networks of one ensemble share: the pairs as tensors, and how they are trained."""
 
-    def __init__(self, pairs: Pairs, batch: int, learning_rate: float, weight_decay: float, shorten: float) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        batch: int,
+        learning_rate: float,
+        weight_decay: float,
+        shorten: float,
+        words: MissionWords | None,
+    ) -> None:
         self.batch, self.learning_rate, self.weight_decay, self.shorten = batch, learning_rate, weight_decay, shorten
         self.views, self.index = _views_of(pairs)
         self.actions = torch.from_numpy(np.concatenate([pairs.a.actions, pairs.b.actions]))
         self.valid = torch.from_numpy(np.concatenate([pairs.a.valid, pairs.b.valid]))
         self.labels = torch.from_numpy(pairs.labels).float()
+        self.words, self.tokens = words, None
+        if words is not None and pairs.a.missions is not None and pairs.b.missions is not None:
+            self.tokens = torch.from_numpy(words.tokens([*pairs.a.missions, *pairs.b.missions]))
 
     def train(
         self,
@@ -184,7 +198,7 @@ class _Trainer:
         """One network with its best weights on the validation pairs, and the passes it took."""
         rng = generator(seed, "preference")
         torch.manual_seed(derive_seed(seed, "preference", "init"))
-        net = PreferenceNet(config)
+        net = PreferenceNet(config, self.words)
         optimizer = torch.optim.AdamW(net.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
         steps = epochs * math.ceil(len(train) / self.batch)
         warm_up = max(1, steps // 10)
@@ -228,7 +242,7 @@ class _Trainer:
         both = self._both(chosen)
         used, place = np.unique(self.index[both], return_inverse=True)
         views, numbers = self.views[torch.from_numpy(used)], torch.from_numpy(place.reshape(len(both), -1))
-        score = net(views, numbers, self.actions[both], mask)
+        score = net(views, numbers, self.actions[both], mask, None if self.tokens is None else self.tokens[both])
         return score[: len(chosen)] - score[len(chosen) :]
 
     def _both(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,12 +13,13 @@ from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.envs import family_of
 from bkrl.labelers.quality import agreement_of
-from bkrl.labelers.tables import labels_of
+from bkrl.labelers.tables import labels_of, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
 from bkrl.potentials.preference import load
 from bkrl.potentials.preference.fit import Fit, Pairs, enough, fit
 from bkrl.potentials.preference.net import NetConfig
 from bkrl.runs.record import Run
+from bkrl.text.mission_words import MissionWords
 
 _HORIZON = 5
 """What a control sees where no pair says how long segments are."""
@@ -33,6 +34,7 @@ class Preferences:
         net: sizes of a network.
         ensemble: networks to train; epochs: most passes of each.
         disputed: where pairs were left out because their answers disagree: {min_agreement, pairs_left_out}.
+        words: of missions, where they are read.
     """
 
     pairs: Pairs
@@ -40,6 +42,7 @@ class Preferences:
     ensemble: int
     epochs: int
     disputed: Mapping[str, Any]
+    words: MissionWords | None = None
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Train the networks."""
@@ -57,6 +60,7 @@ class Preferences:
                 ensemble=self.ensemble,
                 epochs=self.epochs,
                 on_epoch=lambda done, accuracy: update(done, f"validation accuracy {percent(accuracy, 1)}"),
+                words=self.words,
             )
         for sentence in _sentences(found):
             reporter.say(sentence)
@@ -91,7 +95,8 @@ def read(
     pairs = Pairs(a, b, values, episodes)
     enough(pairs)
     disputed = {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)} if min_agreement > 0 else {}
-    return Preferences(pairs, net_config(dataset, length), ensemble, epochs, disputed)
+    words = mission_words(labels, dataset)
+    return Preferences(pairs, net_config(dataset, length, words), ensemble, epochs, disputed, words)
 
 
 def horizon(labels: Run) -> int:
@@ -107,12 +112,13 @@ def _segment_length(labels: Run, lengths: Iterable[int]) -> int:
     return int(found[0])
 
 
-def net_config(dataset: Dataset, horizon: int) -> NetConfig:
-    """Sizes of a network for windows of this dataset."""
+def net_config(dataset: Dataset, horizon: int, words: MissionWords | None = None) -> NetConfig:
+    """Sizes of a network for windows of this dataset; one that reads missions has more to tell apart."""
     family = family_of(dataset.env_id)
     pointer = family.symbols(dataset.obs_shape).pointer
     faced = (pointer[0], *pointer[1]) if pointer else ()
-    return NetConfig(dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced)
+    wide = {} if words is None else {"width": 64, "hidden": 128}
+    return NetConfig(dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced, **wide)
 
 
 def _sentences(found: Fit) -> list[str]:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from bkrl.core.flags import Flag
 from bkrl.core.jit import kernel
-from bkrl.potentials.preference.encoders import MOST_CHANNELS, CellEncoder, FlatEncoder
+from bkrl.potentials.preference.encoders import LEVELS, MOST_CHANNELS, CellEncoder, FlatEncoder
+from bkrl.text.mission_words import NOTHING, MissionWords
 
 _Size = Annotated[int, Flag("", least=1, most=2**20)]
 
@@ -69,6 +70,47 @@ def _bounded_exp(x: Tensor) -> Tensor:
     return x.clamp(-40.0, 40.0).exp()
 
 
+class MissionReader(nn.Module):
+    """What a mission makes of the present view, to be added to its token.
+
+    The mission's words are read as one vector. In views of cells it asks each cell F questions: ReLU of a sum of what
+    the mission makes of the cell's values. So which thing is meant is learnt once for all places, and where the thing
+    lies is read by weights of its own.
+    """
+
+    def __init__(self, config: NetConfig, words: MissionWords, channels: int = 32, features: int = 8) -> None:
+        super().__init__()
+        self.words = words
+        self.word = nn.Embedding(words.size, channels)
+        self.order = nn.Parameter(torch.zeros(words.length, channels))
+        self.sentence = nn.Linear(channels, channels)
+        self.context = nn.Linear(channels, config.width)
+        cells = len(config.obs_shape) == 3
+        self.channels, self.features = config.obs_shape[-1] if cells else 0, features
+        if self.channels:
+            self.questions = nn.Linear(channels, self.channels * LEVELS * features)
+            self.places = nn.Linear(math.prod(config.obs_shape[:-1]) * features, config.width)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """(M, length) uint8 → (M, channels), once for each distinct mission."""
+        there = (tokens != NOTHING)[:, :, None]
+        words = nn.functional.relu(self.word(tokens.long()) + self.order) * there
+        return nn.functional.relu(self.sentence(words.sum(1)))
+
+    def forward(self, said: Tensor, views: Tensor) -> Tensor:
+        """(B, channels) from `read` and (B, *obs_shape) uint8 → (B, width)."""
+        out = self.context(said)
+        if not self.channels:
+            return out
+        values = views.flatten(1, -2).clamp(max=LEVELS - 1).long()  # (B, places, channels)
+        asked = self.questions(said).view(len(said), self.channels * LEVELS, self.features)
+        found = torch.zeros(*values.shape[:2], self.features)
+        for channel in range(self.channels):
+            index = (channel * LEVELS + values[..., channel])[:, :, None].expand(-1, -1, self.features)
+            found = found + asked.gather(1, index)
+        return out + self.places(nn.functional.relu(found).flatten(1))
+
+
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Of windows: tokens (B, H+1, width), queries and values (B, heads, H+1, n), keys (B, heads, n, H+1)."""
 
@@ -80,7 +122,7 @@ class PreferenceNet(nn.Module):
     only what relates the tokens of a window to each other once a window (`score`).
     """
 
-    def __init__(self, config: NetConfig) -> None:
+    def __init__(self, config: NetConfig, words: MissionWords | None = None) -> None:
         super().__init__()
         self.config = config
         width = config.width
@@ -96,6 +138,7 @@ class PreferenceNet(nn.Module):
         self.attended = nn.Linear(width, width)
         self.mlp_in, self.mlp_out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.value_and_weight = nn.Linear(width, 2)
+        self.mission = None if words is None else MissionReader(config, words)
 
     def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Views (M, …) in which what the network cannot tell apart is equal: equal rows embed equally."""
@@ -149,9 +192,12 @@ class PreferenceNet(nn.Module):
         _gather(*(array.numpy() for array in (past, present, rows, places, x, q, k, v)))
         return x, q, k, v
 
-    def score(self, inputs: Inputs, valid: Tensor) -> Tensor:
-        """Scores (B,) from what `arrange` or `gather` made, and valid (B, H+1)."""
+    def score(self, inputs: Inputs, valid: Tensor, asked: Tensor | None = None) -> Tensor:
+        """Scores (B,) from what `arrange` or `gather` made, valid (B, H+1), and what the mission makes of the present
+        (B, width), where missions are read."""
         x, q, k, v = inputs
+        if asked is not None:
+            x = torch.cat([x[:, :-1], x[:, -1:] + asked[:, None]], 1)
         # softmax by hand: over six entries torch's own costs more than everything else in this block
         weights = _bounded_exp(q @ k / math.sqrt(q.shape[-1])) * valid[:, None, None, :]
         mixed = (weights @ v) / weights.sum(-1, keepdim=True)
@@ -161,17 +207,24 @@ class PreferenceNet(nn.Module):
         weight = _bounded_exp(weight) * valid
         return (weight * value).sum(-1) / weight.sum(-1) * valid.sum(-1)
 
-    def forward(self, views: Tensor, index: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+    def forward(
+        self, views: Tensor, index: Tensor, actions: Tensor, valid: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
         """Scores (B,) of windows whose views are numbered.
 
         Args:
-            views: (M, *obs_shape) uint8; index: (B, H+1) which of them stands where; actions: (B, H); valid: (B, H+1).
+            views: (M, *obs_shape) uint8; index: (B, H+1) which of them stands where; actions: (B, H); valid: (B, H+1);
+                tokens: (B, length) uint8, the missions, where they are read.
         """
+        asked = None
+        if self.mission is not None and tokens is not None:
+            asked = self.mission(self.mission.read(tokens), views[index[:, -1]])
         embedded = self.embed(views)
         before, after = index[:, :-1].flatten(), index[:, 1:].flatten()
         past = self.transitions(embedded, before, actions.flatten(), after, before != after)
         present = self.present(embedded)[index[:, -1:]]
-        return self.score(self.arrange(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1)), valid)
+        inputs = self.arrange(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1))
+        return self.score(inputs, valid, asked)
 
 
 @kernel
