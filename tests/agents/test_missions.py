@@ -11,7 +11,7 @@ from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent, take_weights, teach
 from bkrl.agents.networks import build_network
 from bkrl.agents.networks.film import Norm
-from bkrl.agents.networks.memory import _back, _gates_back, remember
+from bkrl.agents.networks.memory import _back, _back_on_cpu, remember
 from bkrl.agents.networks.missions import Vocabulary, _Found, distinct, found_by_torch, placed_words, split
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.views import Views
@@ -130,12 +130,15 @@ def test_gradients_of_the_unit_are_those_of_one_long_unrolled_computation() -> N
         assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_going_back_through_the_gates_is_the_same_on_every_device() -> None:
+@pytest.mark.parametrize("t", [2, 1])
+def test_going_back_through_the_gates_is_the_same_on_every_device(t: int) -> None:
     torch.manual_seed(0)
-    arrays = [torch.rand(3, n * 4) for n in (1, 1, 1, 2, 3, 3, 3)]  # carried, before, new, gates, share, memory, inputs
+    T, B, H = 3, 2, 4
+    shapes = [(T, B, H), (T, B, 1), (B, H), (T, B, H), (T, B, H), (T, B, 2 * H), *[(T, B, 3 * H)] * 3]
+    arrays = [torch.rand(shape) for shape in shapes]
     others = [array.clone() for array in arrays]
-    _back(*arrays)
-    _gates_back(*(array.numpy() for array in others))
+    _back(t, *arrays)
+    _back_on_cpu(t, *(array.numpy() for array in others))
     for one, other in zip(arrays, others, strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent
-from bkrl.agents.networks import Compact, linear
+from bkrl.agents.networks import Compact, in_float32, linear
 from bkrl.agents.networks.memory import remember
 from bkrl.agents.protocol import Inputs, State
+from bkrl.data.distinct import distinct_rows
 from bkrl.envs.family import Symbols
 
 
@@ -73,18 +75,33 @@ class Recurrent(Compact):
             started: (T, B) bool, where an episode begins.
         """
         T, B = started.shape
-        words = None if tokens is None else tokens.flatten(0, 1)
-        features = self.features(observations.flatten(0, 1), words)
         goes_on = (~started).to(torch.float32).unsqueeze(-1)
-        if self.mission is None:  # step by step, as earlier versions did: the last digits stay the same
+        seen = observations.flatten(0, 1)
+        if tokens is None:  # step by step and row by row, as earlier versions did: the last digits stay the same
+            features = self.features(seen, None)
             remembered = self.step_by_step(features.unflatten(0, (T, B)), state["hidden"], goes_on)
+            logits, values = self.read_out(features + remembered.flatten(0, 1))
         else:
-            inputs = nn.functional.linear(features, self.cell.weight_ih, self.cell.bias_ih).float()
-            weights = (self.cell.weight_hh, self.cell.bias_hh)
-            remembered = remember(inputs.unflatten(0, (T, B)), state["hidden"], goes_on, *weights)
-        past = remembered.flatten(0, 1)
-        logits, values = self.read_out(features + past if self.mission is None else torch.cat([features, past], 1))
+            logits, values, remembered = self.once(seen, tokens.flatten(0, 1), state["hidden"], goes_on)
         return logits.unflatten(0, (T, B)), values.unflatten(0, (T, B)), {"hidden": remembered[-1]}
+
+    def once(self, seen: Tensor, tokens: Tensor, hidden: Tensor, goes_on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (T * B, A), values (T * B, K) and the memory (T, B, width), looking at equal rows once.
+
+        The sequences of a minibatch hold each view and mission about four times.
+        """
+        rows = np.concatenate([seen.flatten(1).cpu().numpy(), tokens.cpu().numpy()], 1)
+        first, places = (torch.from_numpy(one).to(seen.device) for one in distinct_rows(rows))
+        features = self.features(seen[first], tokens[first])
+        gates = nn.functional.linear(features, self.cell.weight_ih, self.cell.bias_ih).float()
+        # `embedding` chooses rows as an index does; its gradient is computed much sooner.
+        inputs = nn.functional.embedding(places, gates).unflatten(0, goes_on.shape[:2])
+        remembered = remember(inputs, hidden, goes_on, self.cell.weight_hh, self.cell.bias_hh)
+        with in_float32(features):
+            present, past = self.head.weight.split([features.shape[1], hidden.shape[1]], 1)
+            out = nn.functional.embedding(places, features.float() @ present.t())
+            out = out + nn.functional.linear(remembered.flatten(0, 1), past, self.head.bias)
+        return out[:, : self.num_actions], out[:, self.num_actions :], remembered
 
     def step_by_step(self, features: Tensor, hidden: Tensor, goes_on: Tensor) -> Tensor:
         """What `remember` computes, from features (T, B, hidden)."""

@@ -36,13 +36,16 @@ class _Remember(torch.autograd.Function):
         out = torch.empty(T, B, H, device=inputs.device)
         before, new = torch.empty_like(out), torch.empty_like(out)
         gates, share = torch.empty(T, B, 2 * H, device=inputs.device), torch.empty_like(inputs)
+        reset_and_update, reset, update = (one.unbind() for one in (gates, gates[..., :H], gates[..., H:]))
+        rows = zip(*(one.split([2 * H, H], -1) for one in (inputs, share)), strict=True)
+        (first, own_first), (last, own_last) = ([one.unbind() for one in pair] for pair in rows)
         transposed = weight.t()
         for t in range(T):
             torch.mul(hidden, goes_on[t], out=before[t])
             torch.addmm(bias, before[t], transposed, out=share[t])
-            torch.add(inputs[t, :, : 2 * H], share[t, :, : 2 * H], out=gates[t]).sigmoid_()
-            torch.addcmul(inputs[t, :, 2 * H :], gates[t, :, :H], share[t, :, 2 * H :], out=new[t]).tanh_()
-            hidden = torch.lerp(new[t], before[t], gates[t, :, H:], out=out[t])
+            torch.add(first[t], own_first[t], out=reset_and_update[t]).sigmoid_()
+            torch.addcmul(last[t], reset[t], own_last[t], out=new[t]).tanh_()
+            hidden = torch.lerp(new[t], before[t], update[t], out=out[t])
         ctx.save_for_backward(goes_on, weight, before, new, gates, share)
         return out
 
@@ -53,50 +56,58 @@ class _Remember(torch.autograd.Function):
         # Gradients of the gates' arguments: what is multiplied with the memory's share and with the inputs'.
         memory, inputs = torch.empty_like(share), torch.empty_like(share)
         carried = torch.zeros(B, H, device=before.device)
-        step = _back_on_cpu if before.device.type == "cpu" else _back
+        arrays = [gradients[0].contiguous(), goes_on, carried, before, new, gates, share, memory, inputs]
+        step = _back
+        if before.device.type == "cpu":
+            step, arrays = _back_on_cpu, [array.numpy() for array in arrays]
         for t in range(T - 1, -1, -1):
-            carried += gradients[0][t]
-            step(carried, before[t], new[t], gates[t], share[t], memory[t], inputs[t])
-            carried = carried.addmm_(memory[t], weight).mul_(goes_on[t])
+            step(t, *arrays)
+            carried.addmm_(memory[t], weight)
         flat = memory.flatten(0, 1)
-        return inputs, carried, None, flat.t() @ before.flatten(0, 1), flat.sum(0)
-
-
-def _back_on_cpu(*arrays: Tensor) -> None:
-    _gates_back(*(array.numpy() for array in arrays))
+        return inputs, carried * goes_on[0], None, flat.t() @ before.flatten(0, 1), flat.sum(0)
 
 
 @kernel
-def _gates_back(carried, before, new, gates, share, memory, inputs):  # type: ignore[no-untyped-def]
-    """One step back through the gates: (B, H) `carried` arrives at the step's memory and leaves at the one before."""
-    B, H = carried.shape
+def _back_on_cpu(t, gradient, goes_on, carried, before, new, gates, share, memory, inputs):  # type: ignore[no-untyped-def]
+    """Step t back through the gates: (B, H) `carried` is what the step after it leaves, and what it leaves itself."""
+    T, B, H = before.shape
     one = np.float32(1)
     for b in range(B):
         for h in range(H):
-            reset, update = gates[b, h], gates[b, H + h]
-            arriving = carried[b, h]
-            to_new = arriving * (one - update) * (one - new[b, h] * new[b, h])
-            to_update = arriving * (before[b, h] - new[b, h]) * update * (one - update)
-            to_reset = to_new * share[b, 2 * H + h] * reset * (one - reset)
-            inputs[b, h] = memory[b, h] = to_reset
-            inputs[b, H + h] = memory[b, H + h] = to_update
-            inputs[b, 2 * H + h] = to_new
-            memory[b, 2 * H + h] = to_new * reset
+            reset, update = gates[t, b, h], gates[t, b, H + h]
+            arriving = gradient[t, b, h]
+            if t + 1 < T:
+                arriving += carried[b, h] * goes_on[t + 1, b, 0]
+            to_new = arriving * (one - update) * (one - new[t, b, h] * new[t, b, h])
+            to_update = arriving * (before[t, b, h] - new[t, b, h]) * update * (one - update)
+            to_reset = to_new * share[t, b, 2 * H + h] * reset * (one - reset)
+            inputs[t, b, h] = memory[t, b, h] = to_reset
+            inputs[t, b, H + h] = memory[t, b, H + h] = to_update
+            inputs[t, b, 2 * H + h] = to_new
+            memory[t, b, 2 * H + h] = to_new * reset
             carried[b, h] = arriving * update
 
 
 def _back(
-    carried: Tensor, before: Tensor, new: Tensor, gates: Tensor, share: Tensor, memory: Tensor, inputs: Tensor
+    t: int,
+    gradient: Tensor,
+    goes_on: Tensor,
+    carried: Tensor,
+    before: Tensor,
+    new: Tensor,
+    gates: Tensor,
+    share: Tensor,
+    memory: Tensor,
+    inputs: Tensor,
 ) -> None:
     """The same in torch, for other devices."""
-    H = carried.shape[1]
-    reset, update = gates.split(H, 1)
-    to_new = carried * (1 - update) * (1 - new * new)
-    torch.cat(
-        [to_new * share[:, 2 * H :] * reset * (1 - reset), carried * (before - new) * update * (1 - update)],
-        1,
-        out=inputs[:, : 2 * H],
-    )
-    inputs[:, 2 * H :] = to_new
-    memory.copy_(inputs)[:, 2 * H :].mul_(reset)
-    carried *= update
+    T, _, H = before.shape
+    reset, update = gates[t].split(H, 1)
+    arriving = gradient[t] + (carried * goes_on[t + 1] if t + 1 < T else 0)
+    to_new = arriving * (1 - update) * (1 - new[t] * new[t])
+    inputs[t, :, :H] = to_new * share[t, :, 2 * H :] * reset * (1 - reset)
+    inputs[t, :, H : 2 * H] = arriving * (before[t] - new[t]) * update * (1 - update)
+    inputs[t, :, 2 * H :] = to_new
+    memory[t] = inputs[t]
+    memory[t, :, 2 * H :] *= reset
+    carried.copy_(arriving * update)
