@@ -1,12 +1,14 @@
 """How fast missions, memory and text are: each figure a ratio measured side by side in one run.
 
-    python benchmarks/agents.py [--json] [--quick] [--only envs] [--envpool]
+    python benchmarks/agents.py [--json] [--quick] [--only envs|learners] [--envpool]
 
 * `mixed_ratio`: steps of MixedTrainLocal a second, observations and resets included, native engine against PyPI
   minigrid in Gymnasium's SyncVectorEnv, random actions, one thread each; `mixed_text_ratio`: the same, every step with
   the captions and missions of all envs as text.
 * `envpool ID`, `envpool_worst_ratio`: only with `--envpool`, and where EnvPool is installed (`pip install envpool`):
   every BabyAI level against it, see `pool_figures`; the id of the worst goes to stderr.
+* `babyai_ppo_ratio`, `recurrent_ratio`: whole training of MixedTrainLocal, steps a second of processor time on one
+  thread, `babyai-ppo` and `ppo --network recurrent --num-envs 128 --num-steps 16` against the loop of `plain_babyai.py`.
 
 Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
 """
@@ -25,6 +27,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import pool_figures
 from bkrl.envs import captioner, make, make_vec
 from command_line import parser_of, show
+from plain_babyai import learners
 
 MIXED = "BabyAI-MixedTrainLocal-v0"
 REFERENCE_ENVS = 8
@@ -73,12 +76,15 @@ def mixed(rounds: int, seconds: float) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
-    parser.add_argument("--only", choices=["envs"], help="one part only")
+    parser.add_argument("--only", choices=["envs", "learners"], help="one part only")
     parser.add_argument("--envpool", action="store_true", help="every BabyAI level against EnvPool too")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
     rounds, seconds = (1, 0.1) if args.quick else (5, 1.0)
-    parts: dict[str, Callable[[], dict[str, float]]] = {"envs": lambda: mixed(rounds, seconds)}
+    parts: dict[str, Callable[[], dict[str, float]]] = {
+        "envs": lambda: mixed(rounds, seconds),
+        "learners": lambda: learners(min(rounds, 3), args.quick),
+    }
     results: dict[str, float] = {}
     for name, measure in parts.items():
         if args.only in (None, name):
