@@ -8,7 +8,8 @@
 * `envpool ID`, `envpool_worst_ratio`: only with `--envpool`, and where EnvPool is installed (`pip install envpool`):
   every BabyAI level against it, see `pool_figures`; the id of the worst goes to stderr.
 * `babyai_ppo_ratio`, `recurrent_ratio`: whole training of MixedTrainLocal, steps a second of processor time on one
-  thread, `babyai-ppo` and `ppo --network recurrent --num-envs 128 --num-steps 16` against the loop of `plain_babyai.py`.
+  thread, of `babyai-ppo` and of `ppo --network recurrent --num-envs 128 --num-steps 16`, against the loop of
+  `plain_babyai.py`.
 
 Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
 """

@@ -37,19 +37,23 @@ class Recall(gym.Env):
         return np.zeros(1, np.uint8), float(right), over, False, {"success": right}
 
 
-def trained(network: str) -> tuple[PPO, float]:
+def trained(network: str, missions: bool = False) -> tuple[PPO, float]:
     torch.set_num_threads(1)
     config = PPOConfig(num_envs=16, num_steps=16, num_minibatches=4, learning_rate=3e-3)
     envs = ReferenceVectorEnv(RECALL, Recall, 16)
-    ppo = PPO(envs, new_agent(network, envs, "symbolic", 1, 0), [EnvReward()], config, total_steps=16_000, seed=1)
+    ppo = PPO(
+        envs, new_agent(network, envs, "symbolic", 1, 0, missions), [EnvReward()], config, total_steps=16_000, seed=1
+    )
     while not ppo.done:
         ppo.iterate()
     episodes = list(play(ppo.agent, ReferenceVectorEnv(RECALL, Recall, 8), 100, seed=5, greedy=True))
     return ppo, float(np.mean([episode.success for episode in episodes]))
 
 
-def test_a_recurrent_agent_does_what_it_was_shown() -> None:
-    ppo, success = trained("recurrent")
+@pytest.mark.parametrize("missions", [False, True])
+def test_a_recurrent_agent_does_what_it_was_shown(missions: bool) -> None:
+    """With missions (here there is none) the unit's gradients are written out."""
+    ppo, success = trained("recurrent", missions)
     assert success == 1.0
     assert ppo.iterate()["rollout/success_rate"] > 0.95
 

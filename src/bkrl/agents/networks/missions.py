@@ -159,7 +159,7 @@ class MissionLayer(nn.Module):
         self.sentence = nn.Parameter(torch.empty(channels, channels))
         self.context = nn.Parameter(torch.empty(width, channels))
         cells = 0 if symbols is None else len(symbols.sizes) // 3
-        self.cells = cells if symbols == Symbols.of_minigrid(cells) else 0
+        self.cells = cells if cells and symbols == Symbols.of_minigrid(cells) else 0
         if self.cells:
             self.facts = symbols.sizes[:3] if symbols else ()  # kinds, colours, states
             self.questions = nn.Parameter(torch.empty(sum(self.facts), features, channels))
