@@ -9,7 +9,8 @@ lower one of both lengths unless the name has a length:
 * `t5_rows_ratio`, `causal_rows_ratio`: a row for each prompt and candidate, over all candidates in one row;
 * `t5_encoder_once_ratio`: the encoder once for each prompt and a row for each candidate (Lamorel's way), over that;
 * `grad_rows_ratio`, `grad_encoder_once_ratio`: the same with gradients, of the T5;
-* `distinct_ratio`: an epoch of PPO on 1,280 steps of GoToLocal, every step scored, over each distinct prompt once;
+* `distinct_ratio`: an epoch of PPO on 1,280 steps of GoToLocal as one minibatch, every step scored, over each distinct
+  prompt once; `distinct_ratio_64`: the same in minibatches of 64, in which few prompts of this level are equal;
 * `frozen_ratio_64`, `frozen_ratio_256`: a training step of the whole T5, over one with a frozen encoder whose states
   are kept; `frozen_update_ratio_…` counts computing them once in four epochs, too;
 * `peak_mib_packed`, `peak_mib_rows`: memory that a training step of 64 prompts of 256 tokens and 9 actions adds;
@@ -145,10 +146,10 @@ def scoring_ratios(count: int, rounds: int) -> dict[str, float]:
     return {name: min(ratios) for name, ratios in found.items()} | figures
 
 
-def distinct_ratio(steps: int, rounds: int) -> dict[str, float]:
-    """Equal prompts once in an update, over every prompt."""
+def distinct_ratio(steps: int, minibatches: int, rounds: int) -> float:
+    """Every prompt of an update scored, over equal prompts once in a minibatch."""
     env_id = "BabyAI-GoToLocal-v0@actions=restricted"
-    config = PPOConfig(num_envs=32, num_steps=steps, num_minibatches=max(1, 32 * steps // 64), update_epochs=1)
+    config = PPOConfig(num_envs=32, num_steps=steps, num_minibatches=minibatches, update_epochs=1)
     agent = LanguageAgent(open_language_model("tiny-t5"), env_id, 1, LanguageSettings(observations=1))
     ppo = PPO(make_vec(env_id, 32), agent, [EnvReward()], config, total_steps=10**9)
     ppo.collector.collect(Clock())
@@ -165,7 +166,7 @@ def distinct_ratio(steps: int, rounds: int) -> dict[str, float]:
         ppo.update(advantages, returns)
 
     took = best({"once": once, "every": every}, rounds)
-    return {"distinct_ratio": took["every"] / took["once"]}
+    return took["every"] / took["once"]
 
 
 def frozen_ratios(count: int, rounds: int) -> dict[str, float]:
@@ -236,7 +237,8 @@ def main() -> None:
         return
     count, steps, rounds = (4, 4, 1) if args.quick else (32, 40, args.rounds)
     results = scoring_ratios(count, rounds) | frozen_ratios(count, rounds)
-    results |= distinct_ratio(steps, max(1, rounds // 2))
+    results["distinct_ratio"] = distinct_ratio(steps, 1, max(1, rounds // 2))
+    results["distinct_ratio_64"] = distinct_ratio(steps, steps // 2, max(1, rounds // 2))
     if not args.quick:
         results |= peak_memory() | flan_small(max(1, rounds // 2))
     show(results, args.json)
