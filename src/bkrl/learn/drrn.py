@@ -273,7 +273,7 @@ def _windows(symbols: np.ndarray) -> Windows:
 
 @contextmanager
 def _tiny_is_zero() -> Iterator[None]:
-    """Gradients fade over hundreds of tokens, and numbers below 1e-38 take a processor ten times as long."""
+    """Gradients fade over hundreds of tokens, and numbers below 1e-38 are slow to multiply."""
     torch.set_flush_denormal(True)
     try:
         yield
