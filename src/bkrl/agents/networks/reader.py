@@ -1,7 +1,8 @@
 """A gated recurrent unit (Cho et al. 2014) over long texts of different lengths.
 
-The same function as `torch.nn.GRU` on packed sequences, whose backward pass copies whole arrays at every step. Here what a token adds to the gates is computed once for each token of the
-vocabulary, and the gradient of the weights once for all steps.
+The same function as `torch.nn.GRU` on packed sequences, whose backward pass copies whole arrays at every step. Here
+what a token adds to the gates is computed once for each token of the vocabulary, and the gradient of the weights once
+for all steps.
 
 Axes: B texts, V tokens of the vocabulary, P tokens of all texts together, H units. The P tokens stand in the order of
 torch's packed sequences: the first of each text, the longest text first; then the second of each that has two; …
