@@ -32,7 +32,8 @@ from bkrl.text.wording import Wording
 
 MINIBATCHES = 16
 """So many make an iteration."""
-_EXAMINED = 4096  # held-out samples that an iteration looks at
+_EXAMINED = 2048  # held-out samples that an iteration looks at
+_WORTH = 0.7  # views of a minibatch are told apart where so many are different, or fewer
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class Cloning:
 
 
 class _Steps:
-    """Samples for an agent without memory. Each distinct view is kept once, and looked at once in a minibatch."""
+    """Samples for an agent without memory. Each distinct view is kept once, and, where that saves, looked at once."""
 
     def __init__(self, agent: TrainableAgent, data: Demonstrations, batch_size: int) -> None:
         self.agent, self.batch_size, self.units = agent, batch_size, len(data)
@@ -246,6 +247,8 @@ class _Steps:
         self.inputs = agent.inputs(data.views[first])
         device = next(iter(self.inputs.values())).device
         self.places, self.actions = (torch.from_numpy(a).to(device) for a in (places, data.actions))
+        some = places[:: max(1, len(places) // batch_size)][:batch_size]
+        self.repeats = len(np.unique(some)) <= _WORTH * len(some)
 
     def end(self, order: Tensor, place: int) -> int:
         """Where the minibatch that begins at a place of an order ends."""
@@ -257,10 +260,12 @@ class _Steps:
 
     def look(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, A) and actions (B,) of samples."""
-        which, back = self.places[chosen].unique(return_inverse=True)
+        which, back = self.places.index_select(0, chosen), None
+        if self.repeats:
+            which, back = which.unique(return_inverse=True)
         rows = {name: tensor.index_select(0, which) for name, tensor in self.inputs.items()}
         logits, _, _ = self.agent.forward(rows, {}, None)
-        return logits.index_select(0, back), self.actions[chosen]
+        return logits if back is None else logits.index_select(0, back), self.actions.index_select(0, chosen)
 
 
 class _Episodes:

@@ -23,7 +23,7 @@ class CloningSettings(TrainRsConfig):
     ] = 0.1
     batch_size: Annotated[
         int, Flag("bc: samples of a minibatch; with a memory, whole episodes of about so many", least=1)
-    ] = 1024
+    ] = 2048
     clone_learning_rate: Annotated[float, Flag("bc: Adam's step size", least=0)] = 1e-3
     network: Network = "compact"
 
