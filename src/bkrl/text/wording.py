@@ -6,7 +6,7 @@ has understood words rather than learnt sentences by heart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -85,9 +85,14 @@ class Worded:
         self.words = Substitution(chosen, self.language)
         self._each = bool(chosen) and "g1" not in wording.compat
         self.action_names = self._names(world)
-        self._plain = sentences(world.env_id, self.language, compat="g4" in wording.compat)
+        self._env_id = world.env_id
         self._other = lru_cache(1 << 16)(lambda text: tuple(map(self.words, text)))
         self._missions = self._reworded = np.zeros(0, object)
+
+    @cached_property
+    def _plain(self) -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
+        """Captions as the env words them; made when the first is wanted, since some envs have missions only."""
+        return sentences(self._env_id, self.language, compat="g4" in self.wording.compat)
 
     @cached_property
     def labels(self) -> Labels:
