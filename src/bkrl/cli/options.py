@@ -20,7 +20,13 @@ from bkrl.core.settings import build, choose, nested
 
 MOST = 2**53
 """Greatest whole number of a setting that counts something and names no limit of its own: more than any run can do."""
-_PANELS = {"ppo": "PPO", "replay": "Memory of steps (drrn)", "hardware": "Hardware", "slurm": "With --executor slurm"}
+_PANELS = {
+    "ppo": "PPO",
+    "lm": "Language model (glam)",
+    "replay": "Memory of steps (drrn)",
+    "hardware": "Hardware",
+    "slurm": "With --executor slurm",
+}
 
 
 class _Help:

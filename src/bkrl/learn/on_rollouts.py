@@ -7,7 +7,7 @@ at allocation: T steps, N envs, K reward streams.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,8 +122,11 @@ class RolloutLearner:
             Diverged: a loss, a gradient or the network that they leave is not finite.
         """
         clock = Clock()
+        counted: Mapping[str, int] = getattr(self.agent, "counted", {})  # what it reads, evaluations included
+        before = dict(counted)
         with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
             metrics = self.collector.collect(clock)
+        metrics |= {f"rollout/{name}": float(number - before[name]) for name, number in counted.items()}
         metrics |= self.pay()
         clock.lap("potential")
         metrics |= self.learn()

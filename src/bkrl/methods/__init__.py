@@ -3,7 +3,7 @@
 `--alg NAME` is looked up here. A method of your own is registered in the same way (docs/python.md).
 """
 
-from bkrl.methods import babyai_ppo, baselines, bc, drrn, ellm, ppo, rnd, shaped
+from bkrl.methods import babyai_ppo, baselines, bc, drrn, ellm, glam, ppo, rnd, shaped
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, methods, register_method, settings_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "drrn",
     "ellm",
     "find_method",
+    "glam",
     "methods",
     "ppo",
     "register_method",

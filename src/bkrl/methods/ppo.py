@@ -13,6 +13,7 @@ from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_metho
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
+    from bkrl.agents.protocol import TrainableAgent
     from bkrl.envs import World
     from bkrl.envs.vector import WorldVectorEnv
     from bkrl.learn.hardware import Hardware
@@ -85,17 +86,19 @@ def ppo_of(
 def learner_of(
     settings: Any,
     envs: WorldVectorEnv,
-    agent: NetworkAgent,
+    agent: TrainableAgent,
     paid: Sequence[RewardStream],
     hardware: Hardware,
-    advised: Callable[[NetworkAgent], NetworkAgent] = lambda agent: agent,
+    advised: Callable[[Any], TrainableAgent] = lambda agent: agent,
     defects: frozenset[str] = frozenset(),
 ) -> PPO:
     """PPO with an agent that has not seen its envs yet; `settings` have `ppo`, `steps` and `seed`."""
     from bkrl.agents.build import teach
+    from bkrl.agents.network import NetworkAgent
     from bkrl.learn.ppo import PPO
 
-    teach(agent, envs)
+    if isinstance(agent, NetworkAgent):
+        teach(agent, envs)
     return PPO(
         envs,
         advised(agent),
@@ -121,7 +124,12 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
     from bkrl.rewards.upstream import guarantee, named
 
     agent: Any = learner.agent
-    facts = {"form": form, "guarantee": FORMS[form].guarantee, "view": agent.view, "mission": "mission" in agent.wants}
+    facts = {
+        "form": form,
+        "guarantee": FORMS[form].guarantee,
+        "view": getattr(agent, "view", "text"),
+        "mission": "mission" in agent.wants,
+    }
     return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
 
 

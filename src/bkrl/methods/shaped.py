@@ -1,11 +1,12 @@
 """bk-code, bk-pref, bk-goal, bk-own: PPO with background knowledge, a potential Φ that shapes the reward or advises.
 
-The four differ in what Φ was made from, and in nothing else.
+The four differ in what Φ was made from, and in nothing else. Other methods take potentials by `PotentialSettings` and
+`shaped`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
-from bkrl.methods.registry import Method, Trainee, find_method, register_method
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, register_method
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
     from bkrl.envs import World
+    from bkrl.learn.hardware import Hardware
+    from bkrl.learn.ppo import PPO
     from bkrl.potentials.protocol import Artefact, Scaled
     from bkrl.rewards.streams import RewardStream
 
@@ -27,12 +30,12 @@ _BONUS = ("decay", "pbim", "additive")
 _ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
 _FALLING = Only("--shaping advice, pbrs+advice or decay", lambda c: c.shaping in (*ADVISED, "decay"))
 _PAID = Only("--shaping pbrs, pbrs+advice, decay, pbim or additive", lambda c: c.shaping != "advice")
-_CORRECT = Only("training without --compat", lambda c: not c.compat)
+_CORRECT = Only("training without --compat", lambda c: not getattr(c, "compat", ""))
 
 
 @dataclass(frozen=True)
-class ShapedSettings(PPOSettings):
-    """Settings of the methods with a potential."""
+class PotentialSettings(TrainRsConfig):
+    """What a method says of its potential and of what it does with it."""
 
     potential: Annotated[
         Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
@@ -92,20 +95,10 @@ class ShapedSettings(PPOSettings):
 
         return FORMS[self.shaping].coef if self.shaping_coef is None else self.shaping_coef
 
-    def check_form(self, defects: frozenset[str]) -> None:
-        """UsageError where the form of shaping cannot work with the other settings."""
-        from bkrl.rewards.bonus import MOST_OWED
 
-        if self.shaping != "pbrs" and defects:
-            raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
-        shift, gamma = self.shaping_shift, self.ppo.gamma
-        largest = self.coef * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
-        if self.shaping == "pbim" and (gamma == 0.0 or largest / gamma > MOST_OWED):
-            raise UsageError(
-                "--shaping pbim takes back later what it paid before, divided by --gamma for each step in between, and "
-                f"--gamma {gamma:g} makes that too large to pay after a single step: choose a --gamma nearer to 1, "
-                "such as 0.99, or --shaping pbrs."
-            )
+@dataclass(frozen=True)
+class ShapedSettings(PotentialSettings, PPOSettings):
+    """Settings of the methods that are PPO with a potential."""
 
 
 class _Advised(Trainee):
@@ -121,8 +114,60 @@ class _Advised(Trainee):
         return agent.base if agent.now == 0.0 else agent
 
 
+def _check_form(settings: Any, defects: frozenset[str]) -> None:
+    """UsageError where the form of shaping cannot work with the other settings."""
+    from bkrl.rewards.bonus import MOST_OWED
+
+    if settings.shaping != "pbrs" and defects:
+        raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
+    shift, gamma = settings.shaping_shift, settings.ppo.gamma
+    largest = settings.coef * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
+    if settings.shaping == "pbim" and (gamma == 0.0 or largest / gamma > MOST_OWED):
+        raise UsageError(
+            "--shaping pbim takes back later what it paid before, divided by --gamma for each step in between, and "
+            f"--gamma {gamma:g} makes that too large to pay after a single step: choose a --gamma nearer to 1, "
+            "such as 0.99, or --shaping pbrs."
+        )
+
+
 def build(settings: ShapedSettings) -> Trainee:
     """See `Method.build`."""
+    method = find_method(settings.alg)
+    assert method is not None
+    if settings.potential is None:
+        made = f"of `bkrl train-rm` on {method.variant} labels"
+        made = "that bkrl.write_potential made" if method.variant == "own" else made
+        raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
+    defects = defects_of(settings, method.variant)
+    return shaped(
+        settings,
+        settings.potential,
+        lambda streams, advised: ppo_of(settings, streams, advised, defects),
+        method.variant,
+        defects,
+    )
+
+
+def shaped(
+    settings: Any,
+    source: Path,
+    learner_of: Callable[[Callable[[World, Hardware], Sequence[RewardStream]], Callable[[Any], Any]], PPO],
+    variant: str | None = None,
+    defects: frozenset[str] = frozenset(),
+) -> Trainee:
+    """A learner that a potential shapes.
+
+    Args:
+        settings: `PotentialSettings` with `ppo` and `reward_scale`.
+        source: of the potential.
+        learner_of: makes it, of what it is paid in an env and of what puts advice on an agent.
+        variant: what the potential must have been made from; None: anything.
+        defects: of the published code, to train with.
+
+    Raises:
+        UsageError: settings that cannot work.
+        InputError: the potential is missing, damaged or made for another family of envs.
+    """
     from bkrl.agents.advised import AdvisedAgent
     from bkrl.envs import world
     from bkrl.inspect.report import doubts_of
@@ -131,22 +176,14 @@ def build(settings: ShapedSettings) -> Trainee:
     from bkrl.rewards.upstream import with_defects
     from bkrl.runs.record import Run
 
-    method, source, form = find_method(settings.alg), settings.potential, settings.shaping
-    assert method is not None
-    if source is None:
-        made = f"of `bkrl train-rm` on {method.variant} labels"
-        made = "that bkrl.write_potential made" if method.variant == "own" else made
-        raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
-    defects = defects_of(settings, method.variant)
-    settings.check_form(defects)
-    potential = _open(settings, source, method.variant, world(settings.env))
+    form = settings.shaping
+    _check_form(settings, defects)
+    potential = _open(settings, source, variant, world(settings.env))
     try:
         potential = with_defects(potential, defects)
-        learner = ppo_of(
-            settings,
+        learner = learner_of(
             lambda world, hardware: _streams(settings, potential, defects),
             lambda agent: _advise(settings, potential.artefact, agent),
-            defects,
         )
     except BaseException:
         potential.close()
@@ -158,7 +195,7 @@ def build(settings: ShapedSettings) -> Trainee:
         learner,
         facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
-        iteration_steps=settings.rollout_steps,
+        iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
         opened=[potential],
     )
     if doubted := doubts_of(Run.open(source, "train-rm", verify=False)):
@@ -172,16 +209,16 @@ def build(settings: ShapedSettings) -> Trainee:
     return made_so
 
 
-def _open(settings: ShapedSettings, source: Path, variant: str | None, facts: World) -> Scaled:
+def _open(settings: PotentialSettings, source: Path, variant: str | None, facts: World) -> Scaled:
     """The potential, once it is seen that it fits the method, the form of shaping and the env."""
     from bkrl.potentials import load_potential
     from bkrl.runs.record import Run
 
     found: Any = Run.open(source, "train-rm", verify=False).facts.get("variant")
-    if found is not None and found != variant:
+    if variant is not None and found is not None and found != variant:
         what = "is a potential of your own" if found == "own" else f"was built from {found} labels"
         raise UsageError(f"{source} {what}; use --alg bk-{found}.")
-    if variant == "own" and settings.shaping in ADVISED:
+    if (variant or found) == "own" and settings.shaping in ADVISED:
         raise UsageError("A potential of your own says nothing about actions: use --shaping pbrs, decay or additive.")
     potential = load_potential(source)
     artefact = potential.artefact
@@ -203,7 +240,7 @@ def _open(settings: ShapedSettings, source: Path, variant: str | None, facts: Wo
     return potential
 
 
-def _streams(settings: ShapedSettings, potential: Scaled, defects: frozenset[str]) -> Sequence[RewardStream]:
+def _streams(settings: Any, potential: Scaled, defects: frozenset[str]) -> Sequence[RewardStream]:
     """What the agent is paid: the env's reward and what the form of shaping adds."""
     from bkrl.rewards.bonus import Bonus, InvariantBonus
     from bkrl.rewards.shaped import ShapedReward
@@ -223,7 +260,7 @@ def _streams(settings: ShapedSettings, potential: Scaled, defects: frozenset[str
     return [Bonus(potential, gamma, shaping_coef=coef, until=until, **same)]
 
 
-def _advise(settings: ShapedSettings, artefact: Artefact, agent: NetworkAgent) -> NetworkAgent:
+def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent) -> NetworkAgent:
     """The agent with the potential's advice on its logits, if that is the form of shaping."""
     if settings.shaping not in ADVISED:
         return agent

@@ -133,6 +133,7 @@ class LanguageAgent:
         self.env_id, self.family, self.action_names = facts.env_id, facts.family, facts.action_names
         self.observations = settings.observations
         self.device = torch.device("cpu")
+        self.counted = {"prompts": 0, "tokens": 0}  # read so far
         self.adapters = prepare(lm, settings.training, seed, adapter)
         generator = torch.Generator().manual_seed(seed)
         shape = (settings.head_sizes, settings.head_activation, generator)
@@ -201,6 +202,8 @@ class LanguageAgent:
     def read(self, texts: list[str | Chat], index: Tensor) -> dict[str, Tensor]:
         """`inputs` of prompts: of K texts those with numbers `index` (B,)."""
         read = self.scorer.prompts(texts).to(self.device)
+        self.counted["prompts"] += len(texts)
+        self.counted["tokens"] += int(read.lengths.sum())
         made = {"tokens": read.tokens, "lengths": read.lengths}
         if self.settings.training.train == "heads":
             scored = self.scorer(read)

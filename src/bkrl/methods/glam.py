@@ -1,0 +1,233 @@
+"""glam: a language model as the policy: it scores the names of its actions after a prompt, and PPO trains it.
+
+The defaults are those with which Carta et al. (2023, arXiv 2302.02662) trained Flan-T5, but for the rule of scoring,
+the broadcast value loss, and truncated episodes, which go on being worth what their last view is. A potential may shape
+its reward, as those of the bk- methods do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import Flag, Only
+from bkrl.methods.ppo import env_reward, facts_of, learner_of
+from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.shaped import ADVISED, PotentialSettings, shaped
+
+if TYPE_CHECKING:
+    from bkrl.agents.language.agent import LanguageAgent
+
+KINDS = {
+    "P0": "random weights: it has read nothing",
+    "P1": "a small model made by bkrl lm make, which has read captions and missions; it is not Flan-T5",
+    "P2": "a small model made by bkrl lm make, which has read captions and missions, and answers of a bot; it is not "
+    "Flan-T5",
+    "P3": "a model of the user's own",
+}
+"""What the manifest says of a language model, by its level."""
+
+_LM = (Only("--lm", lambda c: bool(c.lm.lm)),)
+_LORA = (Only("--train lora", lambda c: c.lm.train == "lora"),)
+_SCORES = (*_LM, Only("scored actions, without --action-head", lambda c: not c.lm.action_head))
+
+
+@dataclass(frozen=True)
+class LMConfig:
+    """A language model that acts."""
+
+    lm: Annotated[
+        str,
+        Flag(
+            "the model: a folder of transformers, a run of `bkrl lm make` or of train-rs, sample:lm-t5, or tiny-t5 and "
+            "tiny-causal, small ones with random weights; nothing is downloaded"
+        ),
+    ] = "tiny-t5"
+    pretrained: Annotated[bool, Flag("take its weights; without, new ones are drawn", only=_LM)] = True
+    load_embedding: Annotated[
+        bool,
+        Flag(
+            "of new weights, keep those of tokens (published as NPE)",
+            only=(*_LM, Only("--no-pretrained", lambda c: not c.lm.pretrained)),
+        ),
+    ] = False
+    chat: Annotated[bool, Flag("use the model's chat template, if it has one", only=_LM)] = True
+    prompt: Annotated[
+        Literal["glam", "lamorel", "balrog"],
+        Flag("prompts: GLAM's, the shorter ones of Lamorel's examples, or BALROG's chat", only=_LM),
+    ] = "glam"
+    window: Annotated[
+        int, Flag("observations in a prompt, the present one included; 1 is fastest", least=1, only=_LM)
+    ] = 3
+    score_rule: Annotated[
+        Literal["logprob", "restricted", "prob", "logit"],
+        Flag(
+            "what token probabilities become: the log-probability of a name; that among the names' tokens; its "
+            "probability (GLAM, 2023-02); the sum of raw logits (GLAM, 2023-05)",
+            only=_SCORES,
+        ),
+    ] = "logprob"
+    normalise: Annotated[
+        Literal["none", "token", "word", "unconditional"],
+        Flag(
+            "divide scores by a name's tokens or words, or take off what it scores after no prompt (published: none)",
+            only=_SCORES,
+        ),
+    ] = "token"
+    score_temperature: Annotated[
+        float, Flag("scores are divided by this before the softmax", least=0.001, only=_SCORES)
+    ] = 1.0
+    score_eos: Annotated[bool, Flag("the end of a text counts as a token of each name", only=_SCORES)] = False
+    action_head: Annotated[
+        bool, Flag("a head says how likely actions are; no name is scored (published as AFlan, NPA)", only=_LM)
+    ] = False
+    head_size: Annotated[int, Flag("width of the two hidden layers of heads", least=1, only=_LM)] = 1024
+    train: Annotated[
+        Literal["all", "lora", "heads"],
+        Flag("all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone", only=_LM),
+    ] = "all"
+    frozen: Annotated[int, Flag("so many lower layers stay as they are; -1: the whole encoder", least=-1, only=_LM)] = 0
+    lora_rank: Annotated[int, Flag("rank of adapters", least=1, only=_LORA)] = 8
+    lora_alpha: Annotated[int, Flag("adapters count this, divided by their rank", least=1, only=_LORA)] = 8
+    max_tokens_at_once: Annotated[
+        int, Flag("prompts are scored together up to so many tokens, which bounds memory", least=1, only=_LM)
+    ] = 2**14
+
+
+def language_agent(settings: Any, env_id: str, num_values: int) -> LanguageAgent:
+    """An untrained agent; `settings` have `lm`, `init_from` and `seed`.
+
+    Raises:
+        UsageError: settings that cannot work.
+        InputError: there is no such model, or the weights to start from are another agent's.
+    """
+    from bkrl.agents.language.adapters import Training
+    from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
+    from bkrl.agents.language.catalogue import open_language_model
+    from bkrl.agents.language.scorer import Scoring
+    from bkrl.core.seeds import derive_seed
+
+    c: LMConfig = settings.lm
+    seed = derive_seed(settings.seed, "weights")
+    model = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
+    how = LanguageSettings(
+        Scoring(c.score_rule, c.normalise, c.score_temperature, c.score_eos),
+        Training(c.train, c.frozen, c.lora_rank, c.lora_alpha),
+        c.action_head,
+        (c.head_size, c.head_size),
+        form=c.prompt,
+        observations=c.window,
+        most_tokens=c.max_tokens_at_once,
+    )
+    agent = LanguageAgent(model, env_id, num_values, how, seed=seed)
+    if settings.init_from is not None:
+        _take_weights(agent, settings.init_from)
+    return agent
+
+
+def _take_weights(agent: LanguageAgent, source: Path) -> None:
+    """Start where another language model ended: with all that is trained of it, heads too."""
+    from bkrl.agents import load_agent
+    from bkrl.agents.language.agent import LanguageAgent
+    from bkrl.agents.networks import misfit
+    from bkrl.runs.record import Run
+
+    other = load_agent(Run.open(source, "train-rs").path)
+    if not isinstance(other, LanguageAgent):
+        raise InputError(f"--init-from: the policy of {source} is no language model; choose a run of glam or bc --lm.")
+    weights = other.module.state_dict()
+    problem = misfit(agent.module, weights)
+    if problem or other.settings.training != agent.settings.training:
+        why = problem or f"it trained {other.settings.training}"
+        raise InputError(
+            f"--init-from: the policy of {source} is another than this one ({why}); give the same --lm, --train, "
+            "--frozen and heads."
+        )
+    agent.module.load_state_dict(weights)
+
+
+def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
+    """What the manifest says of a language model."""
+    return {
+        "lm": agent.lm.name,
+        "lm_kind": agent.lm.kind,
+        "level": agent.lm.level,
+        "lm_is": KINDS[agent.lm.level],
+        "lm_parameters": sum(parameter.numel() for parameter in agent.lm.model.parameters()),
+    }
+
+
+@dataclass(frozen=True)
+class GlamPPO(PPOConfig):
+    """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
+
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 32
+    num_steps: NumSteps = 40
+    learning_rate: Annotated[
+        float,
+        Flag(
+            "Adam's step size; glam: 0 for 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here",
+            least=0,
+        ),
+    ] = 0.0
+    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.99
+    num_minibatches: NumMinibatches = 20
+    vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 1.0
+    norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = False
+    clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = True
+
+
+@dataclass(frozen=True)
+class GlamSettings(PotentialSettings):
+    """Settings of glam."""
+
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
+    ] = None
+    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    lm: LMConfig = field(default_factory=LMConfig)
+    ppo: GlamPPO = field(default_factory=GlamPPO)
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        form = f"-{self.shaping}" if self.potential else ""
+        return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
+
+
+def build(settings: GlamSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.envs import make_vec
+    from bkrl.learn.hardware import choose
+
+    if settings.potential is not None and settings.shaping in ADVISED:
+        raise UsageError(
+            f"--shaping {settings.shaping}: a language model takes no advice on its actions; use --shaping pbrs."
+        )
+    hardware = choose(settings.hardware, "language")
+    agent = language_agent(settings, settings.env, 1)
+    small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
+    rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
+    settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate))
+
+    def learner(streams: Any, advised: Any) -> Any:
+        envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend)
+        return learner_of(settings, envs, agent, streams(envs.world, hardware), hardware, advised)
+
+    if settings.potential is None:
+        made = learner(lambda world, hardware: [env_reward(settings)], lambda agent: agent)
+        steps = settings.ppo.num_envs * settings.ppo.num_steps
+        trainee = Trainee(made, facts_of("none", frozenset(), made), iteration_steps=steps)
+    else:
+        trainee = shaped(settings, settings.potential, learner)
+    trainee.facts |= lm_facts(agent)
+    trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
+    return trainee
+
+
+register_method(
+    Method("glam", GlamSettings, build, "PPO with a language model as the policy, and a potential if one is given")
+)
