@@ -44,7 +44,7 @@ def labels(path: Path, variant: str) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("train-rs --shaping advice", "no effect here, only with --alg bk-code, bk-pref, bk-goal or bk-own;"),
+        ("train-rs --shaping advice", "no effect here, only with --alg bk-code, bk-pref, bk-goal, bk-own or glam;"),
         ("train-rs --shaping-coef 2 --advice-coef 1", "--shaping-coef and --advice-coef have no effect here, only"),
         ("train-rs --int-coef 0.1", "only with --alg rnd; leave it out, or pass --lenient."),
         ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
