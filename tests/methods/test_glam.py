@@ -7,17 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from bkrl.agents import load_agent
 from bkrl.agents.language.agent import LanguageAgent
-from bkrl.core.config import EvaluateConfig
-from bkrl.core.errors import UsageError
+from bkrl.core.config import CollectConfig, EvaluateConfig
+from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.learn.bc import demonstrations
 from bkrl.methods import TrainRsConfig
-from bkrl.methods.glam import GlamPPO, LMConfig
+from bkrl.methods.bc import ClonedLM
+from bkrl.methods.glam import GlamPPO, LMConfig, language_agent
 from bkrl.runs.samples import locate
-from bkrl.stages import evaluate, train_rs
+from bkrl.stages import collect, evaluate, train_rs
 from tests.stages.interrupted import the_same_when_killed
 
 ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted"
@@ -44,7 +49,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
     rollouts = [row for row in map(json.loads, lines) if "ppo/loss" in row]
     assert all(0 < row["rollout/prompts"] <= 32 for row in rollouts)
     assert all(row["rollout/tokens"] > 10 * row["rollout/prompts"] for row in rollouts)
-    assert rollouts[0]["ppo/learning_rate"] == 1e-3
+    assert rollouts[0]["ppo/learning_rate"] == 3e-4
     said = facts(tmp_path / "whole")
     assert (said["lm"], said["level"], said["form"], said["view"]) == ("tiny-t5", "P0", "none", "text")
     assert said["lm_is"].startswith("random weights")
@@ -69,3 +74,37 @@ def test_a_potential_shapes_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="takes no advice"):
         train_rs.run(settings(tmp_path / "advised", **how, shaping="advice"), Reporter())
     assert not (tmp_path / "advised").exists()
+
+
+def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path) -> None:
+    shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=80, out=tmp_path / "bot"), Reporter()).path
+    lm = ClonedLM("tiny-t5", window=1, head_size=16)
+    how = {"alg": "bc", "env": ENV, "data": shown, "lm": lm, "steps": 2400, "eval_every": 2400, "eval_episodes": 8}
+    clone = train_rs.run(TrainRsConfig(**how, batch_size=50, out=tmp_path / "clone"), Reporter())
+    rows = [row for row in clone.metrics() if "bc/loss" in row]
+    actions = Dataset.open(shown).actions
+    shares = np.bincount(actions[actions >= 0]) / np.count_nonzero(actions >= 0)
+    frequencies = -(shares * np.log(shares)).sum()  # the loss of a clone that sees nothing
+    assert rows[-1]["bc/loss"] < 0.6 * frequencies
+    assert clone.facts["lm_is"].startswith("random weights")
+
+    agent = language_agent(settings(tmp_path), ENV, 1)  # which sees two observations
+    data, _ = demonstrations(Dataset.open(shown), agent, only_successes=False, held_out=0.0, seed=1)
+    history: Any = data.views.history
+    text: Any = data.views.text
+    for first, last in zip(data.starts[:3].tolist(), data.starts[1:4].tolist(), strict=True):
+        names = [agent.scorer.names[action] for action in data.actions[first:last].tolist()]
+        wanted = [None, *zip(text[first:last].tolist(), names, strict=True)][:-1]
+        assert history[first:last, 0].tolist() == wanted
+
+    before: Any = load_agent(clone.path)
+    ppo = replace(PPO, learning_rate=1e-9, num_envs=2, num_steps=2, num_minibatches=1)
+    small = {"ppo": ppo, "steps": 4, "eval_every": 4}
+    run = train_rs.run(settings(tmp_path / "on", **small, init_from=clone.path), Reporter())
+    after: Any = load_agent(run.path)
+    for (name, one), other in zip(after.module.named_parameters(), before.module.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6), name
+    other_lm = replace(TINY, head_size=8)
+    with pytest.raises(InputError, match="another than this one"):
+        train_rs.run(settings(tmp_path / "no", **small, init_from=clone.path, lm=other_lm), Reporter())
+    assert not (tmp_path / "no").exists()

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.protocol import TrainableAgent
+from bkrl.agents.viewer import OBSERVATIONS
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
-from bkrl.envs import sentences_of, world
+from bkrl.envs import world
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.ppo import Adam, Diverged
 from bkrl.learn.protocol import Saved, under
@@ -69,7 +70,7 @@ def demonstrations(
             f"{dataset.path} was recorded in {dataset.env_id}, whose actions or observations are others than those of "
             f"{agent.env_id}; choose an env like it with --env."
         )
-    if missing := sorted({*agent.wants} - {"symbols", "mission", "text"}):
+    if missing := sorted({*agent.wants} - {"symbols", "mission", "text", "history"}):
         raise UsageError(f"A dataset holds no {' and no '.join(missing)}, which this network reads; choose another.")
     chosen = np.flatnonzero(dataset.success) if only_successes else np.arange(dataset.num_episodes)
     if len(chosen) < 2:
@@ -85,15 +86,31 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ages = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     rows = np.repeat(dataset.first_row[episodes], lengths) + ages
-    views = Views(dataset.observations[rows])
+    views, actions = Views(dataset.observations[rows]), dataset.actions[rows]
+    worded = getattr(agent, "wording", Wording()).of(world(dataset.env_id))
     if "mission" in agent.wants:
-        worded = getattr(agent, "wording", Wording()).of(world(dataset.env_id))
         of_episode = worded.missions(np.array([dataset.missions[i] for i in episodes.tolist()], object))
         views = replace(views, mission=np.repeat(of_episode, lengths))
-    if "text" in agent.wants:
-        texts = [sentences_of(caption) for caption in dataset.caption_texts]
-        views = replace(views, text=np.fromiter(texts, object, len(texts))[dataset.caption_ids[rows]])
-    return Demonstrations(views, dataset.actions[rows], starts)
+    if {"text", "history"} & {*agent.wants}:
+        texts = worded.texts(views.symbols)
+        views = replace(views, text=texts)
+    if "history" in agent.wants:
+        said = [worded.action_names[action] for action in actions.tolist()]
+        turns = np.fromiter(zip(texts, said, strict=True), np.dtype(object), len(said))
+        views = replace(views, history=_before(turns, ages, getattr(agent, "observations", OBSERVATIONS)))
+    return Demonstrations(views, actions, starts)
+
+
+def _before(turns: NDArray[np.object_], ages: NDArray[np.int64], length: int) -> NDArray[np.object_]:
+    """(S, length - 1) the turns before each of S, the oldest first; None where its episode had not begun.
+
+    With length 3, the second turn of an episode gets (None, the first turn).
+    """
+    history = np.full((len(turns), length - 1), None, object)
+    for back in range(1, length):
+        rows = np.flatnonzero(ages >= back)
+        history[rows, -back] = turns[rows - back]
+    return history
 
 
 class Cloning:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from bkrl.core.config import Network
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag
+from bkrl.core.flags import Flag, Only
+from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+
+if TYPE_CHECKING:
+    from bkrl.agents.protocol import TrainableAgent
+
+
+@dataclass(frozen=True)
+class ClonedLM(LMConfig):
+    """A language model that clones, if one is named."""
+
+    lm: LM = ""
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,14 @@ class CloningSettings(TrainRsConfig):
         int, Flag("bc: samples of a minibatch; with a memory, whole episodes of about so many", least=1)
     ] = 2048
     clone_learning_rate: Annotated[float, Flag("bc: Adam's step size", least=0)] = 1e-3
-    network: Network = "compact"
+    network: Annotated[
+        Literal["compact", "paper", "recurrent"],
+        Flag(
+            "compact: made for these worlds; recurrent: that with a memory; paper: the published convolutional network",
+            only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
+        ),
+    ] = "compact"
+    lm: ClonedLM = field(default_factory=ClonedLM)
 
 
 def build(settings: CloningSettings) -> Trainee:
@@ -42,10 +59,15 @@ def build(settings: CloningSettings) -> Trainee:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
     dataset, facts = Dataset.open(settings.data), world(settings.env)
     hardware = choose(settings.hardware, settings.network)
-    options, view = observation_options(facts, settings.network, "symbolic")
-    envs = make_vec(settings.env, 1, backend=settings.backend, **options)
-    agent = new_agent(settings.network, envs, view, 1, derive_seed(settings.seed, "weights"))
-    envs.close()
+    agent: TrainableAgent
+    if settings.lm.lm:
+        agent, view = language_agent(settings, settings.env, 1), "text"
+        said = lm_facts(agent)
+    else:
+        options, view = observation_options(facts, settings.network, "symbolic")
+        envs = make_vec(settings.env, 1, backend=settings.backend, **options)
+        agent, said = new_agent(settings.network, envs, view, 1, derive_seed(settings.seed, "weights")), {}
+        envs.close()
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
@@ -70,6 +92,7 @@ def build(settings: CloningSettings) -> Trainee:
             "explorer": ", ".join(dict.fromkeys(dataset.explorers)),
             "samples_train": len(parts[0]),
             "samples_held_out": len(parts[1]),
+            **said,
         },
         iteration_steps=MINIBATCHES * settings.batch_size,
     )

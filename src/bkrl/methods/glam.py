@@ -34,18 +34,20 @@ _LM = (Only("--lm", lambda c: bool(c.lm.lm)),)
 _LORA = (Only("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, Only("scored actions, without --action-head", lambda c: not c.lm.action_head))
 
+LM = Annotated[
+    str,
+    Flag(
+        "the model: a folder of transformers, a run of `bkrl lm make` or of train-rs, sample:lm-t5, or tiny-t5 and "
+        "tiny-causal, small ones with random weights; nothing is downloaded"
+    ),
+]
+
 
 @dataclass(frozen=True)
 class LMConfig:
     """A language model that acts."""
 
-    lm: Annotated[
-        str,
-        Flag(
-            "the model: a folder of transformers, a run of `bkrl lm make` or of train-rs, sample:lm-t5, or tiny-t5 and "
-            "tiny-causal, small ones with random weights; nothing is downloaded"
-        ),
-    ] = "tiny-t5"
+    lm: LM = "tiny-t5"
     pretrained: Annotated[bool, Flag("take its weights; without, new ones are drawn", only=_LM)] = True
     load_embedding: Annotated[
         bool,
@@ -98,7 +100,7 @@ class LMConfig:
 
 
 def language_agent(settings: Any, env_id: str, num_values: int) -> LanguageAgent:
-    """An untrained agent; `settings` have `lm`, `init_from` and `seed`.
+    """An untrained agent; `settings` have `lm`, `seed` and perhaps `init_from`.
 
     Raises:
         UsageError: settings that cannot work.
@@ -123,8 +125,8 @@ def language_agent(settings: Any, env_id: str, num_values: int) -> LanguageAgent
         most_tokens=c.max_tokens_at_once,
     )
     agent = LanguageAgent(model, env_id, num_values, how, seed=seed)
-    if settings.init_from is not None:
-        _take_weights(agent, settings.init_from)
+    if (source := getattr(settings, "init_from", None)) is not None:
+        _take_weights(agent, source)
     return agent
 
 
@@ -169,7 +171,7 @@ class GlamPPO(PPOConfig):
     learning_rate: Annotated[
         float,
         Flag(
-            "Adam's step size; glam: 0 for 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here",
+            "Adam's step size; glam: 0 for 1e-6, as published, 1e-4 with adapters, 3e-4 for small models made here",
             least=0,
         ),
     ] = 0.0
@@ -210,7 +212,7 @@ def build(settings: GlamSettings) -> Trainee:
     hardware = choose(settings.hardware, "language")
     agent = language_agent(settings, settings.env, 1)
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
-    rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
+    rate = settings.ppo.learning_rate or (3e-4 if small else 1e-4 if adapted else 1e-6)
     settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate))
 
     def learner(streams: Any, advised: Any) -> Any:
