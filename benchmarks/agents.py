@@ -1,6 +1,6 @@
 """How fast missions, memory and text are: each figure a ratio measured side by side in one run.
 
-    python benchmarks/agents.py [--json] [--quick] [--only envs|learners] [--envpool]
+    python benchmarks/agents.py [--json] [--quick] [--only envs|learners|cloning|bot] [--envpool]
 
 * `mixed_ratio`: steps of MixedTrainLocal a second, observations and resets included, native engine against PyPI
   minigrid in Gymnasium's SyncVectorEnv, random actions, one thread each; `mixed_text_ratio`: the same, every step with
@@ -10,6 +10,10 @@
 * `babyai_ppo_ratio`, `recurrent_ratio`: whole training of MixedTrainLocal, steps a second of processor time on one
   thread, of `babyai-ppo` and of `ppo --network recurrent --num-envs 128 --num-steps 16`, against the loop of
   `plain_babyai.py`.
+* `clone_samples_per_s`: recorded actions that `bc` learns from in a second of processor time, compact network, on 4,000
+  episodes of a bot that errs (goto), held-out figures included; `clone_ratio`: against a plain loop of the same
+  network, batches and optimiser that looks at every sample, also where its view stands twice in the minibatch.
+* `bot_steps_per_s`: steps of the bot in MixedTrainLocal, 128 envs and their resets included.
 
 Rounds alternate between the two sides, so that other work on the machine hits both; the middle ratio counts.
 """
@@ -25,6 +29,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import cloning_figures
 import pool_figures
 from bkrl.envs import captioner, make, make_vec
 from command_line import parser_of, show
@@ -77,7 +82,7 @@ def mixed(rounds: int, seconds: float) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
-    parser.add_argument("--only", choices=["envs", "learners"], help="one part only")
+    parser.add_argument("--only", choices=["envs", "learners", "cloning", "bot"], help="one part only")
     parser.add_argument("--envpool", action="store_true", help="every BabyAI level against EnvPool too")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
@@ -85,6 +90,8 @@ def main() -> None:
     parts: dict[str, Callable[[], dict[str, float]]] = {
         "envs": lambda: mixed(rounds, seconds),
         "learners": lambda: learners(min(rounds, 3), args.quick),
+        "cloning": lambda: cloning_figures.cloning(rounds, seconds, 20 if args.quick else 4000),
+        "bot": lambda: cloning_figures.bot(rounds, seconds),
     }
     results: dict[str, float] = {}
     for name, measure in parts.items():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from minigrid.envs.babyai.core.roomgrid_level import RejectSampling
+from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
 from bkrl.core.errors import UsageError
@@ -20,6 +21,7 @@ from bkrl.envs import captioner, env_ids, make, make_vec, missions_vary, world
 from bkrl.envs.babyai.constants import COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair
 from bkrl.envs.babyai.glam_reference import GlamEnv
+from bkrl.envs.babyai.state import MARGIN
 from tests.envs import equality_babyai as equality
 
 TRAIN, TEST, FRENCH = "BabyAI-MixedTrainLocal-v0", "BabyAI-MixedTestLocal-v0", "BabyAI-MixedTrainLocalFrench-v0"
@@ -182,6 +184,57 @@ def test_putting_next_to_is_never_drawn_done() -> None:
             pytest.fail("an object cannot be reached")
 
 
+def layouts(kind: str, room_size: int, num_dists: int, count: int, plain: bool) -> NDArray[np.int64]:
+    """(N, figures) of episodes: agent, heading, where the mission's object is, its colour and type, how many there are.
+
+    For an "open" task its door's place instead, and in which half of the map the agent is. All: objects in the corners,
+    by the walls, and in the upper half of the room. `plain`: by placing objects at random until all can be reached.
+    """
+    stride = (room_size - 1) * (2 if kind == "open" else 1) + 1 + 2 * MARGIN
+    envs = make_vec(TRAIN, count, task_kinds=(kind,), room_size=room_size, num_dists=num_dists)
+    engine = envs.engine
+    if plain:
+        *tables, crowd = engine._layouts._tables
+        assert crowd.ends[:, -1].any()
+        engine._layouts._tables = (*tables, crowd._replace(ends=np.zeros((3, 1))))
+    envs.reset(seed=10**6 if plain else 0)
+    worlds = engine.worlds
+    cells = engine._grids.reshape(count, -1, stride)[:, MARGIN:-MARGIN, MARGIN:-MARGIN].astype(np.int64)
+    right = worlds["agent"] % stride - MARGIN >= room_size
+    rooms = np.where(right[:, None, None], cells[..., -room_size:], cells[..., :room_size])[:, 1:-1, 1:-1] & 0xF
+    full = rooms > 2
+    low = full[:, 1:-1, 1:-1].sum((1, 2))
+    target = worlds["target_color"][:, 0] << 4 | worlds["target_kind"][:, 0]
+    meant = cells & 0x7F == (worlds["target_kind"][:, 0] | worlds["target_color"][:, 0] << 4)[:, None, None]
+    return np.stack(
+        [
+            worlds["agent"],
+            worlds["heading"],
+            meant.reshape(count, -1).argmax(1),
+            target,
+            meant.sum((1, 2)),
+            right,
+            full[:, [0, 0, -1, -1], [0, -1, 0, -1]].sum(1),
+            full.sum((1, 2)) - low,
+            full[:, : full.shape[1] // 2].sum((1, 2)),
+        ],
+        1,
+    ).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "room_size", "num_dists", "count"),
+    [*((kind, 8, 12, 5000) for kind in MIXED), ("goto", 7, 10, 5000), ("open", 7, 10, 5000)],
+)
+def test_crowded_rooms_are_distributed_as_by_rejection(kind: str, room_size: int, num_dists: int, count: int) -> None:
+    ours, theirs = (layouts(kind, room_size, num_dists, count, plain) for plain in (False, True))
+    for mine, other in zip(ours.T, theirs.T, strict=True):
+        values = np.unique([mine, other])
+        table = np.array([[(side == value).sum() for value in values] for side in (mine, other)])
+        table = table[:, table.sum(0) >= 10]
+        assert table.shape[1] == 1 or chi2_contingency(table).pvalue > 1e-4
+
+
 # ------------------------------------------------------------------------------------------------- engine and options
 
 
@@ -192,6 +245,14 @@ def test_every_kind_equals_minigrid(kind: str) -> None:
         equality.compare(TRAIN, stream, seeds, 100, seen, task_kinds=(kind,), held_out="also-distractors")
     equality.compare(TEST, "errands", [9, 10], 100, seen, task_kinds=(kind,), room_size=5, num_dists=2)
     assert seen[f"kind {kind}"] == seen["steps"] == 1000
+
+
+@pytest.mark.parametrize("size", [{"num_dists": 16}, {"num_dists": 12}, {"room_size": 7, "num_dists": 9}])
+def test_crowded_rooms_equal_minigrid(size: dict[str, int]) -> None:
+    """With 9 in a room of size 7, only missions with two objects crowd it."""
+    seen: Counter[str] = Counter()
+    equality.compare(TRAIN, "errands", [1, 2], 60, seen, task_kinds=MIXED, task_mix="balanced", max_steps=6, **size)
+    assert {f"kind {kind}" for kind in MIXED} <= set(seen)
 
 
 def test_mixed_levels_equal_minigrid() -> None:

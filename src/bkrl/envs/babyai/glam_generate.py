@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import DOOR, GO_TO, KEY, LOCKED, NO_TASK, OPEN_DOOR, PICK_UP, PUT_NEXT
 from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel, cases, repeats
+from bkrl.envs.babyai.glam_crowds import DOUBLE, LOCKED_IN, SINGLE
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
-from bkrl.envs.babyai.rooms import all_reachable, clear_room, place_agent, place_object
+from bkrl.envs.babyai.rooms import HEADINGS, all_reachable, clear_room, place_agent, place_object
 from bkrl.envs.babyai.state import (
     EMPTY_CELL,
     FIRST,
@@ -83,7 +84,7 @@ def repeat_bounds(level: GlamLevel) -> NDArray[np.float64]:
 
 @helper
 def generate_glam(
-    grid: Any, world: Any, level: Any, episode: Any, case_ends: Any, repeat_ends: Any, stride: int
+    grid: Any, world: Any, level: Any, episode: Any, case_ends: Any, repeat_ends: Any, crowd: Any, stride: int
 ) -> None:
     """`GlamEnv._gen_grid`: the kind of task, then layouts until one passes; then the mission."""
     if level.mix == PER_EPISODE:
@@ -98,9 +99,9 @@ def generate_glam(
     kind = level.kinds[episode.kind]
     while True:
         if kind == OPEN:
-            drawn = draw_open(grid, world, level, stride)
+            drawn = draw_open(grid, world, level, crowd, stride)
         else:
-            drawn = draw_room(grid, world, level, kind, case_ends, repeat_ends, stride)
+            drawn = draw_room(grid, world, level, kind, case_ends, repeat_ends, crowd, stride)
         if not (drawn and all_reachable(grid, world.agent, stride)):
             continue
         episode.form = 0
@@ -116,21 +117,34 @@ def generate_glam(
 
 
 @helper
-def draw_open(grid: Any, world: Any, level: Any, stride: int) -> bool:
+def draw_open(grid: Any, world: Any, level: Any, crowd: Any, stride: int) -> bool:
     """`GlamEnv._gen_open`, with what `RoomGrid._gen_grid` draws for two rooms."""
-    size = level.room_size
+    size, left = level.room_size, MARGIN * stride + MARGIN
+    row = integer_below(world, size - 2)
+    taken = 0
+    if crowd.ends[LOCKED_IN, -1] > 0:
+        spot, taken = draw_crowd(world, crowd, LOCKED_IN)
+        locked = 1 if spot == crowd.width * crowd.width else 0
+        if not all_beside(crowd, taken, 1 << (row * (crowd.width + 1) + locked * (crowd.width - 1))):
+            return False
+    else:
+        locked = integer_below(world, 2)
+    corner = left + (1 - locked) * (size - 1)
     clear_room(grid, size, stride)
     for y in range(1, size - 1):
         start = (MARGIN + y) * stride + MARGIN + size
         grid[start : start + size - 2] = EMPTY_CELL
-    door = (MARGIN + 1 + integer_below(world, size - 2)) * stride + MARGIN + size - 1
-    locked = integer_below(world, 2)
     color = level.doors[integer_below(world, level.num_doors)]
-    grid[door] = make_cell(DOOR, color, LOCKED)
+    grid[left + (1 + row) * stride + size - 1] = make_cell(DOOR, color, LOCKED)
     world.target_color[FIRST], world.target_kind[FIRST] = color, DOOR
-    corner = MARGIN * stride + MARGIN + (1 - locked) * (size - 1)
     # Until it is placed, the agent stands in the middle of the right room.
-    world.agent = (MARGIN + size // 2) * stride + MARGIN + size - 1 + size // 2
+    world.agent = left + size // 2 * stride + size - 1 + size // 2
+    if taken > 0:
+        numbers = np.empty(level.num_dists + 1, np.int64)
+        numbers[0] = color << 4 | KEY
+        fill(world, level, numbers, 1, len(numbers), _ANY)
+        scatter(grid, world, crowd, numbers, taken, corner, stride)
+        return place_agent(grid, world, corner, size, stride)
     if not place_object(grid, world, make_cell(KEY, color, 0), corner, size, stride):
         return False
     numbers = np.empty(level.num_dists, np.int64)
@@ -142,13 +156,26 @@ def draw_open(grid: Any, world: Any, level: Any, stride: int) -> bool:
 
 
 @helper
-def draw_room(grid: Any, world: Any, level: Any, kind: int, case_ends: Any, repeat_ends: Any, stride: int) -> bool:
+def draw_room(
+    grid: Any, world: Any, level: Any, kind: int, case_ends: Any, repeat_ends: Any, crowd: Any, stride: int
+) -> bool:
     """`GlamEnv.gen_mission` up to the test of what can be reached, for the kinds with one room."""
     size, count = level.room_size, level.num_dists + 1
     corner = MARGIN * stride + MARGIN
-    clear_room(grid, size, stride)
-    if not place_agent(grid, world, corner, size, stride):
-        return False
+    use = SINGLE if kind in (GOTO, PICKUP) else DOUBLE
+    taken = 0
+    if crowd.ends[use, -1] > 0:
+        spot, taken = draw_crowd(world, crowd, use)
+        x, y = spot % crowd.width, spot // crowd.width
+        if not all_beside(crowd, taken, 1 << (y * (crowd.width + 1) + x)):
+            return False
+        world.agent = corner + (1 + y) * stride + 1 + x
+        world.heading = integer_below(world, HEADINGS)
+        clear_room(grid, size, stride)
+    else:
+        clear_room(grid, size, stride)
+        if not place_agent(grid, world, corner, size, stride):
+            return False
     numbers = np.empty(level.num_dists + 2, np.int64)  # of the objects: 16 * colour + kind
     if kind in (GOTO, PICKUP):
         numbers[0] = draw_pair(world, level.asked, level.num_asked, _ANY)
@@ -159,10 +186,56 @@ def draw_room(grid: Any, world: Any, level: Any, kind: int, case_ends: Any, repe
         second = draw_two(world, level, kind != PUTNEXT, case_ends, repeat_ends, numbers)
     world.target_color[FIRST], world.target_kind[FIRST] = numbers[0] >> 4, numbers[0] & 15
     world.target_color[SECOND], world.target_kind[SECOND] = second >> 4, second & 15
+    if taken > 0:
+        scatter(grid, world, crowd, numbers, taken, corner, stride)
+        return True
     for i in range(count):
         if not place_object(grid, world, make_cell(numbers[i] & 15, numbers[i] >> 4, 0), corner, size, stride):
             return False
     return True
+
+
+@helper
+def scatter(grid: Any, world: Any, crowd: Any, numbers: Any, taken: int, corner: int, stride: int) -> None:
+    """`GlamEnv._put` of objects (16 * colour + kind) into the taken cells of a room."""
+    cells = np.empty(len(numbers), np.int64)  # of the grid; the first `left` are still free
+    left = 0
+    for y in range(crowd.width):
+        for x in range(crowd.width):
+            if taken >> (y * (crowd.width + 1) + x) & 1:
+                cells[left] = corner + (1 + y) * stride + 1 + x
+                left += 1
+    for number in numbers:
+        if left > 0:
+            at = integer_below(world, left)
+            left -= 1
+            grid[cells[at]] = make_cell(number & 15, number >> 4, 0)
+            cells[at] = cells[left]
+
+
+@helper
+def draw_crowd(world: Any, crowd: Any, use: int) -> Any:
+    """`GlamEnv._draw_crowd`: a spot, and the occupied cells of two halves."""
+    C = crowd.first.shape[2] - 1
+    place = weighted(world, crowd.ends[use])
+    spot, count, taken = place // C, place % C, 0
+    for half in range(2):
+        start, stop = crowd.first[spot, half, count], crowd.first[spot, half, count + 1]
+        taken |= crowd.patterns[start + integer_below(world, stop - start)]
+        count = crowd.counts[use] - count
+    return spot, taken
+
+
+@helper
+def all_beside(crowd: Any, taken: int, start: int) -> bool:
+    """Whether each taken cell is beside one that can be walked to from a cell, which must be free."""
+    free, down = crowd.room & ~taken, crowd.width + 1
+    reached, beside, before = start & free, 0, -1
+    while reached != before:
+        before = reached
+        beside = reached << 1 | reached >> 1 | reached << down | reached >> down
+        reached |= beside & free
+    return taken & ~beside == 0
 
 
 @helper
@@ -207,9 +280,13 @@ def draw_pair(world: Any, pairs: Any, count: int, unlike: int) -> int:
 def weighted(world: Any, ends: Any) -> int:
     """`GlamEnv._weighted`, of cumulated weights."""
     place = fraction(world) * ends[-1]
-    number = 0
-    while number < len(ends) and ends[number] <= place:
-        number += 1
+    number, stop = 0, len(ends)
+    while number < stop:
+        middle = (number + stop) // 2
+        if ends[middle] <= place:
+            number = middle + 1
+        else:
+            stop = middle
     return number
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+from minigrid.core.world_object import Ball, WorldObj
+from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLevel
 from minigrid.envs.babyai.core.verifier import (
     AfterInstr,
     BeforeInstr,
@@ -16,10 +17,14 @@ from minigrid.envs.babyai.core.verifier import (
     PickupInstr,
     PutNextInstr,
 )
+from numpy.typing import NDArray
 
-from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
+from bkrl.envs.babyai.constants import COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.glam import GlamLevel, Pair, cases, repeats
+from bkrl.envs.babyai.glam_crowds import DOUBLE, LOCKED_IN, SINGLE, crowd_of
 from bkrl.text.language import french_mission
+
+Cell = tuple[int, int]
 
 
 class GlamEnv(RoomGridLevel):
@@ -73,14 +78,21 @@ class GlamEnv(RoomGridLevel):
             return
         for x in range(self.room_size, self.grid.width):
             self.grid.vert_wall(x, 0)
-        self.place_agent(0, 0)
-        if kind in ("goto", "pickup"):
+        single = kind in ("goto", "pickup")
+        spot, cells = self._draw_crowd(SINGLE if single else DOUBLE)
+        if cells:
+            self.agent_pos = np.array((1 + spot % (self.room_size - 2), 1 + spot // (self.room_size - 2)))
+            self._check(cells)
+            self.agent_dir = int(self._rand_int(0, 4))
+        else:
+            self.place_agent(0, 0)
+        if single:
             pairs = [self._rand_elem(self.level.asked_for), *self._others(self.level.num_dists)]
             first = second = pairs[0]
         else:
             first, second, pairs = self._draw_two(may_equal=kind != "putnext")
-        for color, thing in pairs:
-            self.add_object(0, 0, TYPE_NAMES[thing], COLOR_NAMES[color])
+        for pair in pairs:
+            self._put(pair, 0, cells)
         self.check_objs_reachable()
         self.instrs = self._instruction(kind, _description(first), _description(second))
 
@@ -98,16 +110,60 @@ class GlamEnv(RoomGridLevel):
 
     def _gen_open(self) -> None:
         """One room is empty and locked; the key, the distractors and then the agent are put into the other."""
-        locked = int(self._rand_int(0, 2))
-        color = COLOR_NAMES[self._rand_elem(self.level.doors)]
-        self.add_door(locked, 0, door_idx=2 * locked, color=color, locked=True)
-        self.add_object(1 - locked, 0, "key", color)
-        for shade, thing in self._others(self.level.num_dists):
-            self.add_object(1 - locked, 0, TYPE_NAMES[thing], COLOR_NAMES[shade])
+        spot, cells = self._draw_crowd(LOCKED_IN)
+        locked = int(spot == (self.room_size - 2) ** 2) if cells else int(self._rand_int(0, 2))
+        if cells:
+            first = (1 - locked) * (self.room_size - 1)
+            cells = [(first + x, y) for x, y in cells]
+            door, y = self.room_grid[0][0].door_pos[0]
+            self.agent_pos = np.array((door - 1 if locked else door + 1, y))
+            self._check(cells)
+            self.agent_pos = np.array((self.room_size - 1 + self.room_size // 2, self.room_size // 2))
+        color = self._rand_elem(self.level.doors)
+        self.add_door(locked, 0, door_idx=2 * locked, color=COLOR_NAMES[color], locked=True)
+        things = [(color, KEY)]
+        if not cells:  # the key has its place before anything else is drawn
+            self._put(things.pop(), 1 - locked, cells)
+        for pair in [*things, *self._others(self.level.num_dists)]:
+            self._put(pair, 1 - locked, cells)
         self.place_agent(1 - locked, 0)
         self.check_objs_reachable()
         named = self.level.asks_for == "test" or self._rand_bool()
-        self.instrs = OpenInstr(ObjDesc("door", color if named else None))
+        self.instrs = OpenInstr(ObjDesc("door", COLOR_NAMES[color] if named else None))
+
+    def _draw_crowd(self, use: int) -> tuple[int, list[Cell]]:
+        """A spot of `glam_crowds` and the cells of objects in the left room; no cells where it is not crowded."""
+        crowd = crowd_of(self.level)
+        if not crowd.ends[use, -1]:
+            return 0, []
+        spot, count = divmod(self._bounded(crowd.ends[use]), crowd.first.shape[2] - 1)
+        taken = 0
+        for half in crowd.first[spot]:
+            start, stop = half[count : count + 2].tolist()
+            taken |= int(crowd.patterns[start + self._rand_int(0, stop - start)])
+            count = crowd.counts[use] - count
+        places = [(x, y) for y in range(crowd.width) for x in range(crowd.width)]
+        return spot, [(1 + x, 1 + y) for x, y in places if taken >> x + y * (crowd.width + 1) & 1]
+
+    def _check(self, cells: list[Cell]) -> None:
+        """RejectSampling where objects in these cells could not all be reached from where the agent is."""
+        if tuple(self.agent_pos.tolist()) in cells:
+            raise RejectSampling("something lies where the agent begins")
+        for cell in cells:
+            self.grid.set(*cell, Ball())
+        self.check_objs_reachable()
+        for cell in cells:
+            self.grid.set(*cell, None)
+
+    def _put(self, pair: Pair, room: int, cells: list[Cell]) -> None:
+        """An object in one of these cells, which is taken from the list, or, without cells, anywhere in the room."""
+        color, thing = pair
+        if not cells:
+            self.add_object(room, 0, TYPE_NAMES[thing], COLOR_NAMES[color])
+            return
+        i = int(self._rand_int(0, len(cells)))
+        cells[-1], cells[i] = cells[i], cells[-1]
+        self.put_obj(WorldObj.decode(thing, color, 0), *cells.pop())
 
     def _others(self, count: int) -> list[Pair]:
         return [self._rand_elem(self.level.placed) for _ in range(count)]
@@ -133,7 +189,9 @@ class GlamEnv(RoomGridLevel):
         return [self._rand_elem(others) for _ in range(count)]
 
     def _weighted(self, weights: list[float]) -> int:
-        bounds = np.cumsum(weights)
+        return self._bounded(np.cumsum(weights))
+
+    def _bounded(self, bounds: NDArray[np.float64]) -> int:
         return int(np.searchsorted(bounds, self._rand_float(0, bounds[-1]), side="right"))
 
 

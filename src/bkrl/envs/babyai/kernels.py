@@ -101,6 +101,7 @@ def begin_glam_worlds(
     episodes: Any,
     case_ends: Any,
     repeat_ends: Any,
+    crowd: Any,
     chosen: Any,
     stride: int,
     observations: Any,
@@ -110,7 +111,7 @@ def begin_glam_worlds(
     """A new episode in each chosen world of one of GLAM's levels."""
     for n in range(start, stop):
         if chosen[n]:
-            generate_glam(grids[n], worlds[n], level[0], episodes[n], case_ends, repeat_ends, stride)
+            generate_glam(grids[n], worlds[n], level[0], episodes[n], case_ends, repeat_ends, crowd, stride)
             begin_episode(worlds[n])
             observe(grids[n], worlds[n], stride, observations[n])
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, TYPE_NAMES
 from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
+from bkrl.envs.babyai.glam_crowds import crowd_of
 from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
 from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_hall_worlds, begin_room_worlds, begin_worlds
 from bkrl.envs.babyai.levels import Level, recipe_of
@@ -231,8 +232,9 @@ class GlamLayouts(Layouts):
         self.height = level.room_size
         self.width = max(map(level.rooms, level.task_kinds)) * (level.room_size - 1) + 1
         self._level, self._names = level, np.array(level.task_kinds, object)
-        self._tables = glam_record(level), np.zeros(num_envs, EPISODE), case_bounds(level), repeat_bounds(level)
-        self._episodes = self._tables[1]
+        self._episodes = np.zeros(num_envs, EPISODE)
+        bounds = case_bounds(level), repeat_bounds(level)
+        self._tables = glam_record(level), self._episodes, *bounds, crowd_of(level)
 
     def seeded(self, n: int, seed: int) -> None:
         """See `Layouts`."""

@@ -1,15 +1,8 @@
-"""How fast a dataset is cloned, in samples a second of processor time on one thread.
-
-    python benchmarks/cloning.py [--json] [--quick]
-
-* `clone_samples_per_s`: recorded actions that `bc` learns from, compact network, on episodes of the bot that errs
-  (BabyAI-MixedTrainLocal-v0, goto), held-out figures included;
-* `clone_ratio`: against a plain loop of the same network, batches and optimiser that looks at every sample, also where
-  its view stands twice in the minibatch. Rounds alternate between the two; the middle ratio counts.
-"""
+"""How fast a dataset is cloned and the bot plays, for `agents`: figures of one thread, a second of processor time."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 import time
@@ -18,7 +11,9 @@ from pathlib import Path
 
 import torch
 
-from bkrl.agents.build import new_agent
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.build import new_agent, options_of
+from bkrl.agents.play import play
 from bkrl.core.config import CollectConfig
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
@@ -26,9 +21,9 @@ from bkrl.envs import make_vec
 from bkrl.learn.bc import MINIBATCHES, Cloning, Demonstrations, demonstrations
 from bkrl.learn.ppo import Adam
 from bkrl.stages import collect
-from command_line import parser_of, show
 
-ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto"
+MIXED = "BabyAI-MixedTrainLocal-v0"
+ENV = f"{MIXED}@task_kinds=goto"
 BATCH = 2048
 
 
@@ -58,9 +53,8 @@ def rate(iterate: Callable[[], int], seconds: float) -> float:
     return count / (time.process_time() - start)
 
 
-def main() -> None:
-    arguments = parser_of(__doc__).parse_args()
-    rounds, seconds, episodes = (1, 0.1, 20) if arguments.quick else (9, 1.0, 4000)
+def cloning(rounds: int, seconds: float, episodes: int) -> dict[str, float]:
+    """`bc` on so many episodes of a bot that errs, against `plain`. Rounds alternate; the middle one counts."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         config = CollectConfig(env=ENV, explorer="bot", epsilon=0.3, episodes=episodes, out=Path(folder) / "data")
@@ -69,23 +63,32 @@ def main() -> None:
         agent, other = (new_agent("compact", envs, "symbolic", 1, 0) for _ in range(2))
         parts = demonstrations(dataset, agent, only_successes=False, held_out=0.1, seed=0)
         settings = {"batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 1.0, "total_steps": 10**9, "seed": 0}
-        cloning = Cloning(agent, *parts, **settings)
+        learner = Cloning(agent, *parts, **settings)
 
         def ours() -> int:
-            before = cloning.step
-            cloning.iterate()
-            return cloning.step - before
+            before = learner.step
+            learner.iterate()
+            return learner.step - before
 
         theirs = plain(other.module, parts[0])
         for warm in (ours, theirs):
             rate(warm, 0.2)
         pairs = [(rate(ours, seconds), rate(theirs, seconds)) for _ in range(rounds)]
-    figures = {
+    return {
         "clone_samples_per_s": statistics.median(mine for mine, _ in pairs),
         "clone_ratio": statistics.median(mine / other for mine, other in pairs),
     }
-    show(figures, arguments.json)
 
 
-if __name__ == "__main__":
-    main()
+def bot(rounds: int, seconds: float) -> dict[str, float]:
+    """Steps of the bot, of 128 envs and their resets included."""
+    agent = BotAgent.of(MIXED)
+    envs = make_vec(MIXED, 128, **options_of(agent))
+    seeds = itertools.count(0, 1_000_000)
+
+    def play_some() -> int:
+        return sum(one.length for one in play(agent, envs, 1024, seed=next(seeds), greedy=True))
+
+    rate(play_some, 0.0)
+    rate(play_some, 0.2)  # compile, warm up
+    return {"bot_steps_per_s": statistics.median(rate(play_some, seconds) for _ in range(rounds))}
