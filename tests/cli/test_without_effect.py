@@ -111,3 +111,7 @@ def test_the_printed_commands_of_a_study_with_shared_settings_are_accepted(tmp_p
     assert ["--shaping-coef" in command for command in trained] == [False, False, True, True]
     assert not any("--lenient" in command for command in trained)
     assert "--lenient" not in shell.command(plan(STUDY, tmp_path / "out").preparation[0])
+
+
+def test_a_switch_that_a_method_turns_on_can_be_turned_off(refused):
+    assert "nowhere" in refused(["train-rs", "--alg", "babyai-ppo", "--no-clip-vloss", "--env", "nowhere"], 2)

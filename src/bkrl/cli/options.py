@@ -14,7 +14,17 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.core.flags import LENIENT, Setting, flags_of, kinds_of, option_name, owners, without_effect, words
+from bkrl.core.flags import (
+    LENIENT,
+    Setting,
+    flags_of,
+    kinds_of,
+    option_name,
+    owners,
+    switched_on,
+    without_effect,
+    words,
+)
 from bkrl.core.registry import did_you_mean
 from bkrl.core.settings import build, choose, nested
 
@@ -78,7 +88,7 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
     Nested dataclasses become panels of the help; positional flags become arguments; `Literal`s become choices.
     """
     settings = flags_of(config)
-    parameters = [_of_setting(one, _panel(config, one)) for one in settings]
+    parameters = [_of_setting(one, _panel(config, one), switched_on(config, one)) for one in settings]
     if kinds_of(config) or any(one.flag.only for one in settings):
         words = "leave alone what has no effect beside the other flags; else it is refused"
         parameters.append(_parameter("lenient", Annotated[bool, typer.Option(LENIENT, help=words)], False))
@@ -112,8 +122,8 @@ def _panel(config: type, one: Setting) -> str | None:
     return None if len(having) == len(kinds_of(config)) else f"With --alg {words(having)}"
 
 
-def _of_setting(one: Setting, panel: str | None) -> inspect.Parameter:
-    """The parameter that a setting becomes."""
+def _of_setting(one: Setting, panel: str | None, on: bool) -> inspect.Parameter:
+    """The parameter that a setting becomes; `on`: a switch that is on by default somewhere, and can be turned off."""
     kind, flag, default = one.kind, one.flag, one.default
     if kind == tuple[Path, ...]:
         kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
@@ -123,7 +133,7 @@ def _of_setting(one: Setting, panel: str | None) -> inspect.Parameter:
         info = typer.Argument(help=help_text, show_default=False, metavar=one.name.upper())
     else:
         names = [option_name(one.path)]
-        if kind is bool and default is True:
+        if on:
             names = [f"{names[0]}/--no-{names[0][2:]}"]
         limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
         if kind is int and flag.least is not None and flag.most is None and one.name != "seed":

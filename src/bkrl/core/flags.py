@@ -127,6 +127,14 @@ def owners(config: type, name: str) -> list[str]:
     return [choice for choice, kind in kinds_of(config).items() if name in {one.name for one in _own(kind)}]
 
 
+def switched_on(config: type, one: Setting) -> bool:
+    """Whether a setting is a switch, True by default in a class or in one of those that the class stands for."""
+    if one.kind is not bool:
+        return False
+    kinds = kinds_of(config).values() or [config]
+    return any(other.default is True for kind in kinds for other in _own(kind) if other.name == one.name)
+
+
 def foreign(config: type, names: Iterable[str]) -> dict[str, str]:
     """The settings among `names` that a class lacks and a sibling has, each with what it belongs to: "--alg rnd"."""
     own = {one.name for one in flags_of(config)}
