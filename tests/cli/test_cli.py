@@ -269,7 +269,7 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
         (["collect", "--steps", "1" + "0" * 26], "'--steps': it must be at most 9007199254740992. Try"),
         (["label", "x", "--num", "1" + "0" * 26], "'--num': it must be at most 9007199254740992. Try"),
         (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
-        (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --num-steps, --seed, --steps?"),
+        (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --n-step, --num-steps, --steps?"),
         (["collect", "--threads", "100000"], "'--threads': it must be at most 256."),
         (["label", "merge"], "Missing argument 'SHARD'. Try bkrl label merge --help."),
     ],

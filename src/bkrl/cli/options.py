@@ -32,8 +32,10 @@ MOST = 2**53
 """Greatest whole number of a setting that counts something and names no limit of its own: more than any run can do."""
 _PANELS = {
     "ppo": "PPO",
-    "lm": "Language model (glam)",
+    "lm": "Language model (glam, bc)",
     "replay": "Memory of steps (drrn)",
+    "pqn": "PQN (ellm)",
+    "dqn": "DQN (ellm-dqn)",
     "hardware": "Hardware",
     "slurm": "With --executor slurm",
 }
