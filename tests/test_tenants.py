@@ -71,7 +71,7 @@ def test_what_a_method_says_of_itself_is_known_to_lists_help_refusals_and_report
     assert {"recall", "table-q", "doors"} < {row["alg"] for row in json.loads(listed)}
     assert "--step-size" in bkrl("train", "--help", cwd=tmp_path).stdout
     refused = bkrl("train", "--alg", "recall", "--epsilon", "0.1", cwd=tmp_path, code=2).stderr
-    assert "--epsilon has no effect here, only with --alg table-q" in refused
+    assert "--epsilon has no effect here, only with --alg bot or table-q" in refused
     assert "--int-coef has no effect" in bkrl("train", "--alg", "doors", "--int-coef", "1", cwd=tmp_path, code=2).stderr
     assert "'recall' is not one of" in bkrl("train", "--alg", "recall", cwd=tmp_path, code=2, plugins="").stderr
     short = ("--env", "Toy-Grid", "--steps", "256", "--eval-every", "128", "--eval-episodes", "2", "--out", "run")

@@ -1,4 +1,4 @@
-"""`bkrl data`: validate finds broken rules, head shows moments."""
+"""`bkrl data validate` finds broken rules."""
 
 import json
 
@@ -6,10 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bkrl.cli.main import run_command
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError
 from bkrl.core.files import write_table
-from bkrl.data.check import head, validate
+from bkrl.data.check import validate
 from bkrl.runs.record import Run
 from tests.experience import write_dataset
 
@@ -63,21 +62,3 @@ def test_a_broken_rule_is_named(tmp_path, columns, sentence):
     change(tmp_path / "d", **columns)
     with pytest.raises(InputError, match=sentence):
         validate(tmp_path / "d")
-
-
-def test_head_shows_an_episode(tmp_path, capsys):
-    episodes = write_dataset(tmp_path / "d")
-    _, rows = head(tmp_path / "d", 2, 3)
-    assert [row[0] for row in rows] == [0, 1, 2]
-    assert rows[0][1] == "ab"[episodes[2]["actions"][0]]
-    assert len(head(tmp_path / "d", 1, 99)[1]) == 2
-    with pytest.raises(UsageError, match="no episode 3"):
-        head(tmp_path / "d", 3, 1)
-    assert run_command(["data", "head", str(tmp_path / "d"), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert len(shown) == 4
-    assert shown[-1] == {"step": 3, "action": None, "reward": None, "caption": "caption 1", "mission": "go 0"}
-    assert run_command(["data", "head", str(tmp_path / "d"), "--episode", "1"]) == 0
-    text = capsys.readouterr().out
-    assert "mission: go 1" in text
-    assert text.split("caption 1")[0].split()[-3:] == ["1", "–", "–"]

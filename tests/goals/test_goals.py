@@ -206,7 +206,7 @@ SMALL = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
 
 def settings(out, **changes):
     base = TrainRsConfig(
-        "ellm", out=out, steps=2_000, eval_every=512, eval_episodes=2, checkpoint_every=512, ppo=SMALL,
+        "ellm-ppo", out=out, steps=2_000, eval_every=512, eval_episodes=2, checkpoint_every=512, ppo=SMALL,
         env="Crafter-Typed-Easier@length=60",
     )  # fmt: skip
     return replace(base, **changes)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bkrl.envs.babyai.constants import FORWARD, LEFT, RIGHT
+from bkrl.envs.babyai.constants import FORWARD, GO_TO, LEFT, PICK_UP, RIGHT
 from bkrl.envs.babyai.reference import make_minigrid
-from bkrl.envs.babyai.state import GO_TO, PICK_UP
 from bkrl.inspect.optimal import Explorer, assign, distances, first_moments, objects_of, optimal_values, walk
 
 ENV = "BabyAI-GoToLocalS5N2-v0"

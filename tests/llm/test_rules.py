@@ -92,7 +92,7 @@ def test_babyai_captions_are_understood() -> None:
     assert view.front == "lava"
     assert Thing("ball", "red", "", 0, 1).cost == 0
     assert Thing("ball", "red", "", -2, 3).cost == 5
-    assert babyai.understand("You see nothing.").closeness == 0.0
+    assert babyai.understand("You see nothing.").closeness() == 0.0
 
 
 def test_babyai_goals_name_what_is_in_view_and_no_numbers() -> None:

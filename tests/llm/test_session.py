@@ -184,7 +184,13 @@ def test_an_hour_without_questions_is_not_an_hour_without_replies(
 
 
 def test_the_rules_annotator_answers_while_nobody_waits() -> None:
-    world = {"family": "babyai", "env_id": "BabyAI", "action_names": ("left", "right", "forward"), "prompts": SHIPPED}
+    world = {
+        "family": "babyai",
+        "env_id": "BabyAI",
+        "action_names": ("left", "right", "forward"),
+        "prompts": SHIPPED,
+        "mission_words": None,
+    }
     captions = ("You see a red ball 2 steps forward", "You see a red ball 1 step forward")
     segment = {"captions": captions, "actions": ("forward",)}
     turns = SHIPPED.render("goal", world=world, segment=segment)

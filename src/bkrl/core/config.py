@@ -172,7 +172,7 @@ class DQNConfig:
     epsilon_last: Annotated[float, Flag("DQN: ε falls from 1 to this", least=0, most=1)] = 0.01
     epsilon_steps: Annotated[int, Flag("DQN: env steps in which ε falls", least=1)] = 1_000_000
     hidden: Annotated[int, Flag("DQN: width of the network's layers", least=1)] = 128
-    clip_reward: Annotated[bool, Flag("DQN: rewards are clipped to [-1, 1]")] = True
+    raw_rewards: Annotated[bool, Flag("DQN: rewards as they are; otherwise they are clipped to [-1, 1]")] = False
 
 
 @dataclass(frozen=True)

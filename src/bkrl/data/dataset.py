@@ -83,7 +83,7 @@ class Dataset:
     @property
     def language(self) -> str:
         """The language of the captions, "en" or "fr"."""
-        return str(self.run.config["config"].get("language", "en"))
+        return str(self.run.config["config"].get("language") or "en")
 
     @property
     def num_episodes(self) -> int:

@@ -116,7 +116,7 @@ class DQN(RolloutLearner):
         if len(r.final_index):
             after.reshape(-1, after.shape[-1])[r.final_index] = self.agent.rows(self.collector.final_views)
         rewards = (self.rewards * self.coef).sum(-1).cpu().numpy()
-        if self.config.clip_reward:
+        if not self.config.raw_rewards:
             rewards = rewards.clip(-1, 1)
         actions = r.actions[r.horizon :]
         for t in range(T):
@@ -139,7 +139,7 @@ class DQN(RolloutLearner):
 
     def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """Values that run away."""
-        bound = 1 / (1 - self.config.gamma) if self.config.gamma < 1 and self.config.clip_reward else np.inf
+        bound = 1 / (1 - self.config.gamma) if self.config.gamma < 1 and not self.config.raw_rewards else np.inf
         if abs(metrics["dqn/value"]) > 2 * bound:
             return {
                 "value": f"action values have run away ({metrics['dqn/value']:.3g}); a smaller --learning-rate helps"
