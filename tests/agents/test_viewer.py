@@ -67,7 +67,7 @@ def test_history_is_a_deque_for_each_env(length):
             assert row[: len(row) - len(past[n])] == [None] * (length - 1 - len(past[n]))
         if started is not None:
             for n in range(3):
-                past[n].append((views.text[n], world(LEVEL).action_names[actions[n]]))
+                past[n].append((views.text[n], viewer._worded.action_names[actions[n]]))
     assert ends > 15
 
 
@@ -140,7 +140,7 @@ def test_a_rollout_has_the_history_of_every_row_and_goes_on_after_a_restart():
         rollout, views = one.rollout, one.views
         for t in range(1, 6):
             for n in range(4):
-                turn = (views.text[t - 1, n], world(LEVEL).action_names[rollout.actions[t - 1, n]])
+                turn = (views.text[t - 1, n], Wording().of(world(LEVEL)).action_names[rollout.actions[t - 1, n]])
                 young = rollout.ages[t, n] == 0
                 assert views.history[t, n].tolist()[-1] == (None if young else turn)
     assert len(one.final_views)

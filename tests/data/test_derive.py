@@ -194,7 +194,6 @@ def test_every_reader_takes_a_merged_dataset(tmp_path, capsys):
     for command in (
         ["data", "merge", str(one), str(two), "--out", data],
         ["data", "validate", data],
-        ["data", "head", data, "--episode", "23"],
         ["data", "subset", data, "--episodes", "5", "--out", str(tmp_path / "few")],
         ["label", data, "--num", "30", "--out", labels, "--cache", str(tmp_path / "cache")],
         ["label", "view", labels],

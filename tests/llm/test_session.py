@@ -192,7 +192,7 @@ def test_the_rules_annotator_answers_while_nobody_waits() -> None:
         "mission_words": None,
     }
     captions = ("You see a red ball 2 steps forward", "You see a red ball 1 step forward")
-    segment = {"captions": captions, "actions": ("forward",)}
+    segment = {"captions": captions, "actions": ("forward",), "mission": None}
     turns = SHIPPED.render("goal", world=world, segment=segment)
     asked = Request(tuple(Message(role, text) for role, text in turns))
     with AskSession(open_backend("rules")) as session:

@@ -101,12 +101,13 @@ def test_a_policy_opens_as_a_folder_of_transformers(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "policy")
     prompt = "Goal of the agent: go to the red ball"
     ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
-    candidate = tokenizer("forward", add_special_tokens=False).input_ids
-    with torch.no_grad():
-        logits = model(input_ids=ids, decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
-        scored = agent.scorer(agent.scorer.prompts([prompt])).scores[0]
     place = agent.action_names.index("forward")
-    torch.testing.assert_close(scored[place], logits.log_softmax(0)[candidate[0]])
+    candidate = tokenizer(agent.scorer.names[place], add_special_tokens=False).input_ids
+    with torch.no_grad():
+        before = torch.tensor([[0, *candidate[:-1]]])
+        said = model(input_ids=ids, decoder_input_ids=before).logits[0].log_softmax(1)
+        scored = agent.scorer(agent.scorer.prompts([prompt])).scores[0]
+    torch.testing.assert_close(scored[place], said.gather(1, torch.tensor(candidate)[:, None]).mean())
 
 
 def test_adapters_open_in_peft_outside(tmp_path):
