@@ -388,8 +388,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=20_000, help="steps in all (default 20000)")
     parser.add_argument("--steps-per-seed", type=int, default=1_000, help="steps of each seed (default 1000)")
     parser.add_argument("--first-seed", type=int, default=0, help="seeds are counted from here (default 0)")
+    parser.add_argument("--only", default="", help="ids that hold this text, such as Typed (default: all)")
     options = parser.parse_args(arguments)
-    ids, stages = list(GAMES), list(STAGES)
+    ids, stages = [env_id for env_id in GAMES if options.only in env_id], list(STAGES)
     met: Counter[str] = Counter()
     seeds = -(-options.steps // options.steps_per_seed)
     for i in range(seeds):
