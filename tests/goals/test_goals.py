@@ -233,4 +233,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
         train_rs.run(settings(tmp_path / "a", env="Crafter-Text-EatCow"), Reporter())
     with pytest.raises(UsageError, match="env-coef"):
         train_rs.run(settings(tmp_path / "b", goal_form="potential"), Reporter())
+    with pytest.raises(UsageError, match="no suggester 'orcle'. Did you mean 'oracle'"):
+        train_rs.run(settings(tmp_path / "c", suggester="orcle"), Reporter())
     assert not list(tmp_path.iterdir())

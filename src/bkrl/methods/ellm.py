@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.core.registry import did_you_mean
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
     """A suggester that asks the annotator of the settings."""
     from bkrl.goals.asked import AskedSuggester
-    from bkrl.llm import open_backend
+    from bkrl.llm import BACKENDS, open_backend
     from bkrl.llm.budget import Budget
     from bkrl.llm.prices import find_price, unknown_price
     from bkrl.llm.protocol import Connection
@@ -191,6 +192,10 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.llm.store import Store
     from bkrl.text.prompts import SHIPPED
 
+    known_names = (*PLAIN, *BACKENDS.names())
+    if settings.suggester.partition(":")[0] not in known_names:
+        near = did_you_mean(settings.suggester, known_names)
+        raise UsageError(f"There is no suggester '{settings.suggester}'.{near} Known: {', '.join(known_names)}.")
     backend = open_backend(settings.suggester, Connection(settings.cache))
     price = find_price(backend.identity)
     if backend.identity is not None and price is None and settings.max_cost:
@@ -379,7 +384,7 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
 _WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"
 for _name, _settings, _build, _how in (
     ("ellm", EllmSettings, build_pqn, "PQN"),
-    ("ellm-dqn", EllmDQNSettings, build_dqn, "DQN, as published"),
+    ("ellm-dqn", EllmDQNSettings, build_dqn, "the published DQN,"),
     ("ellm-ppo", EllmPPOSettings, build_ppo, "PPO"),
 ):
     register_method(Method(_name, _settings, _build, f"{_how} {_WHAT}", baseline=_name, form="goals"))
