@@ -86,7 +86,6 @@ class AskedSuggester:
         self.temperature, self.max_tokens, self.strict, self.wait = temperature, max_tokens, strict, wait
         self.situations_asked = self.kept = self.unread = self.failed = 0
         self._asked: dict[str, list[int]] = {}  # request → situations
-        self._turns: dict[int, Request] = {}
 
     def request(self, key: int) -> Request:
         """The question about a situation."""

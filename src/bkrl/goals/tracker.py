@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ PayRule = Literal["once", "damped", "always"]
 divided by √n. always: every time."""
 Success = Literal["action", "eval", "tried"]
 """When a deed counts as done: by the permissive rule, when the game did it, or when it was tried."""
-PAY_RULES: Final = get_args(PayRule)
 
 
 class GoalTracker:

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from bkrl.agents.protocol import Goals
 from bkrl.agents.q import QAgent
 from bkrl.core.config import DQNConfig
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Diverged, RolloutLearner
+from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.protocol import Saved, under
 from bkrl.learn.replay import Batch, Replay
 from bkrl.rewards.streams import RewardStream
@@ -38,21 +36,8 @@ def double_targets(batch: Batch, best: Tensor, target_values: Tensor) -> Tensor:
     return torch.from_numpy(batch.returns) + torch.from_numpy(batch.discounts) * values
 
 
-class DQN(RolloutLearner):
-    """Trains a `QAgent`.
-
-    Args:
-        envs: N envs with SAME_STEP autoreset.
-        agent: values actions; one value.
-        streams: what it is paid in; their weighted sum is one reward.
-        config: hyper-parameters.
-        total_steps: env steps to train for.
-        seed: of envs, actions and the memory's draws.
-        hardware: where the agent computes.
-        goals: sets goals, for an agent that sees them.
-    """
-
-    agent: QAgent
+class DQN(ActionValueLearner):
+    """Trains a `QAgent`; arguments as for `ActionValueLearner`, and `config`."""
 
     def __init__(
         self,
@@ -62,21 +47,11 @@ class DQN(RolloutLearner):
         config: DQNConfig,
         *,
         total_steps: int,
-        seed: int = 0,
-        hardware: Hardware = CPU,
-        goals: Goals | None = None,
+        **kwargs: Any,
     ) -> None:
-        agent.schedule = (1.0, config.epsilon_last, config.epsilon_steps)
+        epsilon = (config.epsilon_last, config.epsilon_steps)
         super().__init__(
-            envs,
-            agent,
-            streams,
-            num_steps=config.num_steps,
-            num_values=1,
-            total_steps=total_steps,
-            seed=seed,
-            hardware=hardware,
-            goals=goals,
+            envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
         )
         self.config = config
         self.optimizer = Adam(self.parameters, lr=config.learning_rate)
@@ -97,11 +72,7 @@ class DQN(RolloutLearner):
         if self.step // c.target_every > before // c.target_every:
             self.target.load_state_dict(self.agent.module.state_dict())
         loss = float(torch.stack(losses).mean()) if losses else 0.0
-        if not np.isfinite(loss):
-            raise Diverged(
-                f"Training diverged at step {self.step:,}: losses are not finite. The same command would come to the "
-                "same end: begin again with --fresh and a smaller --learning-rate."
-            )
+        self.check_finite(loss)
         return {
             "dqn/loss": loss,
             "dqn/updates": float(self.updates),

@@ -7,18 +7,17 @@ al. 2024 (arXiv 2407.04811).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import RAdam
 
-from bkrl.agents.protocol import Goals
 from bkrl.agents.q import QAgent
 from bkrl.core.config import PQNConfig
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Diverged, RolloutLearner
+from bkrl.learn.action_values import ActionValueLearner
 from bkrl.rewards.streams import RewardStream
 
 
@@ -51,22 +50,11 @@ def q_lambda_targets(rewards: Tensor, next_values: Tensor, carried: Tensor, gamm
     return targets
 
 
-class PQN(RolloutLearner):
-    """Trains a `QAgent`.
+class PQN(ActionValueLearner):
+    """Trains a `QAgent`; arguments as for `ActionValueLearner`, and `config`.
 
-    Args:
-        envs: N envs with SAME_STEP autoreset.
-        agent: values actions; one value.
-        streams: what it is paid in; their weighted sum is one reward.
-        config: hyper-parameters.
-        total_steps: env steps to train for.
-        seed: of envs, actions and minibatches.
-        hardware: where the agent computes.
-        goals: sets goals, for an agent that sees them. Where they change, the λ-return is cut: what follows pursues
-            other goals.
+    Where goals change, the λ-return is cut: what follows pursues other goals.
     """
-
-    agent: QAgent
 
     def __init__(
         self,
@@ -76,21 +64,11 @@ class PQN(RolloutLearner):
         config: PQNConfig,
         *,
         total_steps: int,
-        seed: int = 0,
-        hardware: Hardware = CPU,
-        goals: Goals | None = None,
+        **kwargs: Any,
     ) -> None:
-        agent.schedule = (1.0, config.epsilon_last, max(1, int(config.epsilon_share * total_steps)))
+        epsilon = (config.epsilon_last, max(1, int(config.epsilon_share * total_steps)))
         super().__init__(
-            envs,
-            agent,
-            streams,
-            num_steps=config.num_steps,
-            num_values=1,
-            total_steps=total_steps,
-            seed=seed,
-            hardware=hardware,
-            goals=goals,
+            envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
         )
         self.config = config
         self.optimizer = RAdam(self.parameters, lr=config.learning_rate)
@@ -119,11 +97,7 @@ class PQN(RolloutLearner):
                 self.optimizer.step()
                 losses.append(loss.detach())
         found = torch.stack([torch.stack(losses).mean(), torch.stack(norms).mean()])
-        if not bool(found.isfinite().all()):
-            raise Diverged(
-                f"Training diverged at step {self.step:,}: losses are not finite. The same command would come to the "
-                "same end: begin again with --fresh and a smaller --learning-rate."
-            )
+        self.check_finite(*found.tolist())
         return {
             "pqn/loss": float(found[0]),
             "pqn/grad_norm": float(found[1]),

@@ -271,15 +271,28 @@ def _begin(settings: GoalSettings, agent: GoalAgent, parts: _Parts, first: str) 
         parameter.requires_grad_(trained or name.startswith("head."))
 
 
-def _trainee(settings: GoalSettings, parts: _Parts, learner: Any, stack: ExitStack) -> Trainee:
+def _trainee(
+    settings: GoalSettings, config: Any, parts: _Parts, learner_class: Any, agent: GoalAgent, stack: ExitStack
+) -> Trainee:
+    """A learner of this class and with these hyper-parameters, and what the run says of it."""
     from bkrl.goals.source import TASK
     from bkrl.rewards.shaping import FORMS
 
+    learner = learner_class(
+        parts.envs,
+        agent,
+        parts.streams,
+        config,
+        total_steps=settings.steps,
+        seed=settings.seed,
+        hardware=parts.hardware,
+        goals=parts.tracker,
+    )
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTrainee(
         learner,
         {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"},
-        iteration_steps=learner.rewards.shape[0] * learner.rewards.shape[1],
+        iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,
     )
@@ -321,11 +334,7 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
         network = goal_network(symbols, len(parts.facts.action_names), len(parts.streams), 128, seed)
         agent = GoalAgent(network, *parts.who)
         _begin(settings, agent, parts, "encoder.")
-        learner = PPO(
-            parts.envs, agent, parts.streams, settings.ppo, total_steps=settings.steps, seed=settings.seed,
-            hardware=parts.hardware, goals=parts.tracker,
-        )  # fmt: skip
-        return _trainee(settings, parts, learner, stack)
+        return _trainee(settings, settings.ppo, parts, PPO, agent, stack)
 
 
 def _q_agent(settings: QSettings, parts: _Parts, hidden: int, layer_norm: bool, dueling: bool) -> QAgent:
@@ -360,11 +369,7 @@ def build_pqn(settings: EllmSettings) -> Trainee:
     with ExitStack() as stack:
         parts = _parts(settings, settings.pqn.num_envs, settings.pqn.gamma, stack)
         agent = _q_agent(settings, parts, settings.pqn.hidden, layer_norm=True, dueling=False)
-        learner = PQN(
-            parts.envs, agent, parts.streams, settings.pqn, total_steps=settings.steps, seed=settings.seed,
-            hardware=parts.hardware, goals=parts.tracker,
-        )  # fmt: skip
-        return _trainee(settings, parts, learner, stack)
+        return _trainee(settings, settings.pqn, parts, PQN, agent, stack)
 
 
 def build_dqn(settings: EllmDQNSettings) -> Trainee:
@@ -374,11 +379,7 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
     with ExitStack() as stack:
         parts = _parts(settings, settings.dqn.num_envs, settings.dqn.gamma, stack)
         agent = _q_agent(settings, parts, settings.dqn.hidden, layer_norm=False, dueling=True)
-        learner = DQN(
-            parts.envs, agent, parts.streams, settings.dqn, total_steps=settings.steps, seed=settings.seed,
-            hardware=parts.hardware, goals=parts.tracker,
-        )  # fmt: skip
-        return _trainee(settings, parts, learner, stack)
+        return _trainee(settings, settings.dqn, parts, DQN, agent, stack)
 
 
 _WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"

@@ -48,7 +48,6 @@ class TypedSituations:
     def sensible(self, key: int) -> tuple[str, ...]:
         """The deeds that make sense there."""
         words, held, feelings = read_key(key & (_ENOUGH - 1))
-        enough = {**dict.fromkeys(held, 1), "stone": _FURNACE_STONE if key & _ENOUGH else int("stone" in held)}
         deeds = [f"attack {name}" for name in _CREATURES if name in words]
         deeds += [deed for deed, word in (("eat plant", "plant"), ("eat cow", "cow")) if word in words]
         for material, (tool, item, _) in COLLECT.items():
@@ -59,7 +58,7 @@ class TypedSituations:
         deeds += ["place stone"] if "stone" in held else []
         if "wood" in held and "crafting table" not in words:
             deeds += ["place crafting table", "make crafting table"]
-        deeds += ["place furnace"] if enough["stone"] >= _FURNACE_STONE else []
+        deeds += ["place furnace"] if key & _ENOUGH else []
         deeds += ["place plant"] if "sapling" in held else []
         for tool, (uses, near) in MAKE.items():
             stations = {"table": "crafting table"}
