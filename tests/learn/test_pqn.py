@@ -10,7 +10,7 @@ from bkrl.agents.q import QAgent, q_network
 from bkrl.core.config import PQNConfig
 from bkrl.data.views import Views
 from bkrl.envs import family, make_vec, world
-from bkrl.learn.pqn import PQN, q_lambda_targets
+from bkrl.learn.pqn import PQN, RectifiedAdam, q_lambda_targets
 from bkrl.rewards.streams import EnvReward
 
 
@@ -49,6 +49,25 @@ def test_the_bootstrap_is_the_state_that_the_next_transition_begins_in():
     found = q_lambda_targets(rewards, next_values, torch.ones(2, 1, dtype=torch.bool), 0.5, 0.5)
     assert found[1, 0] == 2 + 0.5 * 20
     assert found[0, 0] == 1 + 0.5 * (0.5 * 10 + 0.5 * 12)
+
+
+def test_rectified_adam_steps_as_radam_does_once_the_variance_is_known():
+    torch.manual_seed(0)
+    ours, theirs = torch.zeros(50, requires_grad=True), torch.zeros(50, requires_grad=True)
+    quick = RectifiedAdam([ours], lr=0.01, fused=True)
+    plain = torch.optim.RAdam([theirs], lr=0.01)
+    for step in range(1, 12):
+        ours.grad = torch.randn(50)
+        theirs.grad = ours.grad.clone()
+        before = ours.detach().clone(), theirs.detach().clone()
+        quick.step()
+        plain.step()
+        moved, wanted = ours.detach() - before[0], theirs.detach() - before[1]
+        if step > 5:
+            torch.testing.assert_close(moved, wanted, rtol=1e-4, atol=1e-7)
+        else:
+            assert not moved.any()
+    assert quick.param_groups[0]["lr"] == 0.01
 
 
 def agent(env_id="Toy-TwoExits", **settings):

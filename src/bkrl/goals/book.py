@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +42,9 @@ class GoalBook:
         self.sensible = np.zeros((_FIRST_ROWS, A), bool)
         self.unmatched = np.zeros(_FIRST_ROWS, np.int64)
         self.possible = np.array([deed in situations.possible for deed in situations.deeds])
+        # Many situations have the same goals
+        self._mask = lru_cache(1 << 12)(self._mask_of)
+        self._matched = lru_cache(1 << 12)(self._match)
         # Sorted keys and their rows, so that a look-up of many keys is one search
         self._sorted, self._rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
@@ -70,8 +74,7 @@ class GoalBook:
         for key, goals in zip(keys, found, strict=True):
             self._row_of[key] = len(self._row_of)
             self.goals[key] = None
-            deeds = self.situations.sensible(key)
-            self.sensible[self._row_of[key]] = [deed in deeds for deed in self.situations.deeds]
+            self.sensible[self._row_of[key]] = self._mask(self.situations.sensible(key))
             if goals is not None:
                 self._write(key, goals)
         self._sort()
@@ -81,12 +84,18 @@ class GoalBook:
         order = np.argsort(keys)
         self._sorted, self._rows = keys[order], order
 
-    def _write(self, key: int, goals: Goals) -> None:
+    def _mask_of(self, deeds: tuple[str, ...]) -> NDArray[np.bool_]:
+        return np.array([deed in deeds for deed in self.situations.deeds])
+
+    def _match(self, goals: Goals) -> tuple[Goals, NDArray[np.float32], int]:
+        """Goals in their normal form, what each deed is paid for them, and how many no deed reaches."""
         goals = tuple(dict.fromkeys(map(normal, goals)))
-        row, pays = self._row_of[key], self.matcher(goals)
-        self.goals[key] = goals
-        self.pays[row] = pays.max(0, initial=0.0)
-        self.unmatched[row] = int((pays.max(1, initial=0.0) == 0).sum())
+        pays = self.matcher(goals)
+        return goals, pays.max(0, initial=0.0), int((pays.max(1, initial=0.0) == 0).sum())
+
+    def _write(self, key: int, goals: Goals) -> None:
+        row = self._row_of[key]
+        self.goals[key], self.pays[row], self.unmatched[row] = self._matched(goals)
 
     def saved(self) -> dict[str, Any]:
         """The situations in the order they were met, and their goals as JSON."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.jit import kernel
 from bkrl.data.views import Views
 from bkrl.goals.book import QUALITIES, GoalBook
 
@@ -53,17 +54,11 @@ class GoalTracker:
         self._done[started], self.reached[started] = False, 0.0
         self.book.poll()
         self._rows = self.book.rows(self.book.situations.keys(views.symbols))
-        wanted = self._open()
-        sensible, possible = self.book.sensible[self._rows], self.book.possible
-        good = np.count_nonzero(wanted & sensible)
-        known = np.count_nonzero(wanted & possible)
-        counts = (good, known - good, np.count_nonzero(wanted) - known, int(self.book.unmatched[self._rows].sum()))
-        self.quality["suggested"] += np.array(counts)
-        return wanted.view(np.uint8)
-
-    def _open(self) -> NDArray[np.bool_]:
-        wanted = self.book.pays[self._rows] > 0
-        return wanted & ~self._done[:, self._group] if self.rule == "once" else wanted
+        book, goals = self.book, np.empty(self._done.shape, np.uint8)
+        once, counts = self.rule == "once", self.quality["suggested"]
+        _show(book.pays, book.sensible, book.possible, self._rows, self._done, self._group, once, goals, counts)
+        counts[QUALITIES.index("impossible")] += book.unmatched[self._rows].sum()
+        return goals
 
     def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any]) -> None:
         """The agents took `actions` (N,) and the envs returned `infos`: goals are reached, and paid."""
@@ -108,3 +103,16 @@ class GoalTracker:
             what: dict(zip(QUALITIES, (counts / max(1, int(counts.sum()))).tolist(), strict=True))
             for what, counts in self.quality.items()
         }
+
+
+@kernel
+def _show(pays, sensible, possible, rows, done, group, once, goals, counts):  # type: ignore[no-untyped-def]
+    """goals (N, A) = 1 where a deed pays and, with `once`, was not paid yet; `counts`: those that are good, badly
+    timed and nonsense, as in `QUALITIES`.
+    """
+    for n in range(len(rows)):
+        row = rows[n]
+        for a in range(goals.shape[1]):
+            goals[n, a] = pays[row, a] > 0 and not (once and done[n, group[a]])
+            if goals[n, a]:
+                counts[0 if sensible[row, a] else 1 if possible[a] else 2] += 1

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam
 
 from bkrl.agents.q import QAgent
 from bkrl.core.config import DQNConfig
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
+from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.protocol import Saved, under
 from bkrl.learn.replay import Batch, Replay
 from bkrl.rewards.streams import RewardStream
@@ -54,7 +54,7 @@ class DQN(ActionValueLearner):
             envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
         )
         self.config = config
-        self.optimizer = Adam(self.parameters, lr=config.learning_rate)
+        self.optimizer = Adam(self.parameters, lr=config.learning_rate, fused=True)
         self.target = copy.deepcopy(agent.module).requires_grad_(False)
         self.replay = Replay(config.replay_size, config.num_envs)
         self.updates = 0

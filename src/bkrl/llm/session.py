@@ -15,6 +15,7 @@ import contextlib
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent import futures
 from dataclasses import replace
@@ -97,6 +98,8 @@ class AskSession:
         self._flying_since = time.monotonic()
         self._others_named = False
         self._submitted: dict[str, futures.Future[Exchange]] = {}
+        self._came: deque[tuple[int, str]] = deque()  # the submitted ones that are done, so that polling is cheap
+        self._count = 0
         self._thread: threading.Thread | None = None
 
     def ask(self, requests: Sequence[Request], title: str = "") -> list[Exchange]:
@@ -133,7 +136,10 @@ class AskSession:
         for request in requests:
             key = request_key(self.backend.identity or {}, request)
             if key not in self._submitted:
+                self._count += 1
                 self._submitted[key] = self._start(self._answer_or_why(request, key))
+                mark = self._count, key
+                self._submitted[key].add_done_callback(lambda _, mark=mark: self._came.append(mark))  # type: ignore[misc]
 
     def poll(self, seconds: float = 0.0) -> list[Exchange]:
         """What submitted requests have brought since the last call, in the order of submission, failures included.
@@ -142,14 +148,19 @@ class AskSession:
         without a reply, with the sentence in `detail`.
         """
         if seconds > 0:
-            futures.wait(self._submitted.values(), timeout=seconds)
-        came = [key for key, future in self._submitted.items() if future.done() and not future.cancelled()]
-        return [self._submitted.pop(key).result() for key in came]
+            done, _ = futures.wait(self._submitted.values(), timeout=seconds)
+            while len(self._came) < len(done):  # who waits is woken before the callback is called
+                time.sleep(0)
+        if not self._came:
+            return []
+        came = sorted(self._came.popleft() for _ in range(len(self._came)))
+        found = [self._submitted.pop(key) for _, key in came]
+        return [future.result() for future in found if not future.cancelled()]
 
     @property
     def waiting(self) -> int:
         """How many submitted requests have brought nothing yet."""
-        return sum(not future.done() for future in self._submitted.values())
+        return len(self._submitted) - len(self._came)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run other work of the backend on the session's event loop and wait; Ctrl-C cancels it."""

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.jit import kernel
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL_NAMES, FACED_CELL
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM, VITALS
@@ -46,20 +47,29 @@ _TARGET_OF_CELL: Final = np.array(
     np.int64,
 )  # fmt: skip
 _FACED_CELL: Final = np.array(FACED_CELL)
-_VITALS: Final = slice(layout.INVENTORY.start, layout.INVENTORY.start + len(VITALS))
-_ITEMS: Final = slice(_VITALS.stop, layout.INVENTORY.stop)
-_ITEM_BITS: Final = 1 << np.arange(_HELD_AT, _FEELINGS_AT, dtype=np.int64)
-_FEELING_BITS: Final = 1 << np.arange(_FEELINGS_AT, _FEELINGS_AT + len(FEELINGS), dtype=np.int64)
+_FACING: Final = layout.FACING  # the view lies before it, feelings and items behind it
+_NUM_VITALS, _NUM_HELD = len(VITALS), len(HELD)
 
 
 def text_keys(observations: NDArray[np.uint8]) -> NDArray[np.int64]:
     """(B, 82) symbolic observations → (B,) keys of their texts. Equal keys are equal texts."""
-    rows = np.arange(len(observations))
-    seen = np.bitwise_or.reduce(_BIT_OF_CELL[observations[:, layout.VIEW]], axis=1)
-    faced = observations[rows, _FACED_CELL[observations[:, layout.FACING] & 3]]
-    held = (observations[:, _ITEMS] > 0) @ _ITEM_BITS
-    low = (observations[:, _VITALS] < MAX_ITEM) @ _FEELING_BITS
-    return np.asarray(seen | _TARGET_OF_CELL[faced] << _TARGET_AT | held | low)
+    keys = np.empty(len(observations), np.int64)
+    _read_keys(np.ascontiguousarray(observations), keys)
+    return keys
+
+
+@kernel
+def _read_keys(observations, keys):  # type: ignore[no-untyped-def]
+    for b in range(len(observations)):
+        row = observations[b]
+        key = _TARGET_OF_CELL[row[_FACED_CELL[row[_FACING] & 3]]] << _TARGET_AT
+        for cell in range(_FACING):
+            key |= _BIT_OF_CELL[row[cell]]
+        for i in range(_NUM_VITALS):
+            key |= np.int64(row[_FACING + 1 + i] < MAX_ITEM) << (_FEELINGS_AT + i)
+        for i in range(_NUM_HELD):
+            key |= np.int64(row[_FACING + 1 + _NUM_VITALS + i] > 0) << (_HELD_AT + i)
+        keys[b] = key
 
 
 def _bits(key: int, start: int, names: tuple[str, ...]) -> list[str]:

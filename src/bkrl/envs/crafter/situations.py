@@ -6,6 +6,7 @@ furnace: the only count that decides a deed.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -35,6 +36,7 @@ class TypedSituations:
         self.deeds = tuple(action.deed for action in ACTION_SETS[rules.typed])
         self.possible = tuple(deed for deed in VALID if deed in self.deeds)
         self.same = tuple(synonyms(deed) for deed in self.deeds)
+        self.sensible = lru_cache(1 << 12)(self._sensible)  # asked for by the book, and at once by the oracle
 
     def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
         """(B, 82) → (B,)."""
@@ -45,7 +47,7 @@ class TypedSituations:
         seen, held, feels = sentences_of_key(key & (_ENOUGH - 1))
         return tuple(filter(None, (seen, held, "you feel sleepy." if "sleepy" in feels else "")))
 
-    def sensible(self, key: int) -> tuple[str, ...]:
+    def _sensible(self, key: int) -> tuple[str, ...]:
         """The deeds that make sense there."""
         words, held, feelings = read_key(key & (_ENOUGH - 1))
         deeds = [f"attack {name}" for name in _CREATURES if name in words]
