@@ -32,7 +32,8 @@ def test_every_shipped_study_is_well_formed(tmp_path):
         assert all(cell.run_dir.is_relative_to(tmp_path) for cell in study.cells)
         assert study.training, preset
         for cell in study.training:
-            assert bool(getattr(cell.config, "potential", None)) == cell.config.alg.startswith("bk-")
+            shaped = cell.config.alg.startswith("bk-") or "+pbrs" in cell.run_dir.name or "+advice" in cell.run_dir.name
+            assert bool(getattr(cell.config, "potential", None)) == shaped
 
 
 def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
@@ -347,3 +348,56 @@ def test_the_worlds_that_docs_name_exist():
     assert len(named) > 2
     for env in named:
         world(env)
+
+
+LANGUAGE = """
+[[world]]
+name = "w"
+seeds = [3]
+collect = { env = "BabyAI-MixedTrainLocal-v0@task_kinds=goto", explorer = "random" }
+demonstrations = { explorer = "bot", episodes = 7 }
+lm_make = { size = "d32" }
+models = [{ name = "P0", steps = 0 }, { name = "P2", clone = true, clone_episodes = 5 }]
+methods = { glam = { lm = { window = 1 }, steps = 5 } }
+train_rs = { env = "BabyAI-MixedTrainLocal-v0@task_kinds=goto", steps = 9 }
+"""
+
+
+def test_a_study_makes_its_language_models_and_what_starts_from_them(tmp_path):
+    entries = """algs = [
+        { name = "clone", alg = "bc", lm = "P0" }, { name = "cloned", alg = "glam", lm = "P0", after = "clone" },
+        { name = "shaped", alg = "glam", lm = "P2", potential = "pref", train_rs = { steps = 4 } }, "random"]"""
+    found, root = study(LANGUAGE.replace("seeds", entries + "\nseeds"), tmp_path), tmp_path / "w"
+    cells = {cell.run_dir.name: cell for cell in found.cells}
+    made = {name: cells[f"lm-{name}"].config for name in ("P0", "P2")}
+    assert (made["P0"].steps, made["P0"].size, made["P0"].clone) == (0, "d32", None)
+    assert (made["P2"].clone, made["P2"].clone_episodes) == (root / "demonstrations", 5)
+    assert made["P2"].from_ == (root / "data", root / "demonstrations")
+    assert (cells["demonstrations"].config.explorer, cells["demonstrations"].config.episodes) == ("bot", 7)
+    clone, cloned, shaped = (cells[f"{name}-s3"].config for name in ("clone", "cloned", "shaped"))
+    assert (clone.data, clone.lm.lm) == (root / "demonstrations", f"{root}/lm-P0")
+    assert (cloned.init_from, cloned.potential, cloned.steps, cloned.lm.window) == (root / "clone-s3", None, 5, 1)
+    assert (shaped.init_from, shaped.potential, shaped.steps) == (None, root / "rm-pref", 4)
+    assert cells["random-s3"].config.steps == 9
+    needed = needs(found.cells)
+    assert set(needed[root / "cloned-s3"]) == {root / "clone-s3", root / "lm-P0"}
+    assert set(needed[root / "shaped-s3"]) == {root / "rm-pref", root / "lm-P2"}
+    assert set(needed[root / "lm-P2"]) == {root / "data", root / "demonstrations"}
+    commands = shell.script(found.cells, needed)
+    assert f"bkrl lm make --from {root}/data --from {root}/demonstrations --out {root}/lm-P2" in commands
+    assert f"--init-from {root}/clone-s3" in commands
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ('{ name = "a", alg = "glam", after = "b" }', "begins after 'b', so an entry of that name must stand above"),
+        ('{ name = "a", alg = "glam", lm = "P7" }', "lm of 'a' is 'P7'."),
+        ('{ name = "a", alg = "drrn", lm = "P0" }', "drrn takes no 'lm' in a study"),
+        ('{ name = "a", alg = "bk-pref", potential = "pref" }', "bk-pref takes no 'potential' in a study"),
+        ('{ name = "a", alg = "glam", potential = "prof" }', "potential of 'a' is 'prof'. Did you mean 'pref'?"),
+    ],
+)
+def test_what_an_entry_cannot_start_from_is_named(tmp_path, entry, complaint):
+    with pytest.raises(UsageError, match=re.escape(complaint)):
+        study(LANGUAGE.replace("seeds", f"algs = [{entry}]\nseeds"), tmp_path)

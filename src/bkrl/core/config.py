@@ -302,8 +302,9 @@ class LmMakeConfig:
     """Make a small language model: it reads what recorded envs say (P1), and may then learn answers of a bot (P2)."""
 
     from_: Annotated[
-        tuple[Path, ...], Flag("collect runs whose captions and missions it reads; once for each run", reads=True)
-    ] = ()
+        tuple[Path, ...],
+        Flag("collect runs whose captions and missions it reads; once for each run", identity=False, reads=True),
+    ] = ()  # the hashes of what is there are its identity
     out: Annotated[Path | None, Flag("run directory  [default: logs/lm-KIND-SIZE-sSEED]", identity=False)] = None
     kind: Annotated[Literal["t5", "causal"], Flag("an encoder with a decoder, or a decoder alone")] = "t5"
     size: Annotated[Literal["d32", "d64", "d128"], Flag("its width; 2 layers of d32, 4 of the others")] = "d64"

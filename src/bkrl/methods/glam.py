@@ -38,7 +38,8 @@ LM = Annotated[
     str,
     Flag(
         "the model: a folder of transformers, a run of `bkrl lm make` or of train-rs, sample:lm-t5, or tiny-t5 and "
-        "tiny-causal, small ones with random weights; nothing is downloaded"
+        "tiny-causal, small ones with random weights; nothing is downloaded",
+        reads=True,
     ),
 ]
 

@@ -62,7 +62,7 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     """
     if only_config(path):
         return []
-    found, wanted = read_json(path / "config.json", Config), plain(config)
+    found, wanted = read_json(path / "config.json", Config), _values(config)
     same = {
         name: recorded
         for name, recorded in found["inputs"].items()
@@ -84,6 +84,13 @@ def refuse_if_different(path: Path, different: Sequence[str], most: int = 3) -> 
             f"{path} holds a run that differs in {', '.join(different[:most])}{more}; choose another --out, or pass "
             "--fresh to remove it first."
         )
+
+
+def _values(config: object) -> dict[str, Any]:
+    """Settings by their own names, those in groups too."""
+    return (
+        plain(config) if isinstance(config, Mapping) else {o.name: plain(o.of(config)) for o in flags_of(type(config))}
+    )
 
 
 def _differing(old: Mapping[str, Any], config: object) -> list[str]:

@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import sha256
+from bkrl.core.flags import flags_of
 from bkrl.runs.samples import locate, samples
 
 if TYPE_CHECKING:
     from bkrl.runs.record import Run
+
+
+def read_by(config: object) -> dict[str, Path]:
+    """What a run of these settings reads: setting → run or file. Text that names no run (`tiny-t5`) is none."""
+    found: dict[str, Path] = {}
+    for one in flags_of(type(config)):
+        value = one.of(config) if one.flag.reads else None
+        if isinstance(value, Path) or (isinstance(value, str) and (locate(Path(value)) / "manifest.json").is_file()):
+            found[one.name] = Path(value)
+    return found
 
 
 def input_hash(recorded: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ import torch
 from bkrl.agents.build import options_of
 from bkrl.agents.play import MOST_AT_ONCE, Start, play, summarise
 from bkrl.agents.protocol import Agent
-from bkrl.core.flags import flags_of
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
@@ -19,6 +18,7 @@ from bkrl.envs import make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.loop import finished, train
 from bkrl.methods import Trainee, TrainRsConfig, find_method
+from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
@@ -42,8 +42,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         torch.set_num_threads(config.threads)
         made = method.build(config)
     try:
-        read = {one.name: one.of(config) for one in flags_of(type(config)) if one.flag.reads}
-        inputs = {name: path for name, path in read.items() if path is not None}
+        inputs = read_by(config)
         result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")

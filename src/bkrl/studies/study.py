@@ -20,22 +20,23 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import derive_seed
-from bkrl.core.settings import build, choices
+from bkrl.core.settings import build
 from bkrl.envs import world
 from bkrl.labelers.config import LabelConfig
-from bkrl.methods import find_method, methods
+from bkrl.methods import methods
 from bkrl.stages import VERBS
+from bkrl.studies.entries import VARIANTS, Entry, entries_of
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top, seed_list, tables_of
 
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
+_CONFIGS["lm_make"] = settings.LmMakeConfig
 _STUDY_KEYS = {"title", "minutes", "world", "slurm"}
 _WORLD_KEYS = {
     *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
+    *("methods", "demonstrations", "models"),
     *_CONFIGS,
 }
 _TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
-_ENTRY_KEYS = {"name", "alg", "control", "label", "train_rm", "train_rs"}
-_VARIANTS = choices(LabelConfig, "variant")
 
 
 class _Draw(NamedTuple):
@@ -77,7 +78,8 @@ class Cell(NamedTuple):
     @property
     def steps(self) -> int:
         """Environment steps that it trains for; 0 for stages that train no policy."""
-        return int(getattr(self.config, "steps", 0))
+        learns = hasattr(self.config, "env") and getattr(self.config, "explorer", "rnd") == "rnd"
+        return int(getattr(self.config, "steps", 0)) if learns else 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Study:
 
     @property
     def preparation(self) -> list[Cell]:
-        """What comes before training: datasets, labels, potentials."""
+        """What comes before training: datasets, labels, potentials, language models."""
         return [cell for cell in self.cells if cell.stage not in ("train_rs", "evaluate")]
 
     @property
@@ -189,22 +191,6 @@ def _check_worlds(cells: Sequence[Cell]) -> None:
             raise UsageError(f"{cell.stage} in {cell.run_dir}: {problem}") from None
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A method as a study lists it: under which name, on which potential, with which settings of its own.
-
-    `variant`: the kind of labels its potential is made from; None for a method without labels.
-    """
-
-    name: str
-    alg: str
-    variant: str | None
-    control: str = "none"
-    label: Mapping[str, Any] = field(default_factory=dict)
-    train_rm: Mapping[str, Any] = field(default_factory=dict)
-    train_rs: Mapping[str, Any] = field(default_factory=dict)
-
-
 class _World:
     """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
 
@@ -216,15 +202,18 @@ class _World:
         self.training: list[Cell] = []
         self.evaluation: list[Cell] = []
         self._made: dict[str, Path] = {}
+        self._models: list[str] = []
+        self._methods = on_top({}, table.get("methods", {}))
+        check_keys(self._methods, [one.name for one in methods()], f"methods of {self.root.name}")
         tasks = tables_of(table, "task", "A study's world") or [{}]
-        entries = [_entries(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
+        entries = [entries_of(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
         variants = table.get("variants")
         if variants is None:
-            variants = [v for v in _VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
+            variants = [v for v in VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
         if not isinstance(variants, list):
             raise UsageError(f'The variants of {self.root.name} are a list, such as ["pref"], not {variants!r}.')
         for variant in variants:
-            check_choice(variant, _VARIANTS, "variant")
+            check_choice(variant, VARIANTS, "variant")
         for entry in (entry for listed in entries for entry in listed):
             if entry.variant is not None and entry.variant not in variants:
                 raise UsageError(
@@ -235,10 +224,13 @@ class _World:
         if variants or "collect" in table:
             for dataset in collected:
                 self._collection(_Draw(dataset, None))
+        if "demonstrations" in table:
+            self.preparation.append(self._cell("collect", {"collect": table["demonstrations"]}, out=self._shown))
+        self._language_models(draws[0])
         for draw in draws:
             for variant in variants:
                 if "variants" in table:
-                    self._potential(_Entry(variant, "", variant), draw)
+                    self._potential(Entry(variant, "", variant), draw)
                 for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
                     self._potential(entry, draw)
         for task, listed in zip(tasks, entries, strict=True):
@@ -276,7 +268,29 @@ class _World:
             Cell("data_merge", merge, ("collect", joined)),
         ]
 
-    def _task(self, task: Mapping[str, Any], entries: Sequence[_Entry], draws: Sequence[_Draw]) -> None:
+    def _language_models(self, draw: _Draw) -> None:
+        """Language models for the world's entries: they read what was recorded, and may clone the demonstrations."""
+        recorded = {"collect": self._data(draw), "demonstrations": self._shown}
+        read = tuple(path for key, path in recorded.items() if key in self.table)
+        for given in tables_of(self.table, "models", f"The world {self.root.name}"):
+            own = {key: value for key, value in given.items() if key not in ("name", "clone")}
+            out = self.root / f"lm-{name_of_folder(given, 'model')}"
+            clone = self._shown if given.get("clone") else None
+            made = self._cell("lm_make", {"lm_make": own}, from_=read, clone=clone, out=out)
+            self.preparation.append(made._replace(recorded=("lm", made.config)))
+            self._models.append(given["name"])
+
+    def _given(self, entry: Entry, folder: Path, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a run of an entry starts from: settings that the plan fixes, and a table on top of the others."""
+        fixed: dict[str, Any] = {"init_from": folder / f"{entry.after}-s{seed}"} if entry.after else {}
+        if "demonstrations" in self.table and entry.clones:
+            fixed["data"] = self._shown
+        if entry.lm:
+            check_choice(entry.lm, self._models, f"lm of '{entry.name}'")
+        lm = {"train_rs": {"lm": {"lm": (self.root / f"lm-{entry.lm}").as_posix()}}} if entry.lm else {}
+        return fixed, lm
+
+    def _task(self, task: Mapping[str, Any], entries: Sequence[Entry], draws: Sequence[_Draw]) -> None:
         """Training and evaluation of one task; what needs no labels is not repeated for each draw of them."""
         check_keys(task, _TASK_KEYS, "A task")
         folder = self.root / name_of_folder(task, "task") if task else self.root
@@ -291,7 +305,9 @@ class _World:
                     fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
                     if potential is not None:
                         fixed["potential"] = potential
-                    trained = self._cell("train_rs", task, vars(entry), out=folder / name, **fixed)
+                    given, lm = self._given(entry, folder, seed)
+                    above = (task, {"train_rs": self._methods.get(entry.alg, {})}, vars(entry), lm)
+                    trained = self._cell("train_rs", *above, out=folder / name, **fixed, **given)
                     self.training.append(trained)
                     # One agent of a method is enough to look at: drawing takes longer than playing.
                     seen = {} if (draw, seed) == (draws[0], seeds[0]) else {"evaluate": {"gifs": 0}}
@@ -302,7 +318,11 @@ class _World:
     def _data(self, draw: _Draw) -> Path:
         return self.root / f"data{draw.collected}"
 
-    def _potential(self, entry: _Entry, draw: _Draw) -> Path | None:
+    @property
+    def _shown(self) -> Path:
+        return self.root / "demonstrations"
+
+    def _potential(self, entry: Entry, draw: _Draw) -> Path | None:
         """The potential of an entry, made once for all that ask for the same one."""
         if entry.variant is None:
             return None
@@ -318,7 +338,7 @@ class _World:
             self.preparation.append(self._cell("train_rm", vars(entry), variant=entry.variant, **fixed))
         return self._made[key]
 
-    def _labels(self, entry: _Entry, draw: _Draw) -> Path:
+    def _labels(self, entry: Entry, draw: _Draw) -> Path:
         """The labels that an entry's potential is made from."""
         key = json.dumps(["label", entry.variant, draw, entry.label], sort_keys=True, default=str)
         if key not in self._made:
@@ -341,7 +361,7 @@ class _World:
         """The world's table for this stage, the variant's own table on it, then those `above`; what the plan fixes."""
         table = on_top({}, self.table.get(stage, {}))
         if variant is not None:
-            own = {key: table.pop(key) for key in _VARIANTS if isinstance(table.get(key), dict)}
+            own = {key: table.pop(key) for key in VARIANTS if isinstance(table.get(key), dict)}
             table = on_top(table, own.get(variant, {}))
         for upper in above:
             table = on_top(table, upper.get(stage, {}))
@@ -350,38 +370,6 @@ class _World:
         if stage == "label":
             fixed["variant"] = variant
         return Cell(stage, build(_CONFIGS[stage], table, **fixed))
-
-
-def _entries(listed: Any, world: str) -> list[_Entry]:
-    """The methods of a world or task; "bk-pref:shuffled" stands for one on a control of its potential."""
-    if not isinstance(listed, list) or not listed:
-        raise UsageError(f"The world {world} needs algs = [...], in itself or in each of its tasks.")
-    entries = [_entry(item) for item in listed]
-    check_unique([entry.name for entry in entries], "algs")
-    return entries
-
-
-def _entry(item: Any) -> _Entry:
-    if isinstance(item, str):
-        alg, _, control = item.partition(":")
-        item = {"name": item.replace(":", "-"), "alg": alg} | ({"control": control} if control else {})
-    if not isinstance(item, Mapping):
-        raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
-    check_keys(item, _ENTRY_KEYS, "An entry of algs")
-    name = name_of_folder(item, "entry of algs")
-    method = find_method(str(item.get("alg")))
-    if method is None:
-        check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
-    variant = method.variant if method and method.variant in _VARIANTS else None
-    entry = _Entry(**{**item, "variant": variant, "control": item.get("control") or "none"})
-    if entry.control == "constant":  # which has advice alone
-        entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
-    check_choice(entry.control, choices(settings.TrainRmConfig, "control"), f"control of '{name}'")
-    if method and method.variant == "own" and "potential" not in entry.train_rs:
-        raise UsageError(f"'{name}' needs a potential of your own: name its run, train_rs = {{ potential = \"…\" }}.")
-    if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
-        raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")
-    return entry
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:

@@ -7,7 +7,6 @@ what each cell said, under `log/`.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +18,11 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json, to_json
+from bkrl.core.flags import flags_of
 from bkrl.core.lines import newest_row
 from bkrl.core.reporter import Line, Reporter, duration
 from bkrl.runs.identity import changed
-from bkrl.runs.inputs import check_inputs
+from bkrl.runs.inputs import check_inputs, read_by
 from bkrl.runs.lock import acquire
 from bkrl.runs.record import Run
 from bkrl.studies.executors import Executor, cores, name_of
@@ -363,13 +363,11 @@ def last_step(run_dir: Path) -> int:
 
 def _places(cell: Cell) -> dict[str, Path]:
     """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
-    named = {name: value for name, value in vars(cell.config).items() if isinstance(value, Path)}
-    return {**named, **getattr(cell.config, "inputs", {})}
+    return {**read_by(cell.config), **getattr(cell.config, "inputs", {})}
 
 
 def _paths(config: Any) -> list[Path]:
-    found: list[Path] = []
-    for setting in dataclasses.fields(config):
-        value = getattr(config, setting.name)
-        found += [path for path in (value if isinstance(value, tuple) else (value,)) if isinstance(path, Path)]
-    return found
+    """Paths among its settings. Some name a run or something else, as `lm` does: these count as paths, too."""
+    values = [one.of(config) for one in flags_of(type(config))]
+    listed = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+    return [Path(each) for each in listed if isinstance(each, (Path, str))]

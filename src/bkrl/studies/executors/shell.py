@@ -35,8 +35,8 @@ def command(cell: Cell) -> str:
         where = ["--dataset", str(cell.config.dataset)] if cell.config.dataset else []
         parts = map(str, cell.config.runs)
         return shlex.join(["bkrl", *cell.stage.split("_"), *parts, *where, "--out", str(cell.run_dir)])
-    verb = cell.stage.replace("_", "-")
-    words, positional, given = ["bkrl", verb], [], []
+    verb = ["lm", "make"] if cell.stage == "lm_make" else [cell.stage.replace("_", "-")]
+    words, positional, given = ["bkrl", *verb], [], []
     for one in flags_of(type(cell.config)):
         value = one.of(cell.config)
         if one.flag.positional:
@@ -46,10 +46,10 @@ def command(cell: Cell) -> str:
             given.append(one.name)
     if without_effect(cell.config, given, sure=False):  # a study shares settings between methods
         words.append(LENIENT)
-    return shlex.join([*words[:2], *positional, *words[2:]])
+    return shlex.join([*words[: 1 + len(verb)], *positional, *words[1 + len(verb) :]])
 
 
 def _option(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [name if value else f"--no-{name[2:]}"]
-    return [name, str(value)]
+    return [word for one in (value if isinstance(value, tuple) else (value,)) for word in (name, str(one))]

@@ -1,0 +1,87 @@
+"""Entries of `algs` in a study file: methods as the study lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bkrl.core.config import TrainRmConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import flags_of
+from bkrl.core.settings import choices
+from bkrl.labelers.config import LabelConfig
+from bkrl.methods import find_method, methods
+from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top
+
+_ENTRY_KEYS = {"name", "alg", "control", "lm", "after", "potential", "label", "train_rm", "train_rs"}
+VARIANTS = choices(LabelConfig, "variant")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as a study lists it: under which name, on which potential, with which settings of its own.
+
+    Attributes:
+        variant: the kind of labels its potential is made from; None for a method without labels.
+        lm: the world's language model that it starts from, and "" for none.
+        after: the entry of the same task whose policy it starts from, and "" for none.
+        clones: whether it clones the world's demonstrations.
+    """
+
+    name: str
+    alg: str
+    variant: str | None
+    control: str = "none"
+    lm: str = ""
+    after: str = ""
+    clones: bool = False
+    label: Mapping[str, Any] = field(default_factory=dict)
+    train_rm: Mapping[str, Any] = field(default_factory=dict)
+    train_rs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def entries_of(listed: Any, world: str) -> list[Entry]:
+    """The methods of a world or task; "bk-pref:shuffled" stands for one on a control of its potential."""
+    if not isinstance(listed, list) or not listed:
+        raise UsageError(f"The world {world} needs algs = [...], in itself or in each of its tasks.")
+    entries = [_entry(item) for item in listed]
+    names = [entry.name for entry in entries]
+    check_unique(names, "algs")
+    for place, entry in enumerate(entries):
+        if entry.after and entry.after not in names[:place]:
+            raise UsageError(
+                f"'{entry.name}' begins after '{entry.after}', so an entry of that name must stand above it."
+            )
+    return entries
+
+
+def _entry(item: Any) -> Entry:
+    if isinstance(item, str):
+        alg, _, control = item.partition(":")
+        item = {"name": item.replace(":", "-"), "alg": alg} | ({"control": control} if control else {})
+    if not isinstance(item, Mapping):
+        raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
+    check_keys(item, _ENTRY_KEYS, "An entry of algs")
+    name = name_of_folder(item, "entry of algs")
+    method = find_method(str(item.get("alg")))
+    if method is None:
+        check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
+    settings = {one.name for one in flags_of(method.settings)} if method else set()
+    variant = method.variant if method and method.variant in VARIANTS else None
+    given = {key: value for key, value in item.items() if key != "potential"}
+    for key, setting in (("potential", "potential"), ("lm", "lm"), ("after", "init_from")):
+        if key in item and (setting not in settings or (key == "potential" and method and method.variant)):
+            raise UsageError(f"'{name}': {item['alg']} takes no '{key}' in a study; leave it out.")
+    if "potential" in item:
+        check_choice(variant := item["potential"], VARIANTS, f"potential of '{name}'")
+    given |= {"variant": variant, "control": item.get("control") or "none"}
+    entry = Entry(**given, clones="data" in settings and "data" not in item.get("train_rs", {}))
+    if entry.control == "constant":  # which has advice alone
+        entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
+    check_choice(entry.control, choices(TrainRmConfig, "control"), f"control of '{name}'")
+    if method and method.variant == "own" and "potential" not in entry.train_rs:
+        raise UsageError(f"'{name}' needs a potential of your own: name its run, train_rs = {{ potential = \"…\" }}.")
+    if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
+        raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")
+    return entry
