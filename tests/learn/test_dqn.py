@@ -67,7 +67,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_weights():
         whole.iterate()
         stopped.iterate()
     saved, other = stopped.state(), learner()
-    other.restore(saved._replace(tensors={name: np.array(one) for name, one in saved.tensors.items()}))
+    other.restore(saved._replace(tensors={name: np.asarray(one).copy() for name, one in saved.tensors.items()}))
     for _ in range(20):
         whole.iterate()
         other.iterate()

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from bkrl.data.windows import Rollout
-from bkrl.rewards.rnd import RND, RunningMoments, next_observations
+from bkrl.rewards.novelty import RunningMoments, next_observations
+from bkrl.rewards.rnd import RND
 
 
 def rollout(observations: np.ndarray, final: dict[int, np.ndarray] | None = None) -> Rollout:
@@ -81,14 +82,14 @@ def test_repeats_weigh_as_often_as_they_came(device: torch.device) -> None:
     stream.loss(index).backward()
     found = [parameter.grad.clone() for parameter in stream.parameters()]
     stream.predictor.zero_grad()
-    steps = torch.from_numpy(next_observations(record).reshape(64, 7, 7, 3)).to(device)[index[:20]]
-    inputs = stream._normalised(steps)
+    steps = next_observations(record).reshape(64, 7, 7, 3)[index[:20].cpu().numpy()]
+    inputs = stream.normalised(steps)
     naive = torch.stack([(stream.predictor(x[None]) - stream.target(x[None])).square().mean() for x in inputs]).mean()
     naive.backward()
     assert float(stream.loss(index).detach()) == pytest.approx(float(naive.detach()), rel=1e-5)
     for one, parameter in zip(found, stream.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-6)
-    assert len(stream._inputs) == len(np.unique(steps.cpu().numpy().reshape(20, -1), axis=0)) == 5
+    assert len(stream._inputs) == len(np.unique(steps.reshape(20, -1), axis=0)) == 5
 
 
 def test_a_gpu_is_not_asked_which_observations_are_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +127,7 @@ def test_near_constant_entries_do_not_blow_up() -> None:
     stream.rewards(rollout(quiet))
     loud = quiet.copy()
     loud[2, 0, 3, 3, 0] = 200
-    inputs = stream._normalised(torch.from_numpy(loud[2]))
+    inputs = stream.normalised(loud[2])
     assert inputs.abs().max() <= 5.0
     assert np.isfinite(stream.rewards(rollout(loud))).all()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from bkrl.agents.protocol import Goals
 from bkrl.agents.q import QAgent
 from bkrl.envs.vector import WorldVectorEnv
@@ -55,6 +57,8 @@ class ActionValueLearner(RolloutLearner):
             hardware=hardware,
             goals=goals,
         )
+        # There is one value for all streams, so returns stop at true ends for all of them
+        self.episodic = torch.ones(1, dtype=torch.bool, device=self.device)
 
     def check_finite(self, *figures: float) -> None:
         """Diverged where losses or gradients are not finite."""

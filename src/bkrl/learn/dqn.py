@@ -23,6 +23,9 @@ from bkrl.learn.protocol import Saved, under
 from bkrl.learn.replay import Batch, Replay
 from bkrl.rewards.streams import RewardStream
 
+STREAM_RATE = 1e-4
+"""Learning rate of the models that reward streams have (published, for ELLM's baselines)."""
+
 
 def double_targets(batch: Batch, best: Tensor, target_values: Tensor) -> Tensor:
     """(B,) n-step returns plus the discounted target value of the action that the trained network prefers.
@@ -54,7 +57,9 @@ class DQN(ActionValueLearner):
             envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
         )
         self.config = config
-        self.optimizer = Adam(self.parameters, lr=config.learning_rate, fused=True)
+        groups: list[dict[str, Any]] = [{"params": self.owners[0]}]
+        groups += [{"params": owner, "lr": STREAM_RATE} for owner in self.owners[1:]]
+        self.optimizer = Adam(groups, lr=config.learning_rate, fused=True)
         self.target = copy.deepcopy(agent.module).requires_grad_(False)
         self.replay = Replay(config.replay_size, config.num_envs)
         self.updates = 0
@@ -63,6 +68,7 @@ class DQN(ActionValueLearner):
         """Put the rollout into the memory, and learn from what is drawn from it."""
         c, before = self.config, self.step - self.rewards[:, :, 0].numel()
         self._remember()
+        self._train_streams()
         wanted = self.step // c.update_every - max(before, c.learning_starts) // c.update_every
         losses: list[Tensor] = []
         if self.step > c.learning_starts:
@@ -92,6 +98,14 @@ class DQN(ActionValueLearner):
         actions = r.actions[r.horizon :]
         for t in range(T):
             self.replay.add(seen[t], actions[t], rewards[t], after[t], r.terminated[t], r.truncated[t])
+
+    def _train_streams(self) -> None:
+        """The models of streams learn from each step once, when it is new: what they paid for it stays."""
+        steps = self.rewards[:, :, 0].numel()
+        for stream in self.learners.values():
+            self.optimizer.zero_grad()  # the agent's weights have no gradients then, and stay
+            stream.loss(torch.randperm(steps, generator=self.shuffle, device=self.device)).backward()
+            self.optimizer.step()
 
     def _update(self) -> Tensor:
         c = self.config

@@ -123,7 +123,9 @@ class PQN(ActionValueLearner):
                 loss = 0.5 * (chosen - targets[mb]).square().mean()
                 self.optimizer.zero_grad()
                 loss.backward()
-                norms.append(nn.utils.clip_grad_norm_(self.parameters, c.max_grad_norm))
+                for stream in self.learners.values():
+                    stream.loss(mb).backward()
+                norms.append(torch.stack([nn.utils.clip_grad_norm_(one, c.max_grad_norm) for one in self.owners])[0])
                 self.optimizer.step()
                 losses.append(loss.detach())
         found = torch.stack([torch.stack(losses).mean(), torch.stack(norms).mean()])

@@ -3,7 +3,7 @@
 `--alg NAME` is looked up here. A method of your own is registered in the same way (docs/python.md).
 """
 
-from bkrl.methods import babyai_ppo, baselines, bc, drrn, ellm, glam, ppo, rnd, shaped
+from bkrl.methods import babyai_ppo, baselines, bc, curiosity, drrn, ellm, glam, ppo, shaped, values
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, methods, register_method, settings_of
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "babyai_ppo",
     "baselines",
     "bc",
+    "curiosity",
     "drrn",
     "ellm",
     "find_method",
@@ -20,7 +21,7 @@ __all__ = [
     "methods",
     "ppo",
     "register_method",
-    "rnd",
     "settings_of",
     "shaped",
+    "values",
 ]

@@ -14,11 +14,11 @@ from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.core.registry import did_you_mean
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.values import GuidedSettings, TransferSettings, begin, value_agent
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
-    from bkrl.agents.q import QAgent
     from bkrl.envs.family import World
     from bkrl.envs.vector import WorldVectorEnv
     from bkrl.goals.protocol import Suggester
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
 _ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN)
-_GUIDED = Only("--guide", lambda c: c.guide is not None)
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
 @dataclass(frozen=True)
-class GoalSettings(TrainRsConfig):
+class GoalSettings(TransferSettings):
     """Settings of all that pursue goals."""
 
     env: Annotated[str, Flag("world to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
@@ -47,7 +46,6 @@ class GoalSettings(TrainRsConfig):
             "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
             "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
             "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks",
-            pooled=True,
         ),
     ] = "oracle"
     bad_timing: Annotated[
@@ -100,36 +98,17 @@ class GoalSettings(TrainRsConfig):
         float, Flag("spend at most so many US dollars; 0: no limit", least=0, only=(_ASKED,), identity=False)
     ] = 0.0
     cache: Annotated[Path, Flag("where replies are kept", only=(_ASKED,), identity=False)] = Path("cache")
-    init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
-    ] = None
-    trains: Annotated[
-        Literal["all", "heads", "last"],
-        Flag("what is trained: all; heads, all but the layer that reads observations; or the last layer"),
-    ] = "all"
 
 
 @dataclass(frozen=True)
-class QSettings(GoalSettings):
-    """Settings of those that value actions."""
-
-    guide: Annotated[
-        Path | None, Flag("a train-rs run of ellm whose best action a share of the random actions are", reads=True)
-    ] = None
-    guide_share: Annotated[
-        float, Flag("share of the random actions that --guide chooses", least=0, most=1, only=(_GUIDED,))
-    ] = 0.5
-
-
-@dataclass(frozen=True)
-class EllmSettings(QSettings):
+class EllmSettings(GoalSettings, GuidedSettings):
     """Settings of ellm."""
 
     pqn: PQNConfig = field(default_factory=PQNConfig)
 
 
 @dataclass(frozen=True)
-class EllmDQNSettings(QSettings):
+class EllmDQNSettings(GoalSettings, GuidedSettings):
     """Settings of ellm-dqn."""
 
     dqn: DQNConfig = field(default_factory=DQNConfig)
@@ -227,11 +206,6 @@ class _Parts(NamedTuple):
     streams: list[RewardStream]
     hardware: Hardware
 
-    @property
-    def who(self) -> tuple[str, str, tuple[str, ...]]:
-        """Env, family and action names, for an agent."""
-        return self.facts.env_id, self.facts.family, self.facts.action_names
-
 
 def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack) -> _Parts:
     from bkrl.envs import make_vec, world
@@ -254,21 +228,6 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
     envs = make_vec(settings.env, num_envs, backend=settings.backend)
     return _Parts(world(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
-
-
-def _begin(settings: GoalSettings, agent: GoalAgent, parts: _Parts, first: str) -> None:
-    """Give an agent its goals and its first weights, and freeze what is not to be trained.
-
-    `first` is the beginning of the names of the weights that read observations.
-    """
-    from bkrl.agents.build import take_weights
-
-    agent.goals = parts.source
-    if settings.init_from is not None:
-        take_weights(agent.module, settings.init_from)
-    for name, parameter in agent.module.named_parameters():
-        trained = settings.trains == "all" or (settings.trains == "heads" and not name.startswith(first))
-        parameter.requires_grad_(trained or name.startswith("head."))
 
 
 def _trainee(
@@ -332,34 +291,10 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
         symbols = family(parts.facts.family).symbols(parts.facts.obs_shape)
         seed = derive_seed(settings.seed, "weights")
         network = goal_network(symbols, len(parts.facts.action_names), len(parts.streams), 128, seed)
-        agent = GoalAgent(network, *parts.who)
-        _begin(settings, agent, parts, "encoder.")
+        begin(settings, network, "encoder.")
+        agent = GoalAgent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
+        agent.goals = parts.source
         return _trainee(settings, settings.ppo, parts, PPO, agent, stack)
-
-
-def _q_agent(settings: QSettings, parts: _Parts, hidden: int, layer_norm: bool, dueling: bool) -> QAgent:
-    from bkrl.agents import load_agent
-    from bkrl.agents.goal import with_goals
-    from bkrl.agents.q import QAgent, q_network
-    from bkrl.core.seeds import derive_seed
-    from bkrl.envs import family
-    from bkrl.runs.record import Run
-
-    num_actions = len(parts.facts.action_names)
-    symbols = with_goals(family(parts.facts.family).symbols(parts.facts.obs_shape), num_actions)
-    seed = derive_seed(settings.seed, "weights")
-    network = q_network(symbols, num_actions, seed, hidden=hidden, layer_norm=layer_norm, dueling=dueling)
-    agent = QAgent(network, *parts.who)
-    agent.sees_goals = True
-    _begin(settings, agent, parts, "layers.0.")
-    if settings.guide is not None:
-        guide = load_agent(Run.open(settings.guide, "train-rs").path)
-        if not isinstance(guide, QAgent) or guide.module.spec["symbols"] != network.spec["symbols"]:
-            raise UsageError(
-                f"--guide {settings.guide}: its policy sees or does other things than this one; train it by ellm."
-            )
-        agent.guide, agent.guide_share = guide, settings.guide_share
-    return agent
 
 
 def build_pqn(settings: EllmSettings) -> Trainee:
@@ -368,7 +303,8 @@ def build_pqn(settings: EllmSettings) -> Trainee:
 
     with ExitStack() as stack:
         parts = _parts(settings, settings.pqn.num_envs, settings.pqn.gamma, stack)
-        agent = _q_agent(settings, parts, settings.pqn.hidden, layer_norm=True, dueling=False)
+        agent = value_agent(settings, parts.facts, settings.pqn, sees_goals=True)
+        agent.goals = parts.source
         return _trainee(settings, settings.pqn, parts, PQN, agent, stack)
 
 
@@ -378,7 +314,8 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
 
     with ExitStack() as stack:
         parts = _parts(settings, settings.dqn.num_envs, settings.dqn.gamma, stack)
-        agent = _q_agent(settings, parts, settings.dqn.hidden, layer_norm=False, dueling=True)
+        agent = value_agent(settings, parts.facts, settings.dqn, sees_goals=True)
+        agent.goals = parts.source
         return _trainee(settings, settings.dqn, parts, DQN, agent, stack)
 
 

@@ -1,135 +1,80 @@
-"""Random network distillation (Burda et al., 2018): novelty is how badly a network predicts a fixed random one.
+"""Random network distillation (Burda et al. 2018): novelty is how badly a network predicts a fixed random one. NovelD
+(Zhang et al. 2021) pays where that grows.
 
-What is scored is s_{t+1}, the true last observation where an episode ended, and what is scored is what is trained on,
-normalised and clipped in the same way. The observation statistics take in a rollout before it is scored, so the first
-rewards are not judged by the statistics of nothing. Returns of novelty run on across episodes, and rewards are divided
-by the running standard deviation of their discounted sum along time.
+What is scored is what is trained on, normalised and clipped in the same way. The observation statistics take in a
+rollout before it is scored, so the first rewards are not judged by the statistics of nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.agents.networks import Linear
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Rollout
-from bkrl.rewards.streams import RolloutsOnly
+from bkrl.rewards.novelty import Novelty, mlp, next_observations
 
 _CHUNK = 4096
 
 
-class RunningMoments:
-    """Mean and variance over everything seen so far, entry by entry (Chan et al., 1979), in float64."""
-
-    def __init__(self, shape: Sequence[int] = ()) -> None:
-        self.count = 0.0
-        self.mean = np.zeros(shape)
-        self.squares = np.zeros(shape)
-
-    def update(self, batch: np.ndarray, times: np.ndarray | None = None) -> None:
-        """Take in (B, *shape) values, value i as if it came `times[i]` times (default: once)."""
-        if len(batch) == 0:
-            return
-        weights = np.ones(len(batch)) if times is None else times.astype(np.float64)
-        count = float(weights.sum())
-        mean = np.tensordot(weights, batch, 1) / count
-        squares = np.tensordot(weights, (batch - mean) ** 2, 1)
-        delta, total = mean - self.mean, self.count + count
-        self.mean = self.mean + delta * count / total
-        self.squares = self.squares + squares + delta**2 * self.count * count / total
-        self.count = total
-
-    @property
-    def std(self) -> np.ndarray:
-        """The standard deviation."""
-        return np.sqrt(self.squares / max(self.count, 1.0))
-
-
-class RND(RolloutsOnly):
+class RND(Novelty):
     """The novelty stream.
 
     Args:
-        obs_shape: of the observations in the rollout, which are symbols whatever the policy sees.
-        num_envs: N.
-        gamma: discount of novelty.
-        coef: weight of its advantage.
+        obs_shape, num_envs, options: as for `Novelty`.
         seed: of both networks' weights.
         hidden, outputs: width of the networks, and how many random features there are to predict.
-        clip: normalised observations are clipped to ± this.
         update_proportion: share of each minibatch that trains the predictor (so that it does not learn too fast).
     """
 
-    why = "Novelty is divided by the spread of its discounted sum along time"
     name = "rnd"
-    episodic = False
-    horizon = 0
 
     def __init__(
         self,
         obs_shape: Sequence[int],
         num_envs: int,
         *,
-        gamma: float = 0.99,
-        coef: float = 1.0,
         seed: int = 0,
         hidden: int = 128,
         outputs: int = 64,
-        clip: float = 5.0,
         update_proportion: float = 0.25,
-        device: str | torch.device = "cpu",
+        **options: Any,
     ) -> None:
-        self.gamma, self.coef, self.clip, self.update_proportion = gamma, coef, clip, update_proportion
+        super().__init__(obs_shape, num_envs, **options)
+        self.update_proportion = update_proportion
         generator = torch.Generator().manual_seed(seed)
-        self.target = _network(obs_shape, hidden, outputs, 1, generator).to(device).requires_grad_(False)
+        self.target = mlp(obs_shape, hidden, outputs, 1, generator).to(self.device).requires_grad_(False)
         # The predictor is deeper than what it predicts, so that what remains of its error is novelty, not incapacity.
-        self.predictor = _network(obs_shape, hidden, outputs, 2, generator).to(device)
-        self.device = torch.device(device)
-        self.observed = RunningMoments(tuple(obs_shape))
-        self.returned = RunningMoments()
-        self.discounted = np.zeros(num_envs)
+        self.predictor = mlp(obs_shape, hidden, outputs, 2, generator).to(self.device)
         # Of the last rollout: its distinct observations, normalised; their random features; which of them came when.
         self._inputs = self._targets = torch.zeros(0)
         self._places = torch.zeros(0, dtype=torch.int64)
-        self._mean = self._std = torch.zeros(0)
-        self._metrics: dict[str, float] = {}
 
-    def rewards(self, rollout: Rollout) -> np.ndarray:
-        """(T, N) float32 normalised novelty of s_{t+1}."""
+    def raw(self, rollout: Rollout) -> NDArray[np.floating]:
+        """See `Novelty.raw`: the error of prediction; it is what `loss` trains on next."""
         following = next_observations(rollout)
-        T, N = rollout.rewards.shape
-        flat = following.reshape(T * N, *following.shape[2:])
+        flat = following.reshape(-1, *following.shape[2:])
         first, places = distinct_rows(flat)
         distinct = flat[first]
-        self.observed.update(distinct, np.bincount(places))
-        self._mean = torch.from_numpy(self.observed.mean.astype(np.float32)).to(self.device)
-        self._std = torch.from_numpy(self.observed.std.astype(np.float32)).clamp_min(1e-6).to(self.device)
-        self._inputs = self._normalised(torch.from_numpy(distinct).to(self.device))
+        self.observe(distinct, np.bincount(places))
+        self._inputs, self._targets, errors = self._errors(distinct)
         self._places = torch.from_numpy(places).to(self.device)
-        with torch.no_grad():
-            chunks = self._inputs.split(_CHUNK)
-            self._targets = torch.cat([self.target(chunk) for chunk in chunks])
-            predictions = torch.cat([self.predictor(chunk) for chunk in chunks])
-            errors = (predictions - self._targets).square().mean(1)
-            novelty = errors.cpu().numpy()[places].reshape(T, N)
+        return errors[places].reshape(rollout.rewards.shape)
 
-        returns = np.empty((T, N))
-        for t in range(T):
-            self.discounted = self.gamma * self.discounted + novelty[t]
-            returns[t] = self.discounted
-        self.returned.update(returns.reshape(-1))
-        scale = float(self.returned.std)
-        rewards = novelty / max(scale, 1e-8)
-        self._metrics = {
-            "rnd/novelty": float(novelty.mean()),
-            "rnd/reward": float(rewards.mean()),
-            "rnd/return_std": scale,
-        }
-        return rewards.astype(np.float32)
+    @torch.no_grad()
+    def _errors(self, rows: NDArray[np.uint8]) -> tuple[Tensor, Tensor, NDArray[np.float32]]:
+        """Of (B, *obs_shape) observations: inputs, targets, and the mean squared error of each (B,)."""
+        inputs = self.normalised(rows)
+        targets = torch.cat([self.target(chunk) for chunk in inputs.split(_CHUNK)])
+        predictions = torch.cat([self.predictor(chunk) for chunk in inputs.split(_CHUNK)])
+        return inputs, targets, (predictions - targets).square().mean(1).cpu().numpy()
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """The predictor's."""
@@ -145,60 +90,74 @@ class RND(RolloutsOnly):
         errors = (self.predictor(inputs) - targets).square().mean(1)
         return errors @ times.to(errors.dtype) / len(places)
 
-    def metrics(self) -> dict[str, float]:
-        """`rnd/novelty` (raw), `rnd/reward` (normalised), `rnd/return_std`."""
-        return dict(self._metrics)
+    def networks(self) -> dict[str, nn.Module]:
+        """See `Novelty.networks`."""
+        return {"target": self.target, "predictor": self.predictor}
+
+
+class NovelD(RND):
+    """max(novelty(s′) − α novelty(s), 0), where the episode visits s′ for the first time; 0 elsewhere.
+
+    Args:
+        obs_shape, num_envs, options: as for `RND`.
+        alpha: α; 0.5 as published. ELLM's baseline takes 1.
+        first_visit: whether only first visits pay; ELLM's baseline left that out.
+    """
+
+    name = "noveld"
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        num_envs: int,
+        *,
+        alpha: float = 0.5,
+        first_visit: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(obs_shape, num_envs, **options)
+        self.alpha, self.first_visit = alpha, first_visit
+        # Observations of the running episodes; a number of 64 bits stands for each, as there may be 10,000 of them
+        self._visited: list[set[int]] = [set() for _ in range(num_envs)]
+
+    def raw(self, rollout: Rollout) -> NDArray[np.floating]:
+        """See `Novelty.raw`."""
+        after = super().raw(rollout)
+        before = np.empty_like(after)
+        before[1:] = after[:-1]
+        began = rollout.ages[:-1] == 0
+        fresh = began.copy()
+        fresh[0] = True  # these rows follow nothing that was scored in this rollout
+        before[fresh] = self._errors(rollout.observations[rollout.horizon : -1][fresh])[2]
+        found = np.maximum(after - self.alpha * before, 0)
+        return found * self._first(rollout, began) if self.first_visit else found
+
+    def _first(self, rollout: Rollout, began: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(T, N) whether the running episode had not seen what followed the action."""
+        seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
+        first = np.zeros(began.shape, bool)
+        for t, n in np.ndindex(*first.shape):
+            visited = self._visited[n]
+            if began[t, n] or not visited:
+                visited.clear()
+                visited.add(_number(seen[t, n]))
+            number = _number(following[t, n])
+            first[t, n] = number not in visited
+            visited.add(number)
+        return first
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """Both networks and all running statistics."""
-        tensors: dict[str, np.ndarray | Tensor] = {
-            f"{name}.{key}": value
-            for name, network in (("target", self.target), ("predictor", self.predictor))
-            for key, value in network.state_dict().items()
-        }
-        for name, moments in (("observed", self.observed), ("returned", self.returned)):
-            tensors |= {
-                f"{name}.count": np.array(moments.count),
-                f"{name}.mean": moments.mean,
-                f"{name}.squares": moments.squares,
-            }
-        return tensors | {"discounted": self.discounted}
+        """See `Novelty.state`; what the running episodes have visited, too."""
+        numbers = [sorted(visited) for visited in self._visited]
+        flat = np.array([one for row in numbers for one in row], np.uint64)
+        return super().state() | {"visited": flat, "visits": np.array([len(row) for row in numbers])}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
-        for name, network in (("target", self.target), ("predictor", self.predictor)):
-            prefix = f"{name}."
-            network.load_state_dict(
-                {key.removeprefix(prefix): torch.from_numpy(v) for key, v in state.items() if key.startswith(prefix)}
-            )
-        for name, moments in (("observed", self.observed), ("returned", self.returned)):
-            moments.count = float(state[f"{name}.count"])
-            moments.mean, moments.squares = state[f"{name}.mean"].copy(), state[f"{name}.squares"].copy()
-        self.discounted = state["discounted"].copy()
-
-    def _normalised(self, observations: Tensor) -> Tensor:
-        return ((observations.float() - self._mean) / self._std).clamp_(-self.clip, self.clip)
+        """See `Novelty.restore`."""
+        super().restore(state)
+        rows = np.split(state["visited"], np.cumsum(state["visits"])[:-1])
+        self._visited = [set(row.tolist()) for row in rows]
 
 
-def next_observations(rollout: Rollout) -> np.ndarray:
-    """(T, N, *obs_shape): s_{t+1}, the true last observation where the episode ended, not the next one's first."""
-    T, N, H = rollout.num_steps, rollout.num_envs, rollout.horizon
-    following = rollout.observations[H + 1 : H + T + 1].copy()
-    following.reshape(T * N, *following.shape[2:])[rollout.final_index] = rollout.final_observations
-    return following
-
-
-def _network(
-    obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator
-) -> nn.Sequential:
-    layers: list[nn.Module] = [nn.Flatten()]
-    width = math.prod(obs_shape)
-    for _ in range(depth):
-        layers += [Linear(width, hidden), nn.ReLU()]
-        width = hidden
-    network = nn.Sequential(*layers, Linear(width, outputs))
-    for module in network:
-        if isinstance(module, nn.Linear):
-            nn.init.orthogonal_(module.weight, math.sqrt(2), generator=generator)
-            nn.init.zeros_(module.bias)
-    return network
+def _number(row: NDArray[np.uint8]) -> int:
+    return int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little")

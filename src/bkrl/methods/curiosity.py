@@ -1,0 +1,99 @@
+"""rnd, noveld, icm, apt: PPO that is paid for novelty too. `pqn` and `dqn` take the same by `--curiosity`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from bkrl.core.flags import Flag
+from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
+from bkrl.methods.registry import Method, Trainee, register_method
+
+if TYPE_CHECKING:
+    from bkrl.envs import World
+    from bkrl.learn.hardware import Hardware
+    from bkrl.rewards.streams import RewardStream
+
+Curiosity = Literal["rnd", "noveld", "icm", "apt", "apt-learnt"]
+IntCoef = Annotated[float, Flag("weight of the novelty reward", least=0)]
+
+
+@dataclass(frozen=True)
+class RNDSettings(PPOSettings):
+    """Settings of rnd."""
+
+    int_coef: IntCoef = 0.1
+
+
+@dataclass(frozen=True)
+class NovelDSettings(RNDSettings):
+    """Settings of noveld."""
+
+    noveld_alpha: Annotated[
+        float, Flag("noveld: α of max(novelty(s′) − α novelty(s), 0); ELLM's baseline has 1", least=0)
+    ] = 0.5
+
+
+@dataclass(frozen=True)
+class APTSettings(RNDSettings):
+    """Settings of apt."""
+
+    apt_features: Annotated[
+        Literal["random", "learnt"],
+        Flag("apt: distances in fixed random features, or in those that a model of the dynamics learns"),
+    ] = "random"
+
+
+def curious(
+    kind: Curiosity,
+    facts: World,
+    num_envs: int,
+    hardware: Hardware,
+    *,
+    seed: int,
+    gamma: float,
+    coef: float,
+    **more: Any,
+) -> RewardStream:
+    """The novelty stream of this kind, in an env of these facts."""
+    from bkrl.core.seeds import derive_seed
+    from bkrl.rewards.apt import APT, LearntAPT
+    from bkrl.rewards.icm import ICM
+    from bkrl.rewards.rnd import RND, NovelD
+
+    made: Any = {"rnd": RND, "noveld": NovelD, "icm": ICM, "apt": APT, "apt-learnt": LearntAPT}[kind]
+    if kind in ("icm", "apt-learnt"):
+        more["num_actions"] = len(facts.action_names)
+    own_seed = derive_seed(seed, "rnd" if kind == "noveld" else kind)
+    return made(facts.obs_shape, num_envs, gamma=gamma, coef=coef, seed=own_seed, device=hardware.device, **more)
+
+
+def build(settings: RNDSettings) -> Trainee:
+    """See `Method.build`."""
+    kind: Any = settings.alg
+    more: dict[str, Any] = {}
+    if isinstance(settings, NovelDSettings):
+        more["alpha"] = settings.noveld_alpha
+    if isinstance(settings, APTSettings) and settings.apt_features == "learnt":
+        kind = "apt-learnt"
+
+    def streams(world: World, hardware: Hardware) -> list[RewardStream]:
+        envs, seed, coef = settings.ppo.num_envs, settings.seed, settings.int_coef
+        return [env_reward(settings), curious(kind, world, envs, hardware, seed=seed, gamma=0.99, coef=coef, **more)]
+
+    defects = defects_of(settings)
+    learner = ppo_of(settings, streams, defects=defects)
+    return Trainee(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
+
+
+for _colour, (_name, _settings, _what) in enumerate(
+    (
+        ("rnd", RNDSettings, "random network distillation"),
+        ("noveld", NovelDSettings, "growing novelty at first visits (NovelD)"),
+        ("icm", RNDSettings, "what a model of the dynamics predicts badly (ICM)"),
+        ("apt", APTSettings, "distance to the nearest states seen lately (APT)"),
+    ),
+    start=4,
+):
+    _help = f"PPO with a bonus for novelty: {_what} (additive: no guarantee)"
+    register_method(Method(_name, _settings, build, _help, form="novelty", colour=_colour))

@@ -1,0 +1,111 @@
+"""The intrinsic curiosity module (Pathak et al. 2017): novelty is how badly a model of the dynamics predicts.
+
+    features φ = encoder(s);  â = inverse(φ, φ′);  φ̂′ = forward(φ, a);  paid: ½ ‖φ̂′ − φ′‖²
+
+The encoder learns from the inverse model alone, so that it keeps what actions change and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bkrl.data.windows import Rollout
+from bkrl.rewards.novelty import Novelty, mlp, next_observations
+
+
+class Dynamics(nn.Module):
+    """Encoder, inverse model and forward model.
+
+    Args:
+        obs_shape: of observations.
+        num_actions: A.
+        hidden, features: width of the layers, and F.
+        seed: of the weights.
+    """
+
+    def __init__(self, obs_shape: Sequence[int], num_actions: int, hidden: int, features: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.num_actions = num_actions
+        self.encoder = mlp(obs_shape, hidden, features, 1, generator)
+        self.inverse = mlp((2 * features,), hidden, num_actions, 1, generator)
+        self.ahead = mlp((features + num_actions,), hidden, features, 1, generator)
+
+    def surprise(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+        """(B,) ½ ‖φ̂′ − φ′‖², from (B, F) features and (B,) int64 actions."""
+        taken = nn.functional.one_hot(actions, self.num_actions).to(before.dtype)
+        return 0.5 * (self.ahead(torch.cat([before, taken], 1)) - after).square().sum(1)
+
+    def losses(self, before: Tensor, actions: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """Of (B, *obs_shape) normalised observations: cross-entropy of the actions, and mean surprise."""
+        here, there = self.encoder(before), self.encoder(after)
+        inverse = nn.functional.cross_entropy(self.inverse(torch.cat([here, there], 1)), actions)
+        return inverse, self.surprise(here.detach(), actions, there.detach()).mean()
+
+
+class ICM(Novelty):
+    """The novelty stream.
+
+    Args:
+        obs_shape, num_envs, options: as for `Novelty`.
+        num_actions: A.
+        seed: of the weights.
+        hidden, features: see `Dynamics`.
+        beta: the loss is (1 − β) of the inverse model's and β of the forward model's (published: 0.2).
+    """
+
+    name = "icm"
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        num_envs: int,
+        *,
+        num_actions: int,
+        seed: int = 0,
+        hidden: int = 128,
+        features: int = 64,
+        beta: float = 0.2,
+        **options: Any,
+    ) -> None:
+        super().__init__(obs_shape, num_envs, **options)
+        self.beta = beta
+        self.model = Dynamics(obs_shape, num_actions, hidden, features, seed).to(self.device)
+        # Of the last rollout: what was seen before and after each action, normalised, and the action.
+        self._before = self._after = torch.zeros(0)
+        self._actions = torch.zeros(0, dtype=torch.int64)
+
+    def raw(self, rollout: Rollout) -> NDArray[np.floating]:
+        """See `Novelty.raw`."""
+        self.take(rollout)
+        with torch.no_grad():
+            features = self.model.encoder(self._before), self.model.encoder(self._after)
+            found = self.model.surprise(features[0], self._actions, features[1])
+        return found.cpu().numpy().reshape(rollout.rewards.shape)
+
+    def take(self, rollout: Rollout) -> None:
+        """Hold a rollout, for `loss`."""
+        seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
+        flat = following.reshape(-1, *following.shape[2:])
+        self.observe(flat)
+        self._before, self._after = self.normalised(seen.reshape(flat.shape)), self.normalised(flat)
+        self._actions = torch.from_numpy(rollout.actions[rollout.horizon :].ravel()).to(self.device)
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """All of the model."""
+        return self.model.parameters()
+
+    def loss(self, index: Tensor) -> Tensor:
+        """(1 − β) inverse + β forward."""
+        inverse, forward = self.model.losses(self._before[index], self._actions[index], self._after[index])
+        return (1 - self.beta) * inverse + self.beta * forward
+
+    def networks(self) -> dict[str, nn.Module]:
+        """See `Novelty.networks`."""
+        return {"model": self.model}

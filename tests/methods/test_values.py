@@ -1,0 +1,79 @@
+"""pqn, dqn and PPO with each kind of novelty: what they are made of, that they run on, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.methods import TrainRsConfig, find_method
+from bkrl.runs.record import Run
+from bkrl.stages import train_rs
+from tests.stages.interrupted import the_same_when_killed
+
+ENV = "Crafter-Typed-Easier@length=60"
+SMALL = {
+    "pqn": PQNConfig(num_envs=8, num_steps=16, num_minibatches=2),
+    "dqn": DQNConfig(num_envs=8, learning_starts=100, batch_size=16, update_every=16),
+    "ppo": PPOConfig(num_envs=8, num_steps=16, num_minibatches=2),
+}
+
+
+def settings(alg, **changes):
+    given = {"env": ENV, "steps": 640, "eval_every": 256, "eval_episodes": 2, "checkpoint_every": 256, **changes}
+    learner = alg if alg in SMALL else "ppo"
+    return TrainRsConfig(alg, **{learner: SMALL[learner]}, **given)
+
+
+@pytest.mark.parametrize("kind", ["rnd", "noveld", "icm", "apt", "apt-learnt"])
+@pytest.mark.parametrize("alg", ["pqn", "dqn"])
+def test_models_of_novelty_learn_beside_action_values(alg, kind):
+    learner = find_method(alg).build(settings(alg, env_coef=0.0, curiosity=kind)).learner
+    assert [stream.name for stream in learner.streams] == [kind.removesuffix("-learnt")]
+    before = [one.clone() for owner in learner.owners for one in owner]
+    for _ in range(4):
+        metrics = learner.iterate()
+    after = [one for owner in learner.owners for one in owner]
+    changed = [not torch.equal(*pair) for pair in zip(before, after, strict=True)]
+    assert len(after) > len(learner.owners[0]) or kind == "apt"
+    assert all(changed[len(learner.owners[0]) :])
+    assert metrics[f"{learner.streams[0].name}/novelty"] > 0
+
+
+def test_the_env_and_novelty_are_one_reward():
+    learner = find_method("pqn").build(settings("pqn", curiosity="rnd", int_coef=0.5)).learner
+    learner.iterate()
+    next_values, ended = learner.next_values(True)
+    assert next_values.shape == ended.shape == (16, 8, 1)
+    assert torch.isfinite(learner.targets()).all()
+
+
+@pytest.mark.parametrize("alg", ["noveld", "icm", "apt"])
+def test_ppo_takes_each_kind(alg):
+    learner = find_method(alg).build(settings(alg)).learner
+    assert [stream.name for stream in learner.streams] == ["env", alg]
+    learner.iterate()
+    assert find_method(alg).form == "novelty"
+    assert find_method(alg).colour is not None
+    learnt = find_method("apt").build(settings("apt", apt_features="learnt")).learner
+    assert "apt" in learnt.own
+
+
+@pytest.mark.parametrize(("alg", "kind"), [("pqn", "noveld"), ("dqn", "apt-learnt")])
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, alg, kind):
+    lines = the_same_when_killed(settings(alg, out=tmp_path / "whole", curiosity=kind), monkeypatch)
+    assert any(f"{kind.removesuffix('-learnt')}/novelty" in line for line in lines)
+
+
+def test_what_was_learnt_without_a_reward_is_carried_on(tmp_path):
+    first = train_rs.run(settings("pqn", out=tmp_path / "a", env_coef=0.0, curiosity="icm"), Reporter())
+    assert Run.open(first.path, "train-rs").facts["guarantee"].startswith("none")
+    later = settings("pqn", out=tmp_path / "b", init_from=first.path, guide=first.path, trains="last")
+    with pytest.raises(UsageError, match="leaves nothing"):
+        train_rs.run(replace(later, env_coef=0.0), Reporter())
+    run = train_rs.run(later, Reporter())
+    assert Run.open(run.path, "train-rs").facts["form"] == "none"
