@@ -6,7 +6,8 @@
   minigrid in Gymnasium's SyncVectorEnv, random actions, one thread each; `mixed_text_ratio`: the same, every step with
   the captions and missions of all envs as text.
 * `envpool ID`, `envpool_worst_ratio`: only with `--envpool`, and where EnvPool is installed (`pip install envpool`):
-  every BabyAI level against it, see `pool_figures`; the id of the worst goes to stderr.
+  every BabyAI level and MiniGrid's larger families against it, see `pool_figures`; each as it comes, and the worst, on
+  stderr.
 * `babyai_ppo_ratio`, `recurrent_ratio`: whole training of MixedTrainLocal, steps a second of processor time on one
   thread, of `babyai-ppo` and of `ppo --network recurrent --num-envs 128 --num-steps 16`, against the loop of
   `plain_babyai.py`.
@@ -83,7 +84,7 @@ def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", choices=["envs", "learners", "cloning", "bot"], help="one part only")
-    parser.add_argument("--envpool", action="store_true", help="every BabyAI level against EnvPool too")
+    parser.add_argument("--envpool", action="store_true", help="every BabyAI level and families of MiniGrid against EnvPool too")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
     rounds, seconds = (1, 0.1) if args.quick else (5, 1.0)
@@ -98,7 +99,7 @@ def main() -> None:
         if args.only in (None, name):
             results |= measure()
     if args.envpool:
-        ids = [env_id for env_id in pool_figures.envpool_ids() if env_id.startswith("BabyAI-")]
+        ids = [env_id for env_id in pool_figures.envpool_ids() if env_id.startswith(pool_figures.FAMILIES)]
         if not ids:
             parser.error("EnvPool is not installed: pip install envpool")
         results |= pool_figures.envpool_ratios(ids, min(rounds, 3), seconds / 8)

@@ -35,6 +35,14 @@ SAMPLE = (
     "MiniGrid-Dynamic-Obstacles-16x16-v0",
 )
 """One id of each family that bkrl's users train on most, and the one with the most to do in a step."""
+FAMILIES = (
+    "BabyAI-",
+    *(
+        f"MiniGrid-{family}"
+        for family in ("DoorKey", "UnlockPickup", "KeyCorridor", "MultiRoom", "ObstructedMaze-1Dl", "MemoryS", "LavaC")
+    ),
+)
+"""How the ids begin that no layout may slow down."""
 
 
 def steps_per_second(env: Any, seconds: float) -> float:
@@ -80,6 +88,7 @@ def envpool_ratios(ids: Sequence[str], rounds: int, seconds: float) -> dict[str,
             theirs.reset()
             ratios[f"envpool {env_id}"] = middle_ratio(theirs, ours, rounds, seconds)
             theirs.close()
+            print(f"{env_id} {ratios[f'envpool {env_id}']:.1f}", file=sys.stderr, flush=True)
     worst = min(ratios, key=ratios.__getitem__)
     print(f"slowest against EnvPool: {worst.removeprefix('envpool ')}", file=sys.stderr)
     return ratios | {"envpool_worst_ratio": ratios[worst]}
