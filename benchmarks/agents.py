@@ -84,7 +84,9 @@ def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", choices=["envs", "learners", "cloning", "bot"], help="one part only")
-    parser.add_argument("--envpool", action="store_true", help="every BabyAI level and families of MiniGrid against EnvPool too")
+    parser.add_argument(
+        "--envpool", action="store_true", help="every BabyAI level and families of MiniGrid against EnvPool too"
+    )
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
     rounds, seconds = (1, 0.1) if args.quick else (5, 1.0)

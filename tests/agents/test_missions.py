@@ -12,11 +12,12 @@ from bkrl.agents.build import new_agent, take_weights, teach
 from bkrl.agents.networks import build_network
 from bkrl.agents.networks.film import Norm
 from bkrl.agents.networks.memory import _back, _back_on_cpu, remember
-from bkrl.agents.networks.missions import Vocabulary, _Found, distinct, found_by_torch, placed_words, split
+from bkrl.agents.networks.missions import Vocabulary, _Found, distinct, found_by_torch, placed_words
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.views import Views
 from bkrl.envs import make_vec
 from bkrl.methods import TrainRsConfig, find_method
+from bkrl.text.mission_words import words_of
 
 MIXED = "BabyAI-MixedTrainLocal-v0"
 MISSIONS = ["go to the red ball", "Pick up a grey key, then go to the ball", "", "go to the red ball"]
@@ -33,15 +34,13 @@ def random_views(count: int, seed: int = 0) -> np.ndarray:
 def test_words_are_numbered_by_the_alphabet_and_found_again_after_loading() -> None:
     words = Vocabulary(20)
     assert words.add(MISSIONS) == []
-    assert words.numbers == {word.encode(): n for n, word in enumerate(sorted({w for m in MISSIONS for w in _w(m)}), 2)}
+    assert words.known.numbers == {
+        word: n for n, word in enumerate(sorted({w for m in MISSIONS for w in words_of(m)}), 2)
+    }
     again = Vocabulary(20)
     again.tokens(np.array(MISSIONS, object))  # what is kept of an earlier vocabulary is forgotten
     again.load_state_dict(words.state_dict())
     assert (again.tokens(np.array(MISSIONS, object)) == words.tokens(np.array(MISSIONS, object))).all()
-
-
-def _w(mission: str) -> list[str]:
-    return [word.decode() for word in split(mission)]
 
 
 def test_words_without_a_number_count_as_one_and_are_named() -> None:
@@ -51,13 +50,13 @@ def test_words_without_a_number_count_as_one_and_are_named() -> None:
     assert rows.tolist() == [[3, 5, 4, 1], [3, 5, 4, 1], [4, 2, 0, 0], [0, 0, 0, 0]]
     assert words.unknown(["go to the dax", "a wug"]) == ["a", "dax", "wug"]
     assert words.add(["aller à la balle"]) == ["balle", "la", "à"], "there was room for one more"
-    assert words.numbers[b"aller"] == 6
+    assert words.known.numbers["aller"] == 6
 
 
 def test_the_vocabulary_of_an_env_does_not_depend_on_training() -> None:
     agent = _agent("compact")
-    assert {b"put", b"next", b"then", b"after", b"open", b"purple", b"box"} < agent.vocabulary.numbers.keys()
-    assert agent.vocabulary.numbers == _agent("recurrent", envs=5).vocabulary.numbers
+    assert {"put", "next", "then", "after", "open", "purple", "box"} < agent.vocabulary.known.numbers.keys()
+    assert agent.vocabulary.known.numbers == _agent("recurrent", envs=5).vocabulary.known.numbers
 
 
 def test_the_order_of_words_counts() -> None:
@@ -66,7 +65,7 @@ def test_the_order_of_words_counts() -> None:
     missions = ["the red box and the blue ball", "the blue box and the red ball"]
     words.add(missions)
     counts, places = placed_words(torch.from_numpy(words.tokens(np.array(missions, object))).long(), 20)
-    red = words.numbers[b"red"]
+    red = words.known.numbers["red"]
     assert torch.equal(counts[0], counts[1])
     assert places[:, red].tolist() == pytest.approx([2 / 7, 6 / 7])
     assert counts[:, 0].tolist() == [0, 0]
@@ -159,7 +158,7 @@ def test_an_agent_that_reads_missions_is_saved_with_its_words(network: str, tmp_
     agent.save(tmp_path)
     again = load_agent(tmp_path)
     assert again.wants == ("symbols", "mission")
-    assert again.vocabulary.numbers == agent.vocabulary.numbers
+    assert again.vocabulary.known.numbers == agent.vocabulary.known.numbers
     views = Views(random_views(4), mission=np.array(MISSIONS, object))
     both = [one.act(views, one.begin(4), np.ones(4, bool), None).logits for one in (agent, again)]
     assert (both[0] == both[1]).all()
@@ -181,13 +180,13 @@ def test_whether_missions_are_read_is_a_setting_whose_default_depends_on_the_env
 def test_weights_come_with_their_words_and_new_words_get_room() -> None:
     """From missions about one kind of task to all of them: what was numbered keeps its number."""
     first = _agent("compact", env_id=f"{MIXED}@task_kinds=goto")
-    known = first.vocabulary.numbers
-    assert b"next" not in known
+    known = first.vocabulary.known.numbers
+    assert "next" not in known
     second = _agent("compact", env_id=f"{MIXED}@task_kinds=goto")
     second.module.load_state_dict(first.module.state_dict())
     teach(second, make_vec(MIXED, 8))
-    assert known.items() < second.vocabulary.numbers.items()
-    assert b"next" in second.vocabulary.numbers
+    assert known.items() < second.vocabulary.known.numbers.items()
+    assert "next" in second.vocabulary.known.numbers
 
 
 def test_networks_with_and_without_missions_do_not_take_each_others_weights(tmp_path) -> None:

@@ -13,7 +13,6 @@ from torch import nn
 
 from bkrl.agents.network import NetworkAgent, finite
 from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit
-from bkrl.agents.networks.missions import split
 from bkrl.agents.protocol import Agent
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed
@@ -21,6 +20,7 @@ from bkrl.envs import World, family
 from bkrl.envs.family import Symbols
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.runs.record import Run
+from bkrl.text.mission_words import words_of
 
 
 def take_weights(network: nn.Module, source: Path) -> None:
@@ -128,14 +128,14 @@ def teach(agent: NetworkAgent, envs: WorldVectorEnv) -> None:
     if agent.vocabulary is None:
         return
     missions: set[str] = set()
-    words: set[bytes] = set()
+    words: set[str] = set()
     number = last_new = 0
     while number - last_new < 4:
         envs.reset(seed=derive_seed(0, "words", number))
         number += 1
         found = set(envs.missions().tolist()) - missions
         missions |= found
-        if new := {word for mission in found for word in split(mission)} - words:
+        if new := {word for mission in found for word in words_of(mission)} - words:
             words, last_new = words | new, number
     agent.vocabulary.add(missions)
 

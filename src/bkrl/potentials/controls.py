@@ -44,7 +44,7 @@ class Zero(Raw):
 def random_network(config: NetConfig, seed: int, words: MissionWords | None = None) -> PreferenceRaw:
     """A preference network with its initial weights: sees what a trained one sees and knows nothing."""
     torch.manual_seed(derive_seed(seed, "control", "random"))
-    return PreferenceRaw(PreferenceNet(config, words))
+    return PreferenceRaw(PreferenceNet(config, () if words is None else words.words))
 
 
 @dataclass(frozen=True)

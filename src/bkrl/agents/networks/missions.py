@@ -6,9 +6,7 @@ Axes: B observations, M distinct missions, L words, C cells, F features of a thi
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,24 +17,10 @@ from torch import Tensor, nn
 from bkrl.core.jit import kernel
 from bkrl.data.distinct import distinct_rows
 from bkrl.envs.family import Symbols
-
-UNKNOWN = 1
-"""The number of every word that the vocabulary has not; 0 fills up the rows of short missions."""
-
-_LETTERS = 24
-"""A word is told from others by so many bytes of UTF-8."""
-
-_KEPT = 2**15
-"""Missions whose words' numbers are kept."""
+from bkrl.text import mission_words
 
 _THING = 4
 """MiniGrid's kinds of objects from here on (door, key, ball, box, goal, lava) are what missions speak of."""
-
-
-@lru_cache(2**14)
-def split(mission: str) -> tuple[bytes, ...]:
-    """The words of a mission, in lower case and without punctuation."""
-    return tuple(word.encode()[:_LETTERS] for word in re.findall(r"\w+", mission.lower()))
 
 
 class Vocabulary(nn.Module):
@@ -50,64 +34,38 @@ class Vocabulary(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.register_buffer("words", torch.zeros(size, _LETTERS, dtype=torch.uint8))
-        self._forget()
-
-    def _forget(self) -> None:
-        """The words have changed."""
-        self._numbers: dict[bytes, int] | None = None
-        self._places: dict[str, int] = {}
-        self._rows = np.zeros((0, 1), np.uint8)
+        self.register_buffer("words", torch.zeros(size, mission_words.BYTES, dtype=torch.uint8))
+        self._known: mission_words.Vocabulary | None = None
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
-        self._forget()
+        self._known = None
 
     @property
-    def numbers(self) -> dict[bytes, int]:
-        """The number of each word."""
-        if self._numbers is None:
-            rows = self.words.cpu().numpy()
-            known = rows.view(f"S{_LETTERS}")[:, 0].tolist()
-            self._numbers = {word: number for number, word in enumerate(known) if word}
-        return self._numbers
+    def known(self) -> mission_words.Vocabulary:
+        """The words with their numbers."""
+        if self._known is None:
+            rows = self.words[mission_words.FIRST :].cpu().numpy().view(f"S{mission_words.BYTES}")[:, 0]
+            self._known = mission_words.Vocabulary(word.decode(errors="ignore") for word in rows.tolist() if word)
+        return self._known
 
     def add(self, missions: Iterable[str]) -> list[str]:
         """Number the words of these missions, in alphabetical order; those for which there was no room."""
-        new = sorted({word for mission in missions for word in split(mission)} - self.numbers.keys())
-        first = max(self.numbers.values(), default=UNKNOWN) + 1
+        new, first = self.known.unknown(missions), mission_words.FIRST + len(self.known.numbers)
         room = len(self.words) - first
         for number, word in enumerate(new[:room], first):
-            self.words[number, : len(word)] = torch.tensor(list(word), dtype=torch.uint8)
-        self._forget()
-        return [word.decode(errors="replace") for word in new[room:]]
+            letters = list(word.encode())
+            self.words[number, : len(letters)] = torch.tensor(letters, dtype=torch.uint8)
+        self._known = None
+        return new[room:]
 
     def unknown(self, missions: Iterable[str]) -> list[str]:
         """The words of these missions that have no number."""
-        new = {word for mission in missions for word in split(mission)} - self.numbers.keys()
-        return sorted(word.decode(errors="replace") for word in new)
+        return self.known.unknown(missions)
 
-    def tokens(self, missions: NDArray[np.object_]) -> NDArray[np.uint8]:
+    def tokens(self, missions: Iterable[str]) -> NDArray[np.uint8]:
         """(B,) missions → (B, L) numbers of their words, 0 after the last."""
-        while True:
-            places = [self._places.get(mission, -1) for mission in missions.tolist()]
-            if min(places, default=0) >= 0:
-                return self._rows[places]
-            self._meet(dict.fromkeys(missions.tolist()))
-
-    def _meet(self, missions: Iterable[str]) -> None:
-        """Keep the numbers of these missions' words; they are asked for in every step."""
-        if len(self._places) > _KEPT:
-            self._places, self._rows = {}, self._rows[:0]
-        new = [mission for mission in missions if mission not in self._places]
-        numbers = [[self.numbers.get(word, UNKNOWN) for word in split(mission)] for mission in new]
-        width = max([self._rows.shape[1], *map(len, numbers)])
-        rows = np.zeros((len(self._rows) + len(new), width), np.uint8)
-        rows[: len(self._rows), : self._rows.shape[1]] = self._rows
-        for row, words in zip(rows[len(self._rows) :], numbers, strict=True):
-            row[: len(words)] = words
-        self._places |= {mission: place for place, mission in enumerate(new, len(self._rows))}
-        self._rows = rows
+        return self.known.tokens(missions)
 
 
 def distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,20 +138,31 @@ class MissionLayer(nn.Module):
     def forward(self, observations: Tensor, tokens: Tensor) -> Tensor:
         """(B, *obs_shape) uint8 and (B, L) uint8 → (B, width) float32."""
         if torch.compiler.is_compiling():  # as in `SymbolLayer`
-            return torch.compiler.disable(self._read)(observations, tokens)
-        return self._read(observations, tokens)
+            return torch.compiler.disable(self._forward)(observations, tokens)
+        return self._forward(observations, tokens)
 
-    def _read(self, observations: Tensor, tokens: Tensor) -> Tensor:
+    def _forward(self, observations: Tensor, tokens: Tensor) -> Tensor:
         missions, which = distinct(tokens)
+        context, asked = self.read(missions)
+        return self.see(context, asked, observations, which)
+
+    def read(self, missions: Tensor) -> tuple[Tensor, Tensor]:
+        """(M, L) int64 → what each mission adds whatever is seen (M, width), and what it asks of things (M, 21, F)."""
         counts, places = placed_words(missions, len(self.embedding))
         words, late = counts @ self.embedding, places @ self.embedding
         said = words - late - self.channel * (words - 2 * late)
         read = (said @ self.sentence.T).relu()
-        out = (read @ self.context.T).index_select(0, which)
+        context = read @ self.context.T
+        if not self.cells:
+            return context, context.new_zeros(len(missions), 0)
+        facts, features, channels = self.questions.shape
+        return context, (read @ self.questions.view(-1, channels).T).float().view(-1, facts, features)
+
+    def see(self, context: Tensor, asked: Tensor, observations: Tensor, which: Tensor) -> Tensor:
+        """(B, width) of observations (B, *obs_shape), under missions that were `read`: each under number which (B,)."""
+        out = context.index_select(0, which)
         if not self.cells:
             return out
-        facts, features, channels = self.questions.shape
-        asked = (read @ self.questions.view(-1, channels).T).float().view(-1, facts, features)
         entries = observations.flatten(1)
         if entries.device.type == "cpu":
             found = _Found.apply(asked, self.doubts, entries.contiguous(), which)

@@ -22,13 +22,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from bkrl.agents.networks import fitted
+from bkrl.agents.networks.missions import MissionLayer
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.flags import Flag
 from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw
-from bkrl.text.mission_words import MissionWords
 
 WEIGHTS = "model.safetensors"
 _CHUNK = 256  # rows in every forward pass: always the same, so a score cannot depend on the batch it came in
@@ -65,8 +65,7 @@ class PreferenceRaw(Raw):
         }
         atomic_write(folder / WEIGHTS, save(tensors))
         settings = {"net": asdict(self.config), "ensemble": len(self.nets), "temperature": self.temperature}
-        reader = self.nets[0].mission
-        return [WEIGHTS], settings if reader is None else settings | {"mission": reader.words.to_json()}
+        return [WEIGHTS], settings
 
 
 @contextmanager
@@ -98,23 +97,32 @@ def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]
         rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
     places = net.places()
     valid = torch.from_numpy(windows.valid.astype(np.float32))  # a mask of numbers is quicker to multiply by
-    reader, missions = net.mission, windows.missions
-    if reader is None:
-        scores = _in_chunks(
-            lambda part, valid: net.score(net.gather(past, present, part, places), valid), torch.from_numpy(rows), valid
-        )
-    else:
-        assert missions is not None
-        numbers, texts = numbered(missions)
-        said = _in_chunks(reader.read, torch.from_numpy(reader.words.tokens(texts)))[torch.from_numpy(numbers)]
-        scores = _in_chunks(
-            lambda part, valid, said, now: net.score(net.gather(past, present, part, places), valid, reader(said, now)),
-            torch.from_numpy(rows),
-            valid,
-            said,
-            torch.from_numpy(windows.views[index[:, -1]]),
-        )
+    asked = () if net.mission is None else (_asked(net.mission, windows),)
+    scores = _in_chunks(
+        lambda part, valid, *asked: net.score(net.gather(past, present, part, places), valid, *asked),
+        torch.from_numpy(rows),
+        valid,
+        *asked,
+    )
     return scores.numpy().astype(np.float64)
+
+
+def _asked(layer: MissionLayer, windows: NumberedWindows) -> torch.Tensor:
+    """(B, H+1, width) what the missions make of the views of windows: of a mission and a view once."""
+    if windows.missions is None:
+        raise InputError("The potential reads the mission, and these windows come without one.")
+    numbers, texts = numbered(windows.missions)
+    tokens = torch.from_numpy(layer.vocabulary.tokens(texts)).long()
+    context, questions = (_in_chunks(lambda part, which=which: layer.read(part)[which], tokens) for which in (0, 1))
+    pairs = windows.index * len(texts) + numbers[:, None]
+    once, inverse = distinct_rows(pairs.ravel())
+    views, which = np.divmod(pairs.ravel()[once], len(texts))
+    seen = _in_chunks(
+        lambda views, which: layer.see(context, questions, views, which),
+        torch.from_numpy(windows.views[views]),
+        torch.from_numpy(which),
+    )
+    return seen[torch.from_numpy(inverse)].view(*pairs.shape, -1)
 
 
 def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
@@ -137,7 +145,6 @@ class _Settings(TypedDict):
     net: NetConfig
     ensemble: NotRequired[int]
     temperature: NotRequired[Annotated[float, Flag("", least=1e-9)]]
-    mission: NotRequired[MissionWords]
 
 
 def load(artefact: Artefact) -> PreferenceRaw:
@@ -161,10 +168,9 @@ def load(artefact: Artefact) -> PreferenceRaw:
         members.setdefault(int(member[1]) if member else 0, {})[member[2] if member else name] = tensor
     if sorted(members) != list(range(settings.get("ensemble", 1))):
         raise InputError(f"{path} holds the weights of {len(members)} networks; run train-rm again.")
-    words = settings.get("mission")
-    if (words is not None) != ("mission" in artefact.reads):
+    if (config.vocabulary > 0) != ("mission" in artefact.reads):
         raise InputError(f"{artefact.folder} says of missions what its network does not; run train-rm again.")
-    nets = [fitted(lambda: PreferenceNet(config, words), members[number], str(path)) for number in sorted(members)]
+    nets = [fitted(lambda: PreferenceNet(config), members[number], str(path)) for number in sorted(members)]
     return PreferenceRaw(*nets, temperature=settings.get("temperature", 1.0))
 
 

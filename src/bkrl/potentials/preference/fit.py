@@ -181,7 +181,7 @@ class _Trainer:
         self.actions = torch.from_numpy(np.concatenate([pairs.a.actions, pairs.b.actions]))
         self.valid = torch.from_numpy(np.concatenate([pairs.a.valid, pairs.b.valid]))
         self.labels = torch.from_numpy(pairs.labels).float()
-        self.words, self.tokens = words, None
+        self.words, self.tokens = () if words is None else words.words, None
         if words is not None and pairs.a.missions is not None and pairs.b.missions is not None:
             self.tokens = torch.from_numpy(words.tokens([*pairs.a.missions, *pairs.b.missions]))
 

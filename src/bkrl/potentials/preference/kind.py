@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.envs import family_of
+from bkrl.envs.family import Symbols
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import labels_of, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
@@ -19,7 +21,7 @@ from bkrl.potentials.preference import load
 from bkrl.potentials.preference.fit import Fit, Pairs, enough, fit
 from bkrl.potentials.preference.net import NetConfig
 from bkrl.runs.record import Run
-from bkrl.text.mission_words import MissionWords
+from bkrl.text.mission_words import FIRST, MissionWords
 
 _HORIZON = 5
 """What a control sees where no pair says how long segments are."""
@@ -115,10 +117,14 @@ def _segment_length(labels: Run, lengths: Iterable[int]) -> int:
 def net_config(dataset: Dataset, horizon: int, words: MissionWords | None = None) -> NetConfig:
     """Sizes of a network for windows of this dataset; one that reads missions has more to tell apart."""
     family = family_of(dataset.env_id)
-    pointer = family.symbols(dataset.obs_shape).pointer
+    symbols = family.symbols(dataset.obs_shape)
+    pointer = symbols.pointer
     faced = (pointer[0], *pointer[1]) if pointer else ()
-    wide = {} if words is None else {"width": 64, "hidden": 128}
-    return NetConfig(dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced, **wide)
+    plain = NetConfig(dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced)
+    if words is None:
+        return plain
+    things = symbols == Symbols.of_minigrid(math.prod(dataset.obs_shape[:-1]))
+    return replace(plain, width=64, hidden=128, vocabulary=FIRST + len(words.words), things=things)
 
 
 def _sentences(found: Fit) -> list[str]:

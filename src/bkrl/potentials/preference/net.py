@@ -4,11 +4,15 @@ One token for each past transition (s_i, a_i, s_{i+1}) and one for the current o
 the window's end; tokens before the episode's start are masked.  One self-attention block, then a value and a weight
 for each token: score = n Σ softmax(w)_i v_i over the n valid ones.  Views are embedded once each and gathered into
 windows, because that is where nearly all of the work would be.
+
+A network that reads missions adds to each token what the mission makes of its view (`MissionLayer`, as policies have
+it): whether the thing that is meant is in view, and where.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,10 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bkrl.agents.networks.missions import MissionLayer
 from bkrl.core.flags import Flag
 from bkrl.core.jit import kernel
-from bkrl.potentials.preference.encoders import LEVELS, MOST_CHANNELS, CellEncoder, FlatEncoder
-from bkrl.text.mission_words import NOTHING, MissionWords
+from bkrl.envs.family import Symbols
+from bkrl.potentials.preference.encoders import MOST_CHANNELS, CellEncoder, FlatEncoder
 
 _Size = Annotated[int, Flag("", least=1, most=2**20)]
 
@@ -36,6 +41,8 @@ class NetConfig:
         grid: (columns, rows) of a map that stands first in a flat observation, (0, 0) when there is none.
         faced: the byte of a flat observation that says which way one faces, and then, for each of its values, the byte
             of the cell that is faced; empty when there is none.
+        vocabulary: numbers of words of missions; 0: missions are not read.
+        things: whether views are of MiniGrid's cells, so that a mission can ask which thing is meant.
     """
 
     obs_shape: tuple[_Size, ...]
@@ -46,6 +53,8 @@ class NetConfig:
     hidden: _Size = 64
     grid: tuple[int, int] = (0, 0)
     faced: tuple[int, ...] = ()
+    vocabulary: Annotated[int, Flag("", least=0, most=256)] = 0
+    things: bool = False
 
     def __post_init__(self) -> None:
         """ValueError for sizes that do not go together."""
@@ -56,6 +65,8 @@ class NetConfig:
             raise ValueError(f"views have at most {MOST_CHANNELS} channels")
         if len(self.faced) == 1 or not all(0 <= byte < size for byte in self.faced):
             raise ValueError("what is faced is no byte of a view")
+        if self.things and (len(self.obs_shape) != 3 or self.obs_shape[-1] != 3):
+            raise ValueError("views of things have three channels")
 
 
 def view_encoder(config: NetConfig) -> tuple[CellEncoder | FlatEncoder, int]:
@@ -70,47 +81,6 @@ def _bounded_exp(x: Tensor) -> Tensor:
     return x.clamp(-40.0, 40.0).exp()
 
 
-class MissionReader(nn.Module):
-    """What a mission makes of the present view, to be added to its token.
-
-    The mission's words are read as one vector. In views of cells it asks each cell F questions: ReLU of a sum of what
-    the mission makes of the cell's values. So which thing is meant is learnt once for all places, and where the thing
-    lies is read by weights of its own.
-    """
-
-    def __init__(self, config: NetConfig, words: MissionWords, channels: int = 32, features: int = 8) -> None:
-        super().__init__()
-        self.words = words
-        self.word = nn.Embedding(words.size, channels)
-        self.order = nn.Parameter(torch.zeros(words.length, channels))
-        self.sentence = nn.Linear(channels, channels)
-        self.context = nn.Linear(channels, config.width)
-        cells = len(config.obs_shape) == 3
-        self.channels, self.features = config.obs_shape[-1] if cells else 0, features
-        if self.channels:
-            self.questions = nn.Linear(channels, self.channels * LEVELS * features)
-            self.places = nn.Linear(math.prod(config.obs_shape[:-1]) * features, config.width)
-
-    def read(self, tokens: Tensor) -> Tensor:
-        """(M, length) uint8 → (M, channels), once for each distinct mission."""
-        there = (tokens != NOTHING)[:, :, None]
-        words = nn.functional.relu(self.word(tokens.long()) + self.order) * there
-        return nn.functional.relu(self.sentence(words.sum(1)))
-
-    def forward(self, said: Tensor, views: Tensor) -> Tensor:
-        """(B, channels) from `read` and (B, *obs_shape) uint8 → (B, width)."""
-        out = self.context(said)
-        if not self.channels:
-            return out
-        values = views.flatten(1, -2).clamp(max=LEVELS - 1).long()  # (B, places, channels)
-        asked = self.questions(said).view(len(said), self.channels * LEVELS, self.features)
-        found = torch.zeros(*values.shape[:2], self.features)
-        for channel in range(self.channels):
-            index = (channel * LEVELS + values[..., channel])[:, :, None].expand(-1, -1, self.features)
-            found = found + asked.gather(1, index)
-        return out + self.places(nn.functional.relu(found).flatten(1))
-
-
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Of windows: tokens (B, H+1, width), queries and values (B, heads, H+1, n), keys (B, heads, n, H+1)."""
 
@@ -122,7 +92,7 @@ class PreferenceNet(nn.Module):
     only what relates the tokens of a window to each other once a window (`score`).
     """
 
-    def __init__(self, config: NetConfig, words: MissionWords | None = None) -> None:
+    def __init__(self, config: NetConfig, words: Sequence[str] = ()) -> None:
         super().__init__()
         self.config = config
         width = config.width
@@ -138,7 +108,13 @@ class PreferenceNet(nn.Module):
         self.attended = nn.Linear(width, width)
         self.mlp_in, self.mlp_out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.value_and_weight = nn.Linear(width, 2)
-        self.mission = None if words is None else MissionReader(config, words)
+        self.mission: MissionLayer | None = None
+        if config.vocabulary:
+            symbols = Symbols.of_minigrid(math.prod(config.obs_shape[:2])) if config.things else None
+            self.mission = MissionLayer(symbols, width, config.vocabulary)
+            self.mission.initialise(torch.default_generator)
+            if words:  # they come with the weights where there are any
+                self.mission.vocabulary.add(words)
 
     def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Views (M, …) in which what the network cannot tell apart is equal: equal rows embed equally."""
@@ -193,11 +169,11 @@ class PreferenceNet(nn.Module):
         return x, q, k, v
 
     def score(self, inputs: Inputs, valid: Tensor, asked: Tensor | None = None) -> Tensor:
-        """Scores (B,) from what `arrange` or `gather` made, valid (B, H+1), and what the mission makes of the present
-        (B, width), where missions are read."""
+        """Scores (B,) from what `arrange` or `gather` made, valid (B, H+1), and what the mission makes of the view at
+        each place (B, H+1, width), where missions are read."""
         x, q, k, v = inputs
         if asked is not None:
-            x = torch.cat([x[:, :-1], x[:, -1:] + asked[:, None]], 1)
+            x = x + asked
         # softmax by hand: over six entries torch's own costs more than everything else in this block
         weights = _bounded_exp(q @ k / math.sqrt(q.shape[-1])) * valid[:, None, None, :]
         mixed = (weights @ v) / weights.sum(-1, keepdim=True)
@@ -214,11 +190,12 @@ class PreferenceNet(nn.Module):
 
         Args:
             views: (M, *obs_shape) uint8; index: (B, H+1) which of them stands where; actions: (B, H); valid: (B, H+1);
-                tokens: (B, length) uint8, the missions, where they are read.
+                tokens: (B, L) uint8, the missions, where they are read.
         """
         asked = None
         if self.mission is not None and tokens is not None:
-            asked = self.mission(self.mission.read(tokens), views[index[:, -1]])
+            asked = self.mission(views[index.flatten()], tokens.repeat_interleave(index.shape[1], 0))
+            asked = asked.view(*index.shape, -1)
         embedded = self.embed(views)
         before, after = index[:, :-1].flatten(), index[:, 1:].flatten()
         past = self.transitions(embedded, before, actions.flatten(), after, before != after)
