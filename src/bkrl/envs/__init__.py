@@ -34,7 +34,7 @@ __all__ = ["Family", "World", "WorldVectorEnv", "captioner", "env_ids", "family"
 Backend = Literal["native", "reference"]
 F = TypeVar("F", bound=Family)
 
-FAMILIES = ("babyai", "crafter", "toy")
+FAMILIES = ("babyai", "crafter", "housekeep", "toy")
 """The modules and folders here whose `FAMILY` is one."""
 _OWN: dict[str, Any] = {}
 

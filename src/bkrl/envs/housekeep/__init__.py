@@ -1,0 +1,121 @@
+"""Symbolic Housekeep: tidying a house by what people said belongs where. Symbols only: it has no 3D worlds.
+
+Data: `tables` (on `data/`), `labels` (where things belong), `episodes`, `sampling` (new ones). The house: `floors`
+(walking, lines of sight, ways), `houses` (all as arrays), `packer` (room on receptacles). The engine: `state`, `sight`,
+`acting`, `kernels`, `engine`; `vector` is what Gymnasium sees. `layout` is the symbolic observation, `captions` its
+sentences, `options` and `catalogue` what an id stands for.
+
+Sources: Kant et al. 2022 (Housekeep, ECCV) for data and rules, Du et al. 2023 (arXiv 2302.06692) for the world as ELLM
+has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.flags import Setting
+from bkrl.envs.family import Episodes, Family, Symbols, World
+from bkrl.envs.housekeep import layout
+
+if TYPE_CHECKING:
+    from bkrl.envs.vector import WorldVectorEnv
+
+_RULES = (
+    "Housekeep as in ELLM, without its 3D worlds: floor plans, receptacles and people's votes of Housekeep, lines of "
+    "sight on the floor plan, "
+)
+_ORIGINAL = _RULES + "its original episodes."
+_TASK = _RULES + "the things of ELLM's task {} in Rs_int, which lie where bkrl sampled them: the paper's are lost."
+_SOLVED = "All misplaced things lie where at least six of ten people would put them, and the hand is empty."
+
+
+class Housekeep(Family):
+    """The worlds of `options`."""
+
+    languages: ClassVar = ("en", "ellm")
+    grid = (layout.COLUMNS, layout.ROWS)
+    layout = layout
+
+    @property
+    def inexact(self) -> str:
+        """Why exact values cannot be computed."""
+        return "not computed for Housekeep: positions are numbers, and there are too many of them"
+
+    def worlds(self) -> list[World]:
+        """The original episodes, and the four tasks."""
+        from bkrl.envs.housekeep.options import ORIGINAL, TASKS
+
+        rules = {ORIGINAL: _ORIGINAL, **{name: _TASK.format(i) for i, name in enumerate(TASKS, 1)}}
+        return [World(name, self.name, layout.OBS_SHAPE, _ACTIONS, 1000, text, _SOLVED) for name, text in rules.items()]
+
+    def options(self, world: World) -> list[Setting]:
+        """Which episodes, which control, what is rewarded."""
+        from bkrl.envs.housekeep.options import settings
+
+        return settings(world.env_id)
+
+    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+        """See `Family.changed`."""
+        from bkrl.envs.housekeep.catalogue import action_names, episodes_of
+        from bkrl.envs.housekeep.options import chosen
+
+        found = chosen(world.env_id, **options)
+        episodes_of(world.env_id, found)
+        return replace(world, action_names=action_names(world.env_id, found), max_steps=found.length)
+
+    def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
+        """The engine: no other library has these rules."""
+        return self.make(world, **options)
+
+    def make(self, world: World, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
+        """One world."""
+        from bkrl.envs.housekeep.vector import HousekeepVectorEnv
+        from bkrl.envs.single import SingleEnv
+
+        return SingleEnv(HousekeepVectorEnv(world, 1, **options), render_mode)
+
+    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
+        """N worlds; options: see `vector.HousekeepVectorEnv`."""
+        from bkrl.envs.housekeep.vector import HousekeepVectorEnv
+
+        return HousekeepVectorEnv(world, num_envs, **episodes, **options)
+
+    def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
+        """Captions of symbolic observations (B, 294), in bkrl's wording ("en") or ELLM's text observation."""
+        from bkrl.envs.housekeep.captions import caption_batch
+
+        return caption_batch(observations, language)
+
+    def caption_transitions(
+        self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
+    ) -> list[str]:
+        """ "pick lamp" or "lamp in kitchen fridge", in the words of ELLM's goals; "" for all other steps."""
+        from bkrl.envs.housekeep.captions import caption_transitions
+
+        return caption_transitions(before, after)
+
+    def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
+        """Of the 294 bytes: unseen is the ordinary case everywhere."""
+        return _symbols()
+
+
+_ACTIONS = ("move forward", "turn left", "turn right", "look up", "look down", "grab or release")
+FAMILY = Housekeep("housekeep")
+
+
+def _symbols() -> Symbols:
+    sizes, reference, gate = [256] * layout.SIZE, [0] * layout.SIZE, [-1] * layout.SIZE
+    sizes[layout.MAP] = [len(layout.SQUARE_NAMES)] * layout.MAP.stop
+    sizes[layout.SCENE], sizes[layout.TILT], sizes[layout.YAW] = 15, layout.TILTS, layout.YAWS
+    sizes[layout.HELD] = layout.SLOTS + 1
+    for slot in range(layout.SLOTS):
+        first = layout.THINGS + slot * layout.SLOT_BYTES
+        sizes[first + layout.CLASS_HIGH], sizes[first + layout.STATUS] = 2, 4
+    sizes[layout.RECEPTACLES :] = [3] * layout.MOST_RECEPTACLES
+    return Symbols(tuple(sizes), tuple(reference), tuple(gate))

@@ -1,0 +1,229 @@
+"""What actions do: walking, turning, grabbing and releasing; high-level goto, pick and place; what they pay."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from bkrl.core.jit import Int, helper
+from bkrl.envs.housekeep.floors import walk
+from bkrl.envs.housekeep.houses import sees_straight
+from bkrl.envs.housekeep.packer import NOWHERE, find_room, put, take
+from bkrl.envs.housekeep.sight import aimed_at
+from bkrl.envs.housekeep.state import FAILED, NOTHING, PICKED, PLACED
+
+FORWARD, LEFT, RIGHT, UP, DOWN, GRAB = range(6)
+STEP: Final = 0.25
+TURN: Final = 20.0
+TILT: Final = 10
+MOST_TILT: Final = 30
+START_TILT: Final = -20
+LOW_LEVEL: Final = ("move forward", "turn left", "turn right", "look up", "look down", "grab or release")
+
+
+@helper
+def low_level(world: Any, things: Any, rows: Any, house: Any, sizes: Any, action: Int) -> None:
+    """One low-level action."""
+    world.steps += 1
+    if action == FORWARD:
+        yaw = np.radians(world.yaw)
+        before_x, before_z = world.x, world.z
+        to_x, to_z = before_x - STEP * np.sin(yaw), before_z - STEP * np.cos(yaw)
+        polygon, x, z = walk(house.ground, np.int64(world.polygon), before_x, before_z, to_x, to_z)
+        world.polygon, world.x, world.z = polygon, x, z
+        if world.held >= 0:
+            things[world.held].walked += np.hypot(x - before_x, z - before_z)
+    elif action == LEFT:
+        world.yaw = (world.yaw + TURN) % 360.0
+    elif action == RIGHT:
+        world.yaw = (world.yaw - TURN + 360.0) % 360.0
+    elif action == UP:
+        world.tilt = min(MOST_TILT, world.tilt + TILT)
+    elif action == DOWN:
+        world.tilt = max(-MOST_TILT, world.tilt - TILT)
+    else:
+        target = aimed_at(world, things, house)
+        if target < 0:
+            fail(world)
+        elif world.held < 0:
+            pick(world, things, rows, target)
+        else:
+            place(world, things, rows, house, sizes, target)
+
+
+@helper
+def fail(world: Any) -> None:
+    """A pick or place that does not work."""
+    world.tried += 1
+    world.deed = FAILED
+
+
+@helper
+def pick(world: Any, things: Any, rows: Any, slot: Int) -> None:
+    """Take up a thing."""
+    thing = things[slot]
+    world.deed, world.deed_thing, world.deed_place = PICKED, slot, thing.receptacle
+    world.tried += 1
+    world.worked += 1
+    take(rows, things, slot)
+    world.held = slot
+    if thing.picked == 0:
+        thing.from_x, thing.from_z = world.x, world.z
+    thing.picked += 1
+
+
+@helper
+def place(world: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: Int) -> None:
+    """Put what is held on a receptacle; it stays in the hand where there is no room."""
+    slot = np.int64(world.held)
+    thing = things[slot]
+    long, short, height = sizes[thing.model]
+    where = find_room(rows, things, receptacle, house.half[receptacle], long, short)
+    if where[0] == NOWHERE:
+        fail(world)
+        return
+    world.tried += 1
+    world.worked += 1
+    put(
+        rows,
+        things,
+        slot,
+        receptacle,
+        house.base[receptacle],
+        house.half[receptacle],
+        house.top[receptacle],
+        (long, short, height),
+        where,
+    )
+    thing.placed += 1
+    thing.to_x, thing.to_z = world.x, world.z
+    world.deed, world.deed_thing, world.deed_place = PLACED, slot, receptacle
+    world.held = -1
+
+
+@helper
+def way_to(house: Any, x: float, z: float, to: Int) -> tuple[float, Int]:
+    """Length of the shortest way from a point of the floor to a place of the house, and the first place on it.
+
+    The first place is `to` itself where one can walk straight there.
+    """
+    places = house.places
+    best, first = np.inf, np.int64(to)
+    for p in range(len(places)):
+        if house.polygon[p] < 0:
+            continue
+        length = np.hypot(places[p, 0] - x, places[p, 1] - z) + house.away[p, to]
+        if length < best - 1e-9 and sees_straight(house.ground, x, z, places[p, 0], places[p, 1]):
+            best, first = length, np.int64(p)
+    return best, first
+
+
+@helper
+def _turns(from_yaw: float, to_yaw: float) -> Int:
+    """Turns of 20 degrees from one direction to another, rounded."""
+    return np.int64(np.floor(abs((to_yaw - from_yaw + 540.0) % 360.0 - 180.0) / TURN + 0.5))
+
+
+@helper
+def _yaw_along(x: float, z: float, to_x: float, to_z: float) -> float:
+    return np.degrees(np.arctan2(-(to_x - x), -(to_z - z))) % 360.0
+
+
+@helper
+def go(world: Any, things: Any, house: Any, receptacle: Int) -> None:
+    """Go to where a receptacle is used from, and look at it; it takes the steps that the way would take.
+
+    These are its length in steps of 0.25 m, rounded up, and the turns at its corners in steps of 20 degrees, rounded.
+    """
+    to = len(house.places) - len(house.low) + receptacle
+    if world.at >= 0:
+        here = len(house.places) - len(house.low) + world.at
+        length, via = house.away[here, to], np.int64(house.next[here, to])
+    else:
+        length, via = way_to(house, world.x, world.z, to)
+    x, z, yaw, turns = world.x, world.z, world.yaw, np.int64(0)
+    for _ in range(len(house.places)):
+        there_x, there_z = house.places[via]
+        if np.hypot(there_x - x, there_z - z) > 0.01:
+            along = _yaw_along(x, z, there_x, there_z)
+            turns += _turns(yaw, along)
+            yaw = along
+        x, z = there_x, there_z
+        if via == to:
+            break
+        via = np.int64(house.next[via, to])
+    stand_yaw = house.stands[receptacle, 2] % 360.0
+    world.steps += np.int64(np.ceil(length / STEP - 1e-6)) + turns + _turns(yaw, stand_yaw)
+    world.x, world.z, world.yaw = house.stands[receptacle, 0], house.stands[receptacle, 1], stand_yaw
+    world.polygon = house.stand_polygon[receptacle]
+    top = house.top[receptacle]
+    away = np.hypot(house.base[receptacle, 0] - world.x, house.base[receptacle, 1] - world.z)
+    world.tilt = np.int64(np.round(np.degrees(np.arctan2(top - house.camera, max(0.1, away))) / TILT)) * TILT
+    world.tilt = min(MOST_TILT, max(-MOST_TILT, world.tilt))
+    world.at = receptacle
+    if world.held >= 0:
+        things[world.held].walked += length
+
+
+@helper
+def high_level(world: Any, things: Any, rows: Any, house: Any, sizes: Any, goals: Any, action: Int) -> None:
+    """One high-level action: goto each of `goals` (G,), pick each slot, or place."""
+    before = world.steps
+    if action < len(goals):
+        receptacle = goals[action]
+        if house.present[world.reduced, receptacle] and world.at != receptacle:
+            go(world, things, house, receptacle)
+    elif action < len(goals) + len(things):
+        slot = action - len(goals)
+        thing = things[slot]
+        known = thing.model >= 0 and thing.seen > 0 and thing.receptacle != NOWHERE
+        if world.held < 0 and world.at >= 0 and known and thing.receptacle == world.at:
+            pick(world, things, rows, slot)
+        else:
+            fail(world)
+    elif world.held >= 0 and world.at >= 0:
+        place(world, things, rows, house, sizes, np.int64(world.at))
+    else:
+        fail(world)
+    world.steps = max(world.steps, before + 1)
+
+
+@helper
+def pay(world: Any, things: Any, right: Any, rules: Any) -> float:
+    """The reward of the last action, by Housekeep's rules as ELLM's code has them.
+
+    Taking a thing from where it belongs costs; the first pick of a misplaced one pays. Placing a misplaced one right
+    pays after its first pick only; placing anything wrong costs.
+    """
+    if world.deed == NOTHING:
+        return 0.0
+    if world.deed == FAILED:
+        return rules.failed
+    thing = things[world.deed_thing]
+    fine = right[world.reduced, world.deed_place, thing.kind]
+    if world.deed == PICKED:
+        if fine:
+            return rules.wrong
+        return rules.first if thing.picked == 1 else 0.0
+    if not fine:
+        return rules.wrong
+    return rules.first if thing.picked == 1 and thing.wrong else 0.0
+
+
+@helper
+def judge(world: Any, things: Any, right: Any) -> bool:
+    """Is all tidy and the hand empty? Counts how much is right on the way; a held thing is not."""
+    count, tidy = 0, world.held < 0
+    for t in range(len(things)):
+        thing = things[t]
+        if thing.model < 0:
+            continue
+        fine = thing.receptacle != NOWHERE and right[world.reduced, thing.receptacle, thing.kind]
+        if thing.wrong:
+            count += fine
+            tidy &= fine
+        elif thing.picked > 0:
+            tidy &= fine
+    world.most_right = max(world.most_right, count)
+    return tidy

@@ -1,0 +1,117 @@
+"""Sentences for symbolic observations of Housekeep, and for what happens between two of them.
+
+    You hold the lamp. The vase is on the bedroom bed. You see the kitchen fridge, the kitchen sink.       "en"
+    objects: lamp, vase.receptacles: bedroom bed, kitchen fridge.you are holding: lamp.                    "ellm"
+
+"en" says where each thing that was seen lies, as far as the agent knows, and which receptacles are in view. "ellm" is
+the text observation of ELLM: all classes of things and all receptacles seen in the episode, without places. There the
+order of each list came from a hash; here it is the alphabet's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs.housekeep import layout
+from bkrl.envs.housekeep.tables import scene, scene_names, votes, words
+
+
+class Seen(NamedTuple):
+    """One slot of things of an observation.
+
+    Attributes:
+        slot: its number.
+        kind: number of its class.
+        status: `layout.BEFORE`, `IN_VIEW` or `IN_HAND`.
+        on: the receptacle where it was seen last, -1 for none.
+    """
+
+    slot: int
+    kind: int
+    status: int
+    on: int
+
+
+def things_of(observation: NDArray[np.uint8]) -> list[Seen]:
+    """The things that were seen, by slot, of one observation."""
+    table = observation[layout.THINGS : layout.RECEPTACLES].reshape(layout.SLOTS, layout.SLOT_BYTES).tolist()
+    found = []
+    for slot, (low, high, status, on) in enumerate(table):
+        if status != layout.UNSEEN:
+            found.append(Seen(slot, low + 256 * high - 1, status, on - 1))
+    return found
+
+
+def receptacles_of(observation: NDArray[np.uint8], least: int = layout.BEFORE) -> list[int]:
+    """The receptacles that were seen in the episode; with `least` `layout.IN_VIEW` those in view."""
+    found: list[int] = np.flatnonzero(observation[layout.RECEPTACLES :] >= least).tolist()
+    return found
+
+
+def scene_of(observation: NDArray[np.uint8]) -> str:
+    """The name of the house."""
+    return scene_names()[max(0, int(observation[layout.SCENE]) - 1)]
+
+
+def held_of(observation: NDArray[np.uint8]) -> int:
+    """The class of what is held; -1: nothing."""
+    return next((one.kind for one in things_of(observation) if one.status == layout.IN_HAND), -1)
+
+
+def caption_batch(observations: NDArray[np.uint8], language: str = "en") -> list[str]:
+    """(B, 294) → B captions."""
+    make = _ellm if language == "ellm" else _plain
+    return [make(one) for one in observations]
+
+
+def _plain(observation: NDArray[np.uint8]) -> str:
+    shown, things = scene(scene_of(observation)).shown, things_of(observation)
+    held = [f"You hold the {_name(one.kind)}." for one in things if one.status == layout.IN_HAND]
+    lying = [f"The {_name(one.kind)} is on the {shown[one.on]}." for one in things if one.on >= 0]
+    near = sorted({shown[r] for r in receptacles_of(observation, layout.IN_VIEW)})
+    view = f"You see {', '.join(f'the {name}' for name in near)}." if near else "You see nothing."
+    return " ".join([*held, *sorted(lying), view])
+
+
+def _ellm(observation: NDArray[np.uint8]) -> str:
+    return "".join(ellm_sentences(observation))
+
+
+def ellm_sentences(observation: NDArray[np.uint8]) -> Iterator[str]:
+    """The up to three sentences of ELLM's text observation."""
+    shown, things = scene(scene_of(observation)).shown, things_of(observation)
+    kinds = sorted({_name(one.kind) for one in things})
+    places = sorted({shown[r] for r in receptacles_of(observation)})
+    held = [_name(one.kind) for one in things if one.status == layout.IN_HAND]
+    for what, names in (("objects", kinds), ("receptacles", places), ("you are holding", held)):
+        if names:
+            yield f"{what}: {', '.join(names)}.".lower()
+
+
+def _name(kind: int) -> str:
+    return words(votes().objects[kind])
+
+
+def goal_name(kind: int, receptacle: str = "") -> str:
+    """A goal in ELLM's words: "pick lamp", or "lamp in kitchen fridge"."""
+    return f"{_name(kind)} in {receptacle}" if receptacle else f"pick {_name(kind)}"
+
+
+def caption_transitions(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> list[str]:
+    """(B, 294) twice → what happened, in the words of `goal_name`; "" where nothing was picked or placed."""
+    return [_happened(old, new) for old, new in zip(before, after, strict=True)]
+
+
+def _happened(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> str:
+    held, now = int(before[layout.HELD]), int(after[layout.HELD])
+    if held == now:
+        return ""
+    if now:
+        return goal_name(held_of(after))
+    kind = held_of(before)
+    on = next((one.on for one in things_of(after) if one.slot == held - 1), -1)
+    return goal_name(kind, scene(scene_of(after)).shown[on]) if on >= 0 else ""

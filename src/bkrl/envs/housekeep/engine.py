@@ -1,0 +1,137 @@
+"""N Housekeep worlds as arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.errors import InputError
+from bkrl.envs.housekeep import kernels, layout
+from bkrl.envs.housekeep.catalogue import compiled, episodes_of, goals_of
+from bkrl.envs.housekeep.houses import house
+from bkrl.envs.housekeep.options import Chosen
+from bkrl.envs.housekeep.packer import MOST_ROWS, ROW, THING
+from bkrl.envs.housekeep.sampling import model_sizes
+from bkrl.envs.housekeep.state import WORLD
+from bkrl.envs.housekeep.tables import models
+from bkrl.envs.threads import Shares
+
+
+class Outputs(NamedTuple):
+    """Where the kernels write, N rows each."""
+
+    symbolic: NDArray[np.uint8]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+
+class Engine:
+    """N worlds of one id and its options.
+
+    Args:
+        env_id: a Housekeep id.
+        options: as `options.chosen` returned them.
+        num_envs: N.
+        threads: worlds are split among this many threads.
+
+    Attributes:
+        episodes: that are played; table: the same as `EPISODE` records.
+        houses: of the scenes in them.
+        worlds, things, rows, squares: the state, see `state`.
+    """
+
+    def __init__(self, env_id: str, options: Chosen, num_envs: int, threads: int = 1) -> None:
+        self.num_envs, self.options, self.rules = num_envs, options, options.rules()
+        self.episodes = episodes_of(env_id, options)
+        self.table, self.names = compiled(self.episodes, options.file or "Housekeep")
+        self.houses = [house(name) for name in self.names]
+        self.goals = [goals_of(name) for name in self.names]
+        self.worlds = np.zeros(num_envs, WORLD)
+        self.things = np.zeros((num_envs, layout.SLOTS), THING)
+        self.rows = np.zeros((num_envs, MOST_ROWS), ROW)
+        self.squares = np.zeros((num_envs, max(len(one.squares) for one in self.houses)), bool)
+        self.out = Outputs(
+            np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
+            np.zeros(num_envs),
+            np.zeros(num_envs, bool),
+            np.zeros(num_envs, bool),
+        )
+        self._kinds, self._sizes = models().object, model_sizes()
+        what = repr((env_id, options, self.episodes, WORLD, THING, ROW))
+        self._fingerprint = hashlib.sha256(what.encode()).digest()
+        self._shares = Shares(num_envs, threads)
+
+    def seed(self, index: int, seed: int) -> None:
+        """Restart the stream from which world `index` draws its episodes."""
+        self.worlds["stream"][index] = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+
+    def begin(self, chosen: NDArray[np.bool_]) -> None:
+        """Start the next episode in the chosen worlds (N,)."""
+        kernels.draw_episodes(self.worlds, chosen, self.table)
+        for number, one in enumerate(self.houses):
+            kernels.begin_worlds(
+                self.worlds,
+                self.things,
+                self.rows,
+                self.squares,
+                chosen,
+                one,
+                number,
+                self.table,
+                self._kinds,
+                self._sizes,
+                self.options.things == "all",
+                self.out.symbolic,
+            )
+
+    def step(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> None:
+        """One action, checked by the caller, in each world that does not idle."""
+        for number, one in enumerate(self.houses):
+            self._shares.run(
+                kernels.step_worlds,
+                self.worlds,
+                self.things,
+                self.rows,
+                self.squares,
+                actions,
+                idle,
+                one,
+                number,
+                self.goals[number],
+                self._sizes,
+                self.rules,
+                self.out,
+            )
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Everything the future depends on, as uint8 arrays."""
+        tables = {name: getattr(self, name) for name in ("worlds", "things", "rows", "squares")}
+        bytes_of = {name: one.view(np.uint8).reshape(self.num_envs, -1).copy() for name, one in tables.items()}
+        return {"fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(), **bytes_of}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go back to a snapshot of the same id, options and N; InputError and nothing changed for any other."""
+        tables = {name: getattr(self, name) for name in ("worlds", "things", "rows", "squares")}
+        try:
+            found = {name: np.asarray(state[name]) for name in ("fingerprint", *tables)}
+        except KeyError as missing:
+            raise InputError(f"The snapshot lacks {missing}; take it with snapshot().") from None
+        if found.pop("fingerprint").astype(np.uint8).tobytes() != self._fingerprint:
+            raise InputError(
+                "The snapshot is of other Housekeep episodes or another version of bkrl; take one of these."
+            )
+        for name, one in tables.items():
+            if found[name].dtype != np.uint8 or found[name].shape != (self.num_envs, one.nbytes // self.num_envs):
+                raise InputError(f"The snapshot is not of {self.num_envs} worlds; restore it into as many.")
+        for name, one in tables.items():
+            setattr(self, name, found[name].copy().view(one.dtype).reshape(one.shape))
+        for number, one in enumerate(self.houses):
+            kernels.observe_worlds(self.worlds, self.things, self.squares, one, number, self.out.symbolic)
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._shares.close()

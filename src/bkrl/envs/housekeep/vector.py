@@ -1,0 +1,103 @@
+"""Symbolic Housekeep as a `gymnasium.vector.VectorEnv`, on the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from bkrl.envs.family import World
+from bkrl.envs.housekeep import layout
+from bkrl.envs.housekeep.catalogue import action_names
+from bkrl.envs.housekeep.engine import Engine
+from bkrl.envs.housekeep.options import chosen
+from bkrl.envs.housekeep.state import FAILED
+from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
+
+
+class HousekeepVectorEnv(WorldVectorEnv):
+    """N Housekeep worlds.
+
+    Args:
+        world: the id's facts.
+        num_envs: N.
+        observation: "symbolic" is the only one.
+        threads: worlds are split among this many threads; the results do not depend on it.
+        options: the world's own, see `options.settings`; and those of `WorldVectorEnv`.
+
+    `infos` always hold what the last action did, (N,) each: `deed` (0 nothing, 1 picked, 2 placed, 3 failed),
+    `deed_thing` (number of the class, -1), `deed_place` (the receptacle that the thing was taken from or put on, -1),
+    and `action_success` (not failed).
+    """
+
+    def __init__(self, world: World, num_envs: int, threads: int = 1, **options: Any) -> None:
+        common = {key: options.pop(key) for key in _COMMON if key in options}
+        self.options = chosen(world.env_id, **options)
+        names = action_names(world.env_id, self.options)
+        space = spaces.Box(0, 255, layout.OBS_SHAPE, np.uint8)
+        super().__init__(replace(world, action_names=names, max_steps=self.options.length), num_envs, space, **common)
+        self.engine = Engine(world.env_id, self.options, num_envs, threads)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let the threads go."""
+        del kwargs
+        self.engine.close()
+
+    def env_states(self) -> NDArray[Any]:
+        """(N,) records of all that is true of each env, for the bot."""
+        raise NotImplementedError
+
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        for i, seed in enumerate(seeds or ()):
+            if chosen[i] and seed is not None:
+                self.engine.seed(i, seed)
+        self.engine.begin(chosen)
+
+    def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
+        self.engine.step(actions, idle)
+        out = self.engine.out
+        return (
+            out.symbolic.copy(),
+            out.rewards.astype(np.float32),
+            out.terminated.copy(),
+            out.truncated.copy(),
+            out.terminated.copy(),
+        )
+
+    def _about(self) -> dict[str, Any]:
+        worlds = self.engine.worlds
+        deed = worlds["deed"]
+        slot = np.maximum(0, worlds["deed_thing"])
+        done = (deed != 0) & (deed != FAILED)
+        kinds = self.engine.things["kind"][np.arange(self.num_envs), slot]
+        return {
+            "deed": deed.astype(np.int64),
+            "deed_thing": np.where(done, kinds, -1).astype(np.int64),
+            "deed_place": np.where(done, worlds["deed_place"], -1).astype(np.int64),
+            "action_success": deed != FAILED,
+        }
+
+    def _details(self, index: int) -> dict[str, Any]:
+        return {name: values[index].item() for name, values in self._about().items()}
+
+    def _views(self, which: Any = ...) -> Obs:
+        return self.engine.out.symbolic[which].copy()
+
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.worlds["episode_return"][which], self.engine.worlds["decisions"][which]
+
+    def _exact(self, index: int, reward: float) -> float:
+        return float(self.engine.out.rewards[index])
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        return self.engine.snapshot()
+
+    def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
+        self.engine.restore(state)
+
+
+_COMMON = ("autoreset_mode", "max_episode_steps", "episode_statistics")
