@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bkrl.agents.trl import to_trl_environment
     from bkrl.api import collect, evaluate, label, make_report, train_rm, train_rs
     from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, ReportConfig, TrainRmConfig
     from bkrl.core.errors import BkrlError
@@ -52,6 +53,7 @@ __all__ = [
     "register_env",
     "register_method",
     "register_potential",
+    "to_trl_environment",
     "train_rm",
     "train_rs",
     "write_potential",
@@ -71,6 +73,7 @@ _HOMES = {
     "register_env": "envs.own",
     "register_method": "methods",
     "register_potential": "potentials",
+    "to_trl_environment": "agents.trl",
     "write_potential": "potentials.own",
 }
 

@@ -11,6 +11,7 @@ import torch
 
 from bkrl.core.config import HardwareConfig
 from bkrl.core.errors import RunFailed, UsageError
+from bkrl.learn import ranks
 
 THREADS = ", threads: "
 
@@ -33,7 +34,8 @@ class Hardware:
         """All that the last digits of a run hang on, apart from its settings."""
         compiled = ", compiled" if self.compile else ""
         threads = f"{THREADS}{torch.get_num_threads()}" if self.device.type == "cpu" else ""
-        return f"{self.device.type}, {self.precision}{compiled}{threads}"
+        divided = f", ranks: {ranks.count()}" if ranks.count() > 1 else ""
+        return f"{self.device.type}, {self.precision}{compiled}{divided}{threads}"
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.core.reporter import Reporter
+from bkrl.learn import ranks
 from bkrl.learn.checkpoint import Checkpoints
 from bkrl.learn.hardware import THREADS
 from bkrl.learn.protocol import Learner, Saved
@@ -38,6 +40,7 @@ def train(
     at_milestone: Milestone,
     at_best: Callable[[], Sequence[str]] | None = None,
     kept: Callable[[int], Sequence[str]] = lambda number: (),
+    follows: Path | None = None,
 ) -> None:
     """Train until `learner.done`, logging every iteration to the run's metrics.jsonl.
 
@@ -55,6 +58,7 @@ def train(
             of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
             it puts back those that were the best where it begins.
         kept: files that `at_milestone` wrote into the run, by the milestone's number; checkpoints hold their hashes.
+        follows: of a rank that does not write, the run of rank 0, whose checkpoints it reads.
 
     Raises:
         Diverged: what was learnt is not finite; the last checkpoint is from before that.
@@ -62,8 +66,12 @@ def train(
         RunFailed: a checkpoint cannot be written, or the network not be compiled.
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
-    checkpoints = Checkpoints(run.file("checkpoints"))
-    progress, best_files = _resume(learner, run, reporter, checkpoints)
+    checkpoints = Checkpoints((follows or run.path) / "checkpoints")
+    if follows is None:
+        checkpoints.sweep()
+    ranks.wait()
+    progress, best_files = (_resume if follows is None else _follow)(learner, run, reporter, checkpoints)
+    ranks.wait()
     saved_at = learner.step
     started, first_step = time.perf_counter(), learner.step
     progress_line = reporter.progress(title, learner.total_steps)
@@ -79,14 +87,17 @@ def train(
                 progress["score"] = score
                 if score is not None and (progress["best"] is None or score > progress["best"]):
                     progress["best"], best = score, True
-                    if at_best is not None:
+                    if at_best is not None and follows is None:
                         best_files = {name: run.file(name).read_bytes() for name in at_best()}
             due = learner.step - saved_at >= checkpoint_every
-            if due or best or interrupted() or learner.done:
-                _save(learner, run, checkpoints, progress, best_files, best)
+            leaving = ranks.agreed(interrupted(), getattr(learner, "parameters", ()), learner.step)
+            if due or best or leaving or learner.done:
+                if follows is None:
+                    _save(learner, run, checkpoints, progress, best_files, best)
                 saved_at = learner.step
-            if interrupted():
+            if leaving:
                 interrupted(leave=True)
+                raise KeyboardInterrupt  # another rank was told to stop
             if learner.done:
                 break
             metrics = learner.iterate()
@@ -134,7 +145,6 @@ def _resume(
     Returns:
         How far the run is, and the files of the best policy so far.
     """
-    checkpoints.sweep()
     found = checkpoints.newest()
     for sentence in found.skipped if found else []:
         reporter.warn(sentence)
@@ -167,6 +177,19 @@ def _resume(
             reporter.warn(f"{path} is not what the checkpoint holds, and is put back from there.")
             atomic_write(path, raw)
     return progress, best_files
+
+
+def _follow(
+    learner: Learner, run: Run, reporter: Reporter, checkpoints: Checkpoints
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What `_resume` does, on a rank that writes nothing."""
+    del run, reporter
+    progress = {"milestones": 0, "best": None, "score": None, "warned": [], "files": {}}
+    found = checkpoints.newest()
+    if found is not None and found.tensors:
+        progress |= found.facts["progress"]
+        learner.restore(Saved(found.tensors, progress | found.facts["counters"], bool(found.facts["exact"])))
+    return progress, {}
 
 
 def _note(figures: dict[str, float], score: float | None) -> str:

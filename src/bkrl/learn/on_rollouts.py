@@ -18,6 +18,7 @@ from bkrl.agents.protocol import Goals, TrainableAgent
 from bkrl.core.errors import RunFailed
 from bkrl.core.seeds import derive_seed
 from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn import ranks
 from bkrl.learn.hardware import Hardware
 from bkrl.learn.protocol import Saved, Stateful, under
 from bkrl.learn.rollout import Clock, Collector
@@ -80,6 +81,7 @@ class RolloutLearner:
         self.total_steps, self.seed = total_steps, seed
         self.hardware, self.device = hardware, hardware.device
         agent.prepare(self.device, hardware.compile)
+        ranks.share(agent)
         agent.at_step(0)
         self.collector = Collector(
             envs,

@@ -26,6 +26,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import percent
 from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
 from bkrl.learn.protocol import Saved
@@ -141,7 +142,8 @@ class PPO(RolloutLearner):
             for minibatch in order.split(count // c.num_minibatches):
                 self.optimizer.zero_grad()
                 parts = []
-                for part in minibatch.split(-(-len(minibatch) // c.accumulate)):
+                own = ranks.mine(minibatch)
+                for part in own.split(max(1, -(-len(own) // c.accumulate))) if len(own) else ():
                     mb, logits, values = look(part)
                     log_probs = logits.log_softmax(-1)
                     log_ratio = log_probs.gather(1, b_actions[mb, None]).squeeze(1) - b_logp[mb]
@@ -167,9 +169,10 @@ class PPO(RolloutLearner):
                         far = ((ratio - 1).abs() > c.clip_coef).float().mean()
                         kl = (ratio - 1 - log_ratio).mean()  # low variance, http://joschu.net/blog/kl-approx.html
                         parts.append(share * torch.stack([loss, policy_loss, value_loss, entropy, kl, far]))
+                row = parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0)
+                figures.append(ranks.summed(self.parameters, row))
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
                 self.optimizer.step()
-                figures.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
             epochs += 1
             if c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
                 break

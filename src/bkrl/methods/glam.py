@@ -232,5 +232,11 @@ def build(settings: GlamSettings) -> Trainee:
 
 
 register_method(
-    Method("glam", GlamSettings, build, "PPO with a language model as the policy, and a potential if one is given")
+    Method(
+        "glam",
+        GlamSettings,
+        build,
+        "PPO with a language model as the policy, and a potential if one is given",
+        ranks=True,
+    )
 )

@@ -6,18 +6,23 @@ apart from training.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import torch
 
 from bkrl.agents.build import options_of
 from bkrl.agents.play import MOST_AT_ONCE, Start, play, summarise
 from bkrl.agents.protocol import Agent
+from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
+from bkrl.learn import ranks
 from bkrl.learn.loop import finished, train
-from bkrl.methods import Trainee, TrainRsConfig, find_method
+from bkrl.methods import Trainee, TrainRsConfig, find_method, methods
 from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
@@ -28,22 +33,41 @@ from bkrl.stages import UNSEEN, to_do
 def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     """Train, evaluating as it goes; the last policy is the result, the best one is kept beside it.
 
+    Under torchrun, rank 0 alone writes the run; the others keep what they would write in a folder that they remove.
+
     Raises:
         UsageError: settings that cannot work.
         InputError: what the method reads is missing, damaged or made for another family of envs.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
+    with ranks.joined():
+        if ranks.number() == 0:
+            result = _run(config, reporter)
+            ranks.wait()
+            return result
+        with tempfile.TemporaryDirectory() as place:
+            _run(config, Reporter(), Path(place) / "run")
+        ranks.wait()
+    return Run.open(config.run_dir, verify=False)
+
+
+def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -> Run:
+    """`apart`: where a rank that does not write the run keeps what it would write."""
     world(config.env)
     check_tracker(config.track)
     method = find_method(config.alg)
     assert method is not None, config.alg  # a config is of a method's class
+    if ranks.count() > 1 and not method.ranks:
+        known = ", ".join(one.name for one in methods() if one.ranks)
+        raise UsageError(f"--alg {config.alg} runs in one process; start it without torchrun, which is for {known}.")
     made = None
     if to_do(config):  # before the run's folder is made: a refusal leaves nothing behind
         torch.set_num_threads(config.threads)
         made = method.build(config)
     try:
         inputs = read_by(config)
-        result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh)
+        where = apart or config.run_dir
+        result = Run.create(where, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh and not apart)
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
@@ -53,16 +77,17 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
             reporter.warn(warning)
         for note in made.notes:
             reporter.say(note)
-        with tracked(config.track, result, reporter):
-            _train(config, made, result, reporter)
+        with tracked("none" if apart else config.track, result, reporter):
+            _train(config, made, result, reporter, config.run_dir if apart else None)
     finally:
         if made is not None:
             made.close()
-    finished(result)
+    if apart is None:
+        finished(result)
     return result
 
 
-def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter) -> None:
+def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter, follows: Path | None) -> None:
     learner, seed = made.learner, derive_seed(config.seed, "evaluation")
     count = min(config.eval_episodes, MOST_AT_ONCE)
     envs = make_vec(config.env, count, backend=config.backend, **options_of(learner.agent))
@@ -83,8 +108,11 @@ def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter
         milestones=milestones(config.eval_every, config.steps, made.iteration_steps),
         at_milestone=judge,
         at_best=lambda: learner.agent.save(result.path, "policy-best"),
+        follows=follows,
     )
     envs.close()
+    if follows is not None:
+        return
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
     found = [*result.path.glob("policy-best.*"), *result.path.glob("policy-best/*")]
