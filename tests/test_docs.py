@@ -22,7 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 SAMPLES = ROOT / "src" / "bkrl" / "runs" / "samples" / "README.md"
 # Files that a reader is told to write, and flags of other programs.
 OWN_FILES = {"my.toml", "prices.toml"}
-OF_OTHERS = {"--logdir", "--project", "--install-completion", "--version", "--help"}
+OF_OTHERS = {"--nproc-per-node", "--logdir", "--project", "--install-completion", "--version", "--help"}
 
 
 def named(pages):
@@ -202,11 +202,13 @@ def blocks(page, language):
 
 def test_the_study_in_the_documents_can_be_planned(tmp_path):
     """Its parts are shown one after the other; the list of entries takes the place of the first one."""
-    whole, entries, tasks, slurm = blocks("studies.md", "toml")
+    whole, entries, models, tasks, slurm = blocks("studies.md", "toml")
     document = tomllib.loads(whole + tasks + slurm)
     document["world"][0]["algs"] += tomllib.loads(entries)["algs"][1:]
     found = {cell.run_dir.relative_to(tmp_path).as_posix() for cell in plan(document, tmp_path).cells}
     assert {"babyai/data", "babyai/rm-pref-shuffled", "babyai/redball/coin-s1", "babyai/key/bk-pref-s5"} <= found
+    found = {cell.run_dir.relative_to(tmp_path).as_posix() for cell in plan(tomllib.loads(models), tmp_path).cells}
+    assert {"three/lm-P2", "three/clone-s1", "three/cloned-s2"} <= found
 
 
 def test_the_price_list_in_the_documents_is_read(tmp_path):

@@ -184,7 +184,7 @@ def _follow(
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What `_resume` does, on a rank that writes nothing."""
     del run, reporter
-    progress = {"milestones": 0, "best": None, "score": None, "warned": [], "files": {}}
+    progress: dict[str, Any] = {"milestones": 0, "best": None, "score": None, "warned": [], "files": {}}
     found = checkpoints.newest()
     if found is not None and found.tensors:
         progress |= found.facts["progress"]
