@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent
 from bkrl.core.config import CollectConfig, EvaluateConfig
 from bkrl.core.errors import InputError, UsageError
@@ -121,10 +122,24 @@ def test_a_clone_of_the_bot_succeeds_where_the_bot_does(shown: Path, tmp_path: P
     result = train_rs.run(config, Reporter())
     assert result.facts["success_rate"] >= 0.9
     assert result.facts["explorer"] == "bot"
+    assert result.facts["mission"] is True
+    assert {b"ball", b"purple"} < load_agent(result.path).vocabulary.numbers.keys()
     unseen = [row["bc/held_out_loss"] for row in result.metrics() if "bc/held_out_loss" in row]
     assert unseen[-1] < 0.7 * unseen[0], unseen
     judged = evaluate.run(EvaluateConfig(result.path, out=tmp_path / "eval", episodes=50, gifs=0), Reporter())
     assert judged.facts["success_rate"] >= 0.9
+
+
+def test_a_clone_that_reads_its_mission_does_what_it_says(tmp_path: Path) -> None:
+    """Three objects lie about, and one is meant: without the mission a clone goes to any of them."""
+    env = "BabyAI-MixedTrainLocal-v0@num_dists=2,room_size=5,task_kinds=goto,max_steps=12"
+    data = collect.run(CollectConfig(env=env, explorer="bot", episodes=600, out=tmp_path / "bot"), Reporter()).path
+    change = {"steps": 60_000, "eval_every": 60_000, "eval_episodes": 100, "batch_size": 256}
+    success = {}
+    for mission in ("auto", "off"):
+        config = replace(settings(data, tmp_path / mission, **change), env=env, mission=mission)
+        success[mission] = train_rs.run(config, Reporter()).facts["success_rate"]
+    assert success["auto"] > success["off"] + 0.2, success
 
 
 def test_what_cannot_be_cloned_is_refused_in_a_sentence(shown: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent
@@ -92,15 +93,25 @@ class Recurrent(Compact):
         """
         rows = np.concatenate([seen.flatten(1).cpu().numpy(), tokens.cpu().numpy()], 1)
         first, places = (torch.from_numpy(one).to(seen.device) for one in distinct_rows(rows))
-        features = self.features(seen[first], tokens[first])
-        gates = nn.functional.linear(features, self.cell.weight_ih, self.cell.bias_ih).float()
         # `embedding` chooses rows as an index does; its gradient is computed much sooner.
-        inputs = nn.functional.embedding(places, gates).unflatten(0, goes_on.shape[:2])
-        remembered = remember(inputs, hidden, goes_on, self.cell.weight_hh, self.cell.bias_hh)
+        shares = nn.functional.embedding(places, self.look(seen[first], tokens[first]))
+        return self.go_on(shares, hidden, goes_on)
+
+    def look(self, seen: Tensor, tokens: Tensor) -> Tensor:
+        """(B, 3 * width + A + K) float32: the present's share of the gates and of the outputs."""
+        features = self.features(seen, tokens)
+        gates = nn.functional.linear(features, self.cell.weight_ih, self.cell.bias_ih).float()
         with in_float32(features):
-            present, past = self.head.weight.split([features.shape[1], hidden.shape[1]], 1)
-            out = nn.functional.embedding(places, features.float() @ present.t())
-            out = out + nn.functional.linear(remembered.flatten(0, 1), past, self.head.bias)
+            return torch.cat([gates, features.float() @ self.head.weight[:, : features.shape[1]].t()], 1)
+
+    def go_on(self, shares: Tensor, hidden: Tensor, goes_on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `once` returns, from what `look` made of all T * B rows."""
+        width = hidden.shape[1]
+        inputs = shares[:, : 3 * width].unflatten(0, goes_on.shape[:2])
+        remembered = remember(inputs, hidden, goes_on, self.cell.weight_hh, self.cell.bias_hh)
+        with in_float32(remembered):
+            past = nn.functional.linear(remembered.flatten(0, 1), self.head.weight[:, -width:], self.head.bias)
+        out = shares[:, 3 * width :] + past
         return out[:, : self.num_actions], out[:, self.num_actions :], remembered
 
     def step_by_step(self, features: Tensor, hidden: Tensor, goes_on: Tensor) -> Tensor:
@@ -123,6 +134,22 @@ class RecurrentAgent(NetworkAgent):
         """An update is over: see `Film.settle`."""
         if settle := getattr(self.module, "settle", None):
             settle()
+
+    @property
+    def looks_apart(self) -> bool:
+        """Whether `look` and `go_on` do together what `forward` does."""
+        return self.vocabulary is not None
+
+    def look(self, inputs: Inputs) -> Tensor:
+        """(B, …) what the network makes of views (B,) whatever is remembered."""
+        shares: Tensor = self.module.look(inputs["seen"], inputs["words"])
+        return shares
+
+    def go_on(self, looks: Tensor, state: State, started: NDArray[np.bool_]) -> tuple[Tensor, Tensor, State]:
+        """One step (B,): logits, values and the state after it."""
+        goes_on = torch.from_numpy(~started).to(torch.float32)[None, :, None]
+        logits, values, remembered = self.module.go_on(looks, state["hidden"], goes_on)
+        return logits, values, {"hidden": remembered[0]}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`: sequences (T, B)."""

@@ -48,7 +48,8 @@ class Collector:
         logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
         first_state: what the agent remembered before rows 0, R, 2R, ...: (T/R * N, ...).
         state, final_state: what it remembered before row T, and before `final_views`.
-        look_once: whether a view that was seen before in a rollout gets the logits and values that it got then.
+        look_once: whether a view that was seen before in a rollout gets the logits and values that it got then, or, in an
+            agent with a memory, what was made of it before the memory is asked (`looks`).
         repeats: where each view was first seen in this rollout; None where every view is looked at.
         step, episodes: steps taken and episodes finished.
     """
@@ -81,7 +82,10 @@ class Collector:
         self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
         self.state = self.first_state = self.final_state = agent.begin(N)
         # A GPU computes repeats sooner than it hears that they are some.
-        self.look_once = device.type == "cpu" and not self.state and len(agent.wants) > 0
+        self.looks_apart: Any = agent if getattr(agent, "looks_apart", False) else None
+        once = not self.state or self.looks_apart is not None
+        self.look_once = device.type == "cpu" and once and len(agent.wants) > 0
+        self.looks: Tensor | None = None
         self.repeats: Repeats | None = None
         self.begun = False
         self.step = self.episodes = 0
@@ -203,10 +207,21 @@ class Collector:
             self._key_rows[t] = self._keys(self.views[t])
         origins = self.repeats.add(t)
         new = np.flatnonzero(origins >= t * len(origins))
+        index = torch.from_numpy(origins)
+        if self.looks_apart is not None:
+            if len(new):
+                made = self.looks_apart.look(self.agent.inputs(self.views[t, new]))
+                if self.looks is None:
+                    self.looks = made.new_empty(self.logits.shape[:2].numel(), made.shape[1])
+                self.looks[torch.from_numpy(new + t * len(origins))] = made
+            assert self.looks is not None
+            started = self.rollout.ages[t] == 0
+            seen = self.looks.index_select(0, index)
+            self.logits[t], self.values[t], self.state = self.looks_apart.go_on(seen, self.state, started)
+            return
         if len(new):
             inputs, places = self.agent.inputs(self.views[t, new]), torch.from_numpy(new)
             self.logits[t, places], self.values[t, places], _ = self.agent.forward(inputs, {}, None)
-        index = torch.from_numpy(origins)
         self.logits[t] = self.logits.flatten(0, 1)[index]
         self.values[t] = self.values.flatten(0, 1)[index]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
+from bkrl.methods.ppo import reads_missions
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
@@ -42,12 +43,19 @@ class CloningSettings(TrainRsConfig):
             only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "compact"
+    mission: Annotated[
+        Literal["auto", "on", "off"],
+        Flag(
+            "whether the policy reads its mission (compact and recurrent); auto: where missions change between episodes",
+            only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
+        ),
+    ] = "auto"
     lm: ClonedLM = field(default_factory=ClonedLM)
 
 
 def build(settings: CloningSettings) -> Trainee:
     """See `Method.build`."""
-    from bkrl.agents.build import new_agent, observation_options
+    from bkrl.agents.build import new_agent, observation_options, teach
     from bkrl.core.seeds import derive_seed
     from bkrl.data.dataset import Dataset
     from bkrl.envs import make_vec, world
@@ -65,9 +73,13 @@ def build(settings: CloningSettings) -> Trainee:
         said = lm_facts(agent)
     else:
         options, view = observation_options(facts, settings.network, "symbolic")
-        envs = make_vec(settings.env, 1, backend=settings.backend, **options)
-        agent, said = new_agent(settings.network, envs, view, 1, derive_seed(settings.seed, "weights")), {}
+        envs = make_vec(settings.env, 64, backend=settings.backend, **options)
+        missions, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
+        agent, said = new_agent(settings.network, envs, view, 1, seed, missions), {}
+        teach(agent, envs)
         envs.close()
+        if agent.vocabulary is not None:
+            agent.vocabulary.add(dataset.missions)
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
@@ -87,6 +99,7 @@ def build(settings: CloningSettings) -> Trainee:
             "form": "none",
             "guarantee": FORMS["none"].guarantee,
             "view": view,
+            "mission": "mission" in agent.wants,
             "data": dataset.path.as_posix(),
             "data_env_id": dataset.env_id,
             "explorer": ", ".join(dict.fromkeys(dataset.explorers)),

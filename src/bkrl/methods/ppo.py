@@ -67,7 +67,7 @@ def ppo_of(
     """
     from bkrl.agents.build import new_agent, observation_options, take_weights
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import make_vec, missions_vary, world
+    from bkrl.envs import make_vec, world
     from bkrl.learn.hardware import choose
 
     facts = world(settings.env)
@@ -75,12 +75,19 @@ def ppo_of(
     options, view = observation_options(facts, settings.network, settings.view)
     envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options)
     paid = streams(facts, hardware)
-    auto = settings.mission == "auto" and settings.network != "paper" and missions_vary(settings.env)
-    missions = auto or settings.mission == "on"
-    agent = new_agent(settings.network, envs, view, len(paid), derive_seed(settings.seed, "weights"), missions)
+    missions, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
+    agent = new_agent(settings.network, envs, view, len(paid), seed, missions)
     if settings.init_from is not None:
         take_weights(agent.module, settings.init_from)
     return learner_of(settings, envs, agent, paid, hardware, advised, defects)
+
+
+def reads_missions(settings: Any) -> bool:
+    """Whether the network is to read missions; `settings` have `mission`, `network` and `env`."""
+    from bkrl.envs import missions_vary
+
+    auto = settings.mission == "auto" and settings.network != "paper" and missions_vary(settings.env)
+    return bool(auto or settings.mission == "on")
 
 
 def learner_of(

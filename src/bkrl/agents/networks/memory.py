@@ -26,7 +26,17 @@ def remember(inputs: Tensor, hidden: Tensor, goes_on: Tensor, weight: Tensor, bi
         goes_on: (T, B, 1) float32, 0 where an episode begins.
         weight, bias: (3H, H) and (3H,), the gates' share of the memory.
     """
-    return _Remember.apply(inputs, hidden, goes_on, weight, bias)
+    if torch.is_grad_enabled():
+        return _Remember.apply(inputs, hidden, goes_on, weight, bias)
+    H, transposed, out = hidden.shape[1], weight.t(), []
+    for now, going in zip(inputs, goes_on, strict=True):
+        before = hidden * going
+        share = torch.addmm(bias, before, transposed)
+        reset, update = (now[:, : 2 * H] + share[:, : 2 * H]).sigmoid_().split(H, 1)
+        new = torch.addcmul(now[:, 2 * H :], reset, share[:, 2 * H :]).tanh_()
+        hidden = torch.lerp(new, before, update)
+        out.append(hidden)
+    return torch.stack(out)
 
 
 class _Remember(torch.autograd.Function):

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.core.jit import kernel
+from bkrl.core.jit import helper, kernel
 from bkrl.data.distinct import distinct_rows
 from bkrl.envs.family import Symbols
 from bkrl.text import mission_words
@@ -76,16 +76,19 @@ def distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return tokens.long().unique(dim=0, return_inverse=True)
 
 
-def placed_words(missions: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """(M, L) → (M, size) how often each word stands in a mission, and the sum of its places j/J (the last word's is 1).
+def added_words(missions: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
+    """(M, L) → (M, channels) the words' embeddings added up, and added up with weights j/J (the last word's is 1).
 
-    "the red box" gives 1 for all three words, and 1/3, 2/3 and 1.
+    In "the red box" the words weigh 1/3, 2/3 and 1 in the second sum.
     """
-    there = (missions > 0).float()
+    there = (missions > 0).to(embedding.dtype)
     order = there.cumsum(1)
     places = order / order[:, -1:].clamp_min(1) * there
-    nothing = torch.zeros(len(missions), size, device=missions.device)
-    return nothing.scatter_add(1, missions, there), nothing.scatter_add(1, missions, places)
+
+    def added(weights: Tensor) -> Tensor:
+        return nn.functional.embedding_bag(missions, embedding, mode="sum", per_sample_weights=weights)
+
+    return added(there), added(places)
 
 
 class MissionLayer(nn.Module):
@@ -148,8 +151,7 @@ class MissionLayer(nn.Module):
 
     def read(self, missions: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) int64 → what each mission adds whatever is seen (M, width), and what it asks of things (M, 21, F)."""
-        counts, places = placed_words(missions, len(self.embedding))
-        words, late = counts @ self.embedding, places @ self.embedding
+        words, late = added_words(missions, self.embedding)
         said = words - late - self.channel * (words - 2 * late)
         read = (said @ self.sentence.T).relu()
         context = read @ self.context.T
@@ -165,14 +167,12 @@ class MissionLayer(nn.Module):
             return out
         entries = observations.flatten(1)
         if entries.device.type == "cpu":
-            found = _Found.apply(asked, self.doubts, entries.contiguous(), which)
-        else:
-            found = found_by_torch(asked, self.doubts, entries, which)
-        return out + found @ self.places
+            return out + _Things.apply(asked, self.doubts, self.places, entries.contiguous(), which)
+        return out + things_by_torch(asked, self.doubts, self.places, entries, which)
 
 
-def found_by_torch(asked: Tensor, doubts: Tensor, entries: Tensor, which: Tensor) -> Tensor:
-    """What `_Found` computes, in torch: asked (M, 21, F), doubts (F,), entries (B, 3C), which (B,) → (B, C * F)."""
+def things_by_torch(asked: Tensor, doubts: Tensor, places: Tensor, entries: Tensor, which: Tensor) -> Tensor:
+    """What `_Things` computes, in torch."""
     kinds, colors, states = entries.long().unflatten(1, (-1, 3)).unbind(2)
     facts = asked[which]  # (B, 21, F)
 
@@ -181,62 +181,74 @@ def found_by_torch(asked: Tensor, doubts: Tensor, entries: Tensor, which: Tensor
         return facts.gather(1, index[:, :, None].expand(-1, -1, facts.shape[2]))
 
     found = (answer(kinds, 0, 11) + answer(colors, 11, 17) + answer(states, 17, 21) + doubts).relu()
-    return (found * (kinds >= _THING)[:, :, None]).flatten(1)
+    return (found * (kinds >= _THING)[:, :, None]).flatten(1) @ places
 
 
-class _Found(torch.autograd.Function):
-    """The features of all things in view, from what the missions ask; most cells have none, and cost nothing."""
+class _Things(torch.autograd.Function):
+    """asked (M, 21, F), doubts (F,), places (C * F, W), entries (B, 3C), which (B,) → (B, W).
 
-    @staticmethod
-    def forward(ctx: Any, asked: Tensor, doubts: Tensor, entries: Tensor, which: Tensor) -> Tensor:
-        found = torch.zeros(len(entries), entries.shape[1] // 3 * asked.shape[2])
-        _find_things(asked.detach().numpy(), doubts.detach().numpy(), entries.numpy(), which.numpy(), found.numpy())
-        ctx.save_for_backward(entries, which, found)
-        ctx.shape = asked.shape
-        return found
+    The features of all things in view, from what the missions ask, times the weights of their cells. Most cells have
+    no thing, and cost nothing.
+    """
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        entries, which, found = ctx.saved_tensors
-        asked, doubts = torch.zeros(ctx.shape), torch.zeros(ctx.shape[2])
-        gradient = gradients[0].contiguous()
-        _find_gradients(asked.numpy(), doubts.numpy(), entries.numpy(), which.numpy(), found.numpy(), gradient.numpy())
-        return asked, doubts, None, None
+    def forward(ctx: Any, asked: Tensor, doubts: Tensor, places: Tensor, entries: Tensor, which: Tensor) -> Tensor:
+        ctx.save_for_backward(asked, doubts, places, entries, which)
+        out = torch.zeros(len(entries), places.shape[1])
+        _add_things(*(tensor.detach().numpy() for tensor in (asked, doubts, places, entries, which, out)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        given = ctx.saved_tensors
+        grown = [torch.zeros_like(tensor) for tensor in given[:3]]
+        _add_gradients(*(tensor.detach().numpy() for tensor in (*given, gradients[0].contiguous(), *grown)))
+        return grown[0], grown[1], grown[2], None, None
+
+
+@helper
+def _feature(asked, doubts, mission, entries, b, j, f):  # type: ignore[no-untyped-def]
+    """Feature f of the thing of which entry j of b is the kind: asked[kind] + asked[11 + colour] + asked[17 + state]."""
+    kind, color, state = min(entries[b, j], 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
+    return asked[mission, kind, f] + asked[mission, color, f] + asked[mission, state, f] + doubts[f]
 
 
 @kernel
-def _find_things(asked, doubts, entries, which, found):  # type: ignore[no-untyped-def]
-    """found[b, cell * F + f] = relu(asked[kind] + asked[11 + colour] + asked[17 + state] + doubts), of b's mission."""
-    features = asked.shape[2]
+def _add_things(asked, doubts, places, entries, which, out):  # type: ignore[no-untyped-def]
+    """out[b] += relu(feature f) * places[cell * F + f], for every thing in b's view."""
+    features, width = places.shape[0] * 3 // entries.shape[1], places.shape[1]
     for b in range(entries.shape[0]):
-        mission = which[b]
         for j in range(0, entries.shape[1], 3):
-            kind = entries[b, j]
-            if kind < _THING:
+            if entries[b, j] < _THING:
                 continue
-            kind, color, state = min(kind, 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
-            first = j // 3 * features
             for f in range(features):
-                value = asked[mission, kind, f] + asked[mission, color, f] + asked[mission, state, f] + doubts[f]
-                found[b, first + f] = max(value, np.float32(0))
+                value = _feature(asked, doubts, which[b], entries, b, j, f)
+                if value > 0:
+                    row = j // 3 * features + f
+                    for h in range(width):
+                        out[b, h] += value * places[row, h]
 
 
 @kernel
-def _find_gradients(asked, doubts, entries, which, found, gradient):  # type: ignore[no-untyped-def]
-    """The transpose of `_find_things`: adds to `asked` and `doubts`."""
-    features = asked.shape[2]
+def _add_gradients(asked, doubts, places, entries, which, gradient, to_asked, to_doubts, to_places):  # type: ignore[no-untyped-def]
+    """The transpose of `_add_things`."""
+    features, width = places.shape[0] * 3 // entries.shape[1], places.shape[1]
+    arriving = np.empty(width, np.float32)
     for b in range(entries.shape[0]):
         mission = which[b]
         for j in range(0, entries.shape[1], 3):
-            kind = entries[b, j]
-            if kind < _THING:
+            if entries[b, j] < _THING:
                 continue
-            kind, color, state = min(kind, 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
-            first = j // 3 * features
+            kind, color, state = min(entries[b, j], 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
             for f in range(features):
-                if found[b, first + f] > 0:
-                    value = gradient[b, first + f]
-                    asked[mission, kind, f] += value
-                    asked[mission, color, f] += value
-                    asked[mission, state, f] += value
-                    doubts[f] += value
+                value = _feature(asked, doubts, mission, entries, b, j, f)
+                if value > 0:
+                    row = j // 3 * features + f
+                    for h in range(width):
+                        to_places[row, h] += value * gradient[b, h]
+                        arriving[h] = places[row, h] * gradient[b, h]
+                    slope = arriving.sum()
+                    to_asked[mission, kind, f] += slope
+                    to_asked[mission, color, f] += slope
+                    to_asked[mission, state, f] += slope
+                    to_doubts[f] += slope
