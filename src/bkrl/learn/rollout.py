@@ -48,8 +48,8 @@ class Collector:
         logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
         first_state: what the agent remembered before rows 0, R, 2R, ...: (T/R * N, ...).
         state, final_state: what it remembered before row T, and before `final_views`.
-        look_once: whether a view that was seen before in a rollout gets the logits and values that it got then, or, in an
-            agent with a memory, what was made of it before the memory is asked (`looks`).
+        look_once: whether a view that was seen before in a rollout gets the logits and values that it got then. In an
+            agent with a memory it gets what was made of it then whatever is remembered.
         repeats: where each view was first seen in this rollout; None where every view is looked at.
         step, episodes: steps taken and episodes finished.
     """

@@ -208,7 +208,7 @@ class _Things(torch.autograd.Function):
 
 @helper
 def _feature(asked, doubts, mission, entries, b, j, f):  # type: ignore[no-untyped-def]
-    """Feature f of the thing of which entry j of b is the kind: asked[kind] + asked[11 + colour] + asked[17 + state]."""
+    """Feature f of the thing whose kind is entry j of b: asked[kind] + asked[11 + colour] + asked[17 + state]."""
     kind, color, state = min(entries[b, j], 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
     return asked[mission, kind, f] + asked[mission, color, f] + asked[mission, state, f] + doubts[f]
 
