@@ -191,6 +191,19 @@ def reader(name: str, **changes: float) -> PPO:
     return PPO(envs, agent, [EnvReward()], config, total_steps=10**6, seed=3)
 
 
+def test_an_agent_with_a_memory_that_looks_once_does_what_one_does_that_looks_at_all() -> None:
+    once, every = reader("recurrent"), reader("recurrent")
+    every.collector.look_once = False
+    for ppo in (once, every):
+        for _ in range(2):
+            ppo.iterate()
+    assert len(np.unique(once.collector.repeats.origins)) < once.collector.repeats.origins.size
+    assert np.array_equal(once.collector.rollout.actions, every.collector.rollout.actions)
+    assert torch.allclose(once.collector.logits, every.collector.logits, atol=1e-4)
+    for a, b in zip(once.parameters, every.parameters, strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_what_an_agent_learns_from_is_what_it_said_when_it_acted(name: str) -> None:
     """Sequences begin with what was remembered there, in the middle of an episode too; each row has its own mission."""

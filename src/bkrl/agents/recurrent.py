@@ -138,7 +138,7 @@ class RecurrentAgent(NetworkAgent):
     @property
     def looks_apart(self) -> bool:
         """Whether `look` and `go_on` do together what `forward` does."""
-        return self.vocabulary is not None
+        return isinstance(self.module, Recurrent) and self.module.mission is not None
 
     def look(self, inputs: Inputs) -> Tensor:
         """(B, …) what the network makes of views (B,) whatever is remembered."""

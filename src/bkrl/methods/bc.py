@@ -46,7 +46,8 @@ class CloningSettings(TrainRsConfig):
     mission: Annotated[
         Literal["auto", "on", "off"],
         Flag(
-            "whether the clone reads its mission (compact and recurrent); auto: where missions change between episodes",
+            "whether the policy reads its mission (compact and recurrent); "
+            "auto: where missions change between episodes",
             only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "auto"
