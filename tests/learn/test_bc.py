@@ -123,7 +123,7 @@ def test_a_clone_of_the_bot_succeeds_where_the_bot_does(shown: Path, tmp_path: P
     assert result.facts["success_rate"] >= 0.9
     assert result.facts["explorer"] == "bot"
     assert result.facts["mission"] is True
-    assert {b"ball", b"purple"} < load_agent(result.path).vocabulary.numbers.keys()
+    assert {"ball", "purple"} < load_agent(result.path).vocabulary.known.numbers.keys()
     unseen = [row["bc/held_out_loss"] for row in result.metrics() if "bc/held_out_loss" in row]
     assert unseen[-1] < 0.7 * unseen[0], unseen
     judged = evaluate.run(EvaluateConfig(result.path, out=tmp_path / "eval", episodes=50, gifs=0), Reporter())
