@@ -15,6 +15,7 @@ from bkrl.data.views import Views
 from bkrl.data.windows import Rollout
 from bkrl.goals.asked import LONGEST_GOAL, MOST_GOALS, parse_goals
 from bkrl.goals.book import GoalBook
+from bkrl.goals.captions import Told
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
 from bkrl.goals.tracker import GoalTracker
@@ -118,7 +119,7 @@ def step(tracker, deed, success=True, row=None, started=False):
 
 
 def followed(suggester, rule="once", success="action", row=None):
-    tracker = GoalTracker(GoalBook(WORLD, suggester, Matcher(WORLD)), 1, rule, success)
+    tracker = GoalTracker(GoalBook(WORLD, suggester, Matcher(WORLD)), 1, rule, Told(success), counted=True)
     tracker(Views((observation(["tree"]) if row is None else row)[None]), NEW)
     return tracker
 

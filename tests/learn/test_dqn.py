@@ -61,6 +61,32 @@ def test_updates_come_as_often_as_the_settings_say_and_the_target_is_copied():
     assert made.agent.epsilon == 1.0 + (0.01 - 1.0) * 416 / 3000
 
 
+def paid(made, amount):
+    """From now on every step pays so much."""
+
+    def pay():
+        made.rewards.fill_(amount)
+        return {}
+
+    made.pay = pay
+
+
+def test_it_can_wait_for_the_first_reward():
+    made = learner(after_reward=True, learning_starts=0)
+    paid(made, 0.0)
+    while made.step < 200:
+        made.iterate()
+    assert (made.updates, made.agent.epsilon) == (0, 1.0)
+    paid(made, 0.5)
+    begun = made.step
+    made.iterate()
+    assert made.updates > 0
+    assert made.agent.epsilon == 1.0 + (0.01 - 1.0) * (made.step - begun) / 3000
+    saved, other = made.state(), learner(after_reward=True)
+    other.restore(saved._replace(tensors={name: np.asarray(one).copy() for name, one in saved.tensors.items()}))
+    assert (other.earned, other.agent.since) == (made.earned, begun)
+
+
 def test_it_goes_on_from_a_checkpoint_to_the_same_weights():
     whole, stopped = learner(), learner()
     for _ in range(20):

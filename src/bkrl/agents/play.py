@@ -155,7 +155,7 @@ def play(
         symbols = symbols_of(raw)
         view.acted(actions)
         raw, rewards, terminated, truncated, infos = envs.step(actions)
-        view.happened(actions, infos)
+        view.happened(actions, infos, raw)
         for i, tape in tapes.items():
             tape.add(symbols[i], actions[i], rewards[i])
         ended = (terminated | truncated)[playing]

@@ -142,7 +142,8 @@ class Goals(Protocol):
 
     An agent may carry its own, as `goals`. Training and evaluations share them, so goals that keep something between
     calls are carried as a source: its `of(num_envs)` makes them anew for each group of envs. Goals with a method
-    `happened(actions, infos)` are told what each step brought.
+    `happened(actions, infos, after)` are told what each step brought; `after` (N, ...) are symbols, the true last ones
+    of episodes that ended.
     """
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[Any]:

@@ -106,6 +106,7 @@ class QAgent(GoalAgent):
         sees_goals: whether its network reads goals.
         epsilon: ε while it is trained.
         schedule: (first, last, steps) of ε, which falls linearly.
+        since: the step from which it falls.
         guide: an agent whose best action is `guide_share` of the random ones (guided exploration, Du et al. 2023).
     """
 
@@ -115,6 +116,7 @@ class QAgent(GoalAgent):
     sees_goals = False
     epsilon = EVALUATION_EPSILON
     schedule = (1.0, 0.01, 1)
+    since = 0
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
@@ -171,4 +173,4 @@ class QAgent(GoalAgent):
     def at_step(self, step: int) -> None:
         """ε falls."""
         first, last, steps = self.schedule
-        self.epsilon = first + (last - first) * min(1.0, step / steps)
+        self.epsilon = first + (last - first) * min(1.0, max(step - self.since, 0) / steps)

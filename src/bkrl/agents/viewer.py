@@ -23,6 +23,15 @@ def symbols_of(observations: Any) -> NDArray[np.uint8]:
     return observations["symbolic"] if isinstance(observations, dict) else observations
 
 
+def symbols_after(observations: Any, infos: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """(N, ...) what followed the actions: the true last symbols where an episode ended, not the next one's first."""
+    after = symbols_of(observations)
+    if "_final_obs" in infos:
+        after, ended = after.copy(), infos["_final_obs"]
+        after[ended] = symbols_of(infos["final_obs"])[ended]
+    return after
+
+
 class Viewer:
     """Makes views of N envs, for one agent.
 
@@ -67,10 +76,10 @@ class Viewer:
             self._history[:, :-1] = self._history[:, 1:]
             self._history[:, -1] = np.fromiter(turns, object, len(actions))
 
-    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any]) -> None:
-        """The envs returned `infos` after these actions (N,): goals that follow what happens are told."""
+    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any], observations: Any) -> None:
+        """The envs returned these after these actions (N,): goals that follow what happens are told."""
         if self._follows is not None:
-            self._follows(actions, infos)
+            self._follows(actions, infos, symbols_after(observations, infos))
 
     def last(self, observations: Any, ended: NDArray[np.int64], before: Views) -> Views:
         """(K,) views of the last observations of episodes; mission and goal stay those of the step before.

@@ -172,6 +172,9 @@ class DQNConfig:
     epsilon_last: Annotated[float, Flag("DQN: ε falls from 1 to this", least=0, most=1)] = 0.01
     epsilon_steps: Annotated[int, Flag("DQN: env steps in which ε falls", least=1)] = 1_000_000
     hidden: Annotated[int, Flag("DQN: width of the network's layers", least=1)] = 128
+    after_reward: Annotated[
+        bool, Flag("DQN: neither learn nor lower ε before rewards add up to 1 (published for guided exploration)")
+    ] = False
     raw_rewards: Annotated[bool, Flag("DQN: rewards as they are; otherwise they are clipped to [-1, 1]")] = False
 
 

@@ -13,9 +13,10 @@ from bkrl.core.errors import InputError
 from bkrl.data.views import Views
 from bkrl.envs import situations
 from bkrl.goals.book import GoalBook
+from bkrl.goals.captions import Captioner, Success, Told
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import plain_suggester
-from bkrl.goals.tracker import GoalTracker, PayRule, Success
+from bkrl.goals.tracker import GoalTracker, PayRule
 from bkrl.text.encoders import EncoderSettings, open_encoder
 
 TASK: Final = "task"
@@ -32,6 +33,8 @@ class Source:
         plain: name, rates and seed of a suggester that asks nobody, so that a policy file can name it; {} for others,
             whose book is kept instead.
         encoder: settings of the matcher's encoder, and its threshold; {} for equal words.
+        shown: whether agents see their goals.
+        captioner: says in training which deed was done; None, and in evaluations: the truth by `success`.
     """
 
     env_id: str
@@ -40,6 +43,8 @@ class Source:
     success: Success
     plain: dict[str, Any] = field(default_factory=dict)
     encoder: dict[str, Any] = field(default_factory=dict)
+    shown: bool = True
+    captioner: Captioner | None = None
 
     @property
     def stopped(self) -> str | None:
@@ -50,11 +55,18 @@ class Source:
         """What a manifest says: who suggested, how many situations were met, how good the goals were."""
         suggester = self.book.suggester
         known = {"suggester": suggester.name, **suggester.facts()} if suggester else {}
-        return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares()}
+        figures = getattr(self.captioner, "figures", None)
+        captions = {} if figures is None else {"captions_held_out": figures}
+        return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}
 
     def of(self, num_envs: int) -> GoalTracker:
         """See `agents.goal.GoalSource`."""
-        return GoalTracker(self.book, num_envs, self.rule, self.success)
+        return GoalTracker(self.book, num_envs, self.rule, Told(self.success), shown=self.shown)
+
+    def to_learn(self, num_envs: int) -> GoalTracker:
+        """The goals of the envs that are learnt in: captioned by `captioner`, and their quality is counted."""
+        captioner = self.captioner or Told(self.success)
+        return GoalTracker(self.book, num_envs, self.rule, captioner, shown=self.shown, counted=True)
 
     def to_json(self) -> dict[str, Any]:
         """See `agents.goal.GoalSource`."""
@@ -64,6 +76,7 @@ class Source:
             "success": self.success,
             "plain": self.plain,
             "encoder": self.encoder,
+            "shown": self.shown,
             "book": [] if self.plain else [[key, goals] for key, goals in self.book.goals.items()],
         }
 
@@ -80,6 +93,7 @@ class Source:
             suggester = plain_suggester(situations=known, **plain) if plain else None
             source = cls(document["env_id"], GoalBook(known, suggester, matcher), document["rule"], document["success"])
             source.plain, source.encoder = plain, dict(document["encoder"])
+            source.shown = bool(document.get("shown", True))
             source.book.enter([(int(key), goals) for key, goals in document["book"]])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"The policy's goals cannot be read ({error}); train the policy again.") from None
@@ -101,6 +115,8 @@ class TaskSource:
     def of(self, num_envs: int) -> TaskSource:
         """See `agents.goal.GoalSource`: nothing is kept between calls."""
         return self
+
+    to_learn = of
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, A) 1 where a deed is the mission."""

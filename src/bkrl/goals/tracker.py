@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from bkrl.core.jit import kernel
 from bkrl.data.views import Views
 from bkrl.goals.book import QUALITIES, GoalBook
+from bkrl.goals.captions import NOTHING, Captioner, Told
 
 PayRule = Literal["once", "damped", "always"]
 """once: a deed pays once an episode (the paper's novelty bias). damped: the n-th payment of a deed in training is
 divided by √n. always: every time."""
-Success = Literal["action", "eval", "tried"]
-"""When a deed counts as done: by the permissive rule, when the game did it, or when it was tried."""
 
 
 class GoalTracker:
@@ -29,7 +28,9 @@ class GoalTracker:
         book: the goals of each situation.
         num_envs: N.
         rule: see `PayRule`.
-        success: see `Success`.
+        captioner: says which deed was done.
+        shown: whether agents see their goals; if not, all that they see is 0.
+        counted: whether the quality of goals is counted.
 
     Attributes:
         paid: (N,) float32, what the last action of each env paid.
@@ -37,9 +38,20 @@ class GoalTracker:
         log: a row for each step, for who empties it: what was paid, `reached` before and after; None: nothing is kept.
     """
 
-    def __init__(self, book: GoalBook, num_envs: int, rule: PayRule = "once", success: Success = "action") -> None:
+    def __init__(
+        self,
+        book: GoalBook,
+        num_envs: int,
+        rule: PayRule = "once",
+        captioner: Captioner | None = None,
+        *,
+        shown: bool = True,
+        counted: bool = False,
+    ) -> None:
         N, deeds = num_envs, book.situations.deeds
-        self.book, self.rule, self.success = book, rule, success
+        self.book, self.rule, self.shown, self.counted = book, rule, shown, counted
+        self.captioner: Captioner = captioner or Told()
+        self._seen = np.zeros((N, 0), np.uint8)
         first = {deed: number for number, deed in reversed(list(enumerate(deeds)))}
         self._group = np.array([min(first[name] for name in same if name in first) for same in book.situations.same])
         self._rows = np.zeros(N, np.int64)
@@ -54,18 +66,25 @@ class GoalTracker:
         self._done[started], self.reached[started] = False, 0.0
         self.book.poll()
         self._rows = self.book.rows(self.book.situations.keys(views.symbols))
+        self._seen = views.symbols.copy()
         book, goals = self.book, np.empty(self._done.shape, np.uint8)
         once, counts = self.rule == "once", self.quality["suggested"]
-        _show(book.pays, book.sensible, book.possible, self._rows, self._done, self._group, once, goals, counts)
-        counts[QUALITIES.index("impossible")] += book.unmatched[self._rows].sum()
-        return goals
+        _show(book.pays, self._rows, self._done, self._group, once, goals)
+        if self.counted:
+            _count(goals, book.sensible, book.possible, self._rows, counts)
+            counts[QUALITIES.index("impossible")] += book.unmatched[self._rows].sum()
+        return goals if self.shown else np.zeros_like(goals)
 
-    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any]) -> None:
-        """The agents took `actions` (N,) and the envs returned `infos`: goals are reached, and paid."""
-        n = np.arange(len(actions))
-        done = np.ones(len(actions), bool) if self.success == "tried" else infos[f"{self.success}_success"]
-        pay = np.where(done, self.book.pays[self._rows, actions], 0).astype(np.float64)
-        group = self._group[actions]
+    def happened(
+        self, actions: NDArray[np.int64], infos: Mapping[str, Any], after: NDArray[np.uint8] | None = None
+    ) -> None:
+        """The agents took `actions` (N,), the envs returned `infos`, and the symbols `after` (N, ...) followed: goals
+        are reached, and paid.
+        """
+        n, seen = np.arange(len(actions)), self._seen
+        deeds = self.captioner(seen, actions, seen if after is None else after, infos)
+        pay = np.where(deeds == NOTHING, 0, self.book.pays[self._rows, deeds]).astype(np.float64)
+        group = self._group[deeds]
         if self.rule == "once":
             pay[self._done[n, group]] = 0
             self._done[n, group] |= pay > 0
@@ -73,11 +92,12 @@ class GoalTracker:
             for i in np.flatnonzero(pay > 0).tolist():
                 self._times[group[i]] += 1
                 pay[i] /= np.sqrt(self._times[group[i]])
-        got = pay > 0
-        sensible, possible = self.book.sensible[self._rows, actions], self.book.possible[actions]
-        good = np.count_nonzero(got & sensible)
-        known = np.count_nonzero(got & possible)
-        self.quality["paid"] += np.array([good, known - good, np.count_nonzero(got) - known, 0])
+        if self.counted:
+            got = pay > 0
+            sensible, possible = self.book.sensible[self._rows, deeds], self.book.possible[deeds]
+            good = np.count_nonzero(got & sensible)
+            known = np.count_nonzero(got & possible)
+            self.quality["paid"] += np.array([good, known - good, np.count_nonzero(got) - known, 0])
         before, self.paid = self.reached.copy(), pay.astype(np.float32)
         self.reached += pay
         if self.log is not None:
@@ -87,6 +107,7 @@ class GoalTracker:
         """What the next step depends on."""
         counts = {f"quality.{what}": counts for what, counts in self.quality.items()}
         own = {"done": self._done, "times": self._times, "reached": self.reached, "rows": self._rows, **counts}
+        own |= {"seen": self._seen, "captions": np.array(getattr(self.captioner, "steps", 0))}
         return {name: one.copy() for name, one in own.items()} | self.book.saved()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -94,6 +115,9 @@ class GoalTracker:
         self.book.restore(state)
         self._done[:], self._times[:] = state["done"], state["times"]
         self.reached[:], self._rows = state["reached"], np.array(state["rows"])
+        self._seen = np.array(state["seen"])
+        if hasattr(self.captioner, "steps"):
+            self.captioner.steps = int(state["captions"])
         for what in self.quality:
             self.quality[what] = np.array(state[f"quality.{what}"])
 
@@ -106,13 +130,18 @@ class GoalTracker:
 
 
 @kernel
-def _show(pays, sensible, possible, rows, done, group, once, goals, counts):  # type: ignore[no-untyped-def]
-    """goals (N, A) = 1 where a deed pays and, with `once`, was not paid yet; `counts`: those that are good, badly
-    timed and nonsense, as in `QUALITIES`.
-    """
+def _show(pays, rows, done, group, once, goals):  # type: ignore[no-untyped-def]
+    """goals (N, A) = 1 where a deed pays and, with `once`, was not paid yet."""
     for n in range(len(rows)):
         row = rows[n]
         for a in range(goals.shape[1]):
             goals[n, a] = pays[row, a] > 0 and not (once and done[n, group[a]])
+
+
+@kernel
+def _count(goals, sensible, possible, rows, counts):  # type: ignore[no-untyped-def]
+    """`counts` += those of the goals that are good, badly timed and nonsense, as in `QUALITIES`."""
+    for n in range(len(rows)):
+        for a in range(goals.shape[1]):
             if goals[n, a]:
-                counts[0 if sensible[row, a] else 1 if possible[a] else 2] += 1
+                counts[0 if sensible[rows[n], a] else 1 if possible[a] else 2] += 1

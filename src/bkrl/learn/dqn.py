@@ -63,6 +63,7 @@ class DQN(ActionValueLearner):
         self.target = copy.deepcopy(agent.module).requires_grad_(False)
         self.replay = Replay(config.replay_size, config.num_envs)
         self.updates = 0
+        self.earned = 0.0  # the sum of all rewards so far
 
     def learn(self) -> dict[str, float]:
         """Put the rollout into the memory, and learn from what is drawn from it."""
@@ -70,8 +71,12 @@ class DQN(ActionValueLearner):
         self._remember()
         self._train_streams()
         wanted = self.step // c.update_every - max(before, c.learning_starts) // c.update_every
+        self.earned += float((self.rewards * self.coef).sum())
+        waits = c.after_reward and self.earned < 1
+        if waits:
+            self.agent.since = self.step
         losses: list[Tensor] = []
-        if self.step > c.learning_starts:
+        if self.step > c.learning_starts and not waits:
             for _ in range(max(0, wanted)):
                 if self.replay.ready(c.n_step) >= c.batch_size:
                     losses.append(self._update())
@@ -136,12 +141,14 @@ class DQN(ActionValueLearner):
         saved = super().state()
         tensors = saved.tensors | {f"target.{name}": one for name, one in self.target.state_dict().items()}
         tensors |= {f"replay.{name}": one for name, one in self.replay.state().items()}
-        return Saved(tensors, saved.counters | {"updates": self.updates}, saved.exact)
+        counters = saved.counters | {"updates": self.updates, "earned": self.earned, "since": self.agent.since}
+        return Saved(tensors, counters, saved.exact)
 
     def restore(self, saved: Saved) -> None:
         """See `Learner.restore`."""
+        self.agent.since = int(saved.counters["since"])
         super().restore(saved)
         tensors: Mapping[str, Any] = saved.tensors
         self.target.load_state_dict({name: torch.from_numpy(one) for name, one in under(tensors, "target.").items()})
         self.replay.restore(under(tensors, "replay."))
-        self.updates = int(saved.counters["updates"])
+        self.updates, self.earned = int(saved.counters["updates"]), float(saved.counters["earned"])

@@ -158,7 +158,7 @@ class Collector:
             clock.lap("policy")
 
             observations, r.rewards[t], r.terminated[t], r.truncated[t], infos = self.envs.step(r.actions[H + t])
-            self.view.happened(r.actions[H + t], infos)
+            self.view.happened(r.actions[H + t], infos, observations)
             np.add(r.ages[t], 1, out=r.ages[t + 1])
             if "_final_obs" in infos:
                 ended = np.flatnonzero(infos["_final_obs"])

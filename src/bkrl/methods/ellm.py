@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
 _ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN)
+_CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
@@ -70,6 +71,17 @@ class GoalSettings(TransferSettings):
         Literal["action", "eval"],
         Flag("when a deed counts: by the published permissive rule (action), or when the game did it (eval)"),
     ] = "action"
+    captioner: Annotated[
+        Literal["true", "noisy", "learnt"],
+        Flag(
+            "who says in training which deed was done: the env; the env with errors; or a small network that has seen "
+            "random play, and sees what was before and after"
+        ),
+    ] = "true"
+    caption_accuracy: Annotated[
+        float, Flag("noisy: share of captions that are true", least=0, most=1, only=(_CAPTIONED,))
+    ] = 0.9
+    see_goals: Annotated[bool, Flag("show the agent its goals; otherwise it is only paid for them")] = True
     goal_encoder: Annotated[
         str, Flag("what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold")
     ] = "none"
@@ -131,6 +143,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import situations, world
     from bkrl.goals.book import GoalBook
+    from bkrl.goals.captions import Learnt, Noisy, Told
     from bkrl.goals.match import Matcher
     from bkrl.goals.source import TASK, Source, TaskSource
     from bkrl.goals.suggesters import plain_suggester
@@ -157,7 +170,13 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
     rule = "always" if settings.suggester == "uniform" else settings.goal_pay
     success = "tried" if suggester.every_deed else settings.goal_success
     words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
-    return Source(settings.env, book, rule, success, plain, words)  # type: ignore[arg-type]
+    source = Source(settings.env, book, rule, success, plain, words, settings.see_goals)  # type: ignore[arg-type]
+    if settings.captioner == "noisy":
+        seed = derive_seed(settings.seed, "captions")
+        source.captioner = Noisy(Told(source.success), known, settings.caption_accuracy, seed)
+    elif settings.captioner == "learnt":
+        source.captioner = Learnt(settings.env, settings.seed)
+    return source
 
 
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
@@ -220,7 +239,7 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
     if settings.suggester == TASK and settings.env_coef == 0:
         raise UsageError("--suggester task shows the env's own mission and pays nothing for it; pass --env-coef 1.")
     source = source_of(settings, stack)
-    tracker = source.of(num_envs)
+    tracker = source.to_learn(num_envs)
     streams: list[RewardStream] = []
     if settings.env_coef:
         streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))

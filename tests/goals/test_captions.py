@@ -1,0 +1,108 @@
+"""Captioners: what a transition is said to be, and what that pays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bkrl.core.config import PQNConfig
+from bkrl.data.views import Views
+from bkrl.goals import captions
+from bkrl.goals.book import GoalBook
+from bkrl.goals.captions import NOTHING, Learnt, Noisy, Told
+from bkrl.goals.match import Matcher
+from bkrl.goals.source import Source
+from bkrl.goals.suggesters import Oracle
+from bkrl.goals.tracker import GoalTracker
+from bkrl.methods import TrainRsConfig
+from tests.envs.test_crafter_typed import observation
+from tests.goals.test_goals import NEW, WORLD
+from tests.stages.interrupted import the_same_when_killed
+
+TREE = observation(["tree"])
+DONE = {"action_success": np.ones(1, bool), "eval_success": np.ones(1, bool)}
+
+
+def said(captioner, actions, success):
+    nothing = np.zeros((len(actions), 1), np.uint8)
+    return captioner(nothing, actions, nothing, {"action_success": success, "eval_success": ~success})
+
+
+def test_the_truth_is_the_action_where_it_succeeded():
+    actions, success = np.array([3, 7, 9]), np.array([True, False, True])
+    np.testing.assert_array_equal(said(Told(), actions, success), [3, NOTHING, 9])
+    np.testing.assert_array_equal(said(Told("eval"), actions, success), [NOTHING, 7, NOTHING])
+    np.testing.assert_array_equal(said(Told("tried"), actions, success), actions)
+
+
+def test_so_many_captions_are_true_and_the_others_are_spread_evenly():
+    known = [number for number, deed in enumerate(WORLD.deeds) if deed in WORLD.possible]
+    noisy = Noisy(Told(), WORLD, 0.7, seed=1)
+    found = np.stack([said(noisy, np.array([known[2], known[4]]), np.array([True, False])) for _ in range(6000)])
+    for column, true in zip(found.T, (known[2], NOTHING), strict=True):
+        assert np.mean(column == true) == pytest.approx(0.7, abs=0.03)
+        others, counts = np.unique(column[column != true], return_counts=True)
+        assert set(others.tolist()) == {NOTHING, *known} - {true}
+        chi2 = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
+        assert chi2 < len(counts) + 4 * np.sqrt(2 * len(counts))
+
+
+def test_noise_is_the_same_wherever_a_run_goes_on():
+    whole, later = Noisy(Told(), WORLD, 0.5, seed=1), Noisy(Told(), WORLD, 0.5, seed=1)
+    actions, success = np.full(64, 66), np.ones(64, bool)
+    found = [said(whole, actions, success) for _ in range(5)]
+    later.steps = 3
+    np.testing.assert_array_equal(said(later, actions, success), found[3])
+    assert (found[3] != found[4]).any()
+
+
+class Says:
+    """Always the same deed."""
+
+    def __init__(self, deed: str) -> None:
+        self.deed = WORLD.deeds.index(deed) if deed else NOTHING
+
+    def __call__(self, before, actions, after, infos):
+        return np.full(len(actions), self.deed)
+
+
+@pytest.mark.parametrize(("deed", "paid"), [("chop tree", 1), ("drink water", 0), ("", 0)])
+def test_what_is_said_is_what_pays(deed, paid):
+    tracker = GoalTracker(GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD)), 1, "once", Says(deed))
+    tracker(Views(TREE[None]), NEW)
+    tracker.happened(np.array([WORLD.deeds.index("chop tree")]), DONE, TREE[None])
+    assert tracker.paid[0] == paid
+
+
+def test_goals_that_are_not_shown_pay_all_the_same():
+    tracker = GoalTracker(GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD)), 1, shown=False)
+    assert not tracker(Views(TREE[None]), NEW).any()
+    tracker.happened(np.array([WORLD.deeds.index("chop tree")]), DONE, TREE[None])
+    assert tracker.paid[0] == 1
+
+
+def test_quality_is_counted_where_it_is_learnt_and_not_in_evaluations():
+    source = Source("Crafter-Typed-Harder", GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD)), "once", "action")
+    for tracker, counted in ((source.to_learn(1), True), (source.of(1), False)):
+        tracker(Views(TREE[None]), NEW)
+        tracker.happened(np.array([WORLD.deeds.index("chop tree")]), DONE, TREE[None])
+        assert [bool(counts.any()) for counts in tracker.quality.values()] == [counted] * 2
+
+
+def test_a_network_learns_to_tell_deeds_apart_and_is_tested_on_other_episodes(monkeypatch):
+    monkeypatch.setattr(captions, "TRAIN_STEPS", 12_000)
+    monkeypatch.setattr(captions, "TEST_STEPS", 4_000)
+    monkeypatch.setattr(captions, "BATCH", 128)
+    learnt = Learnt("Crafter-Typed-Easier", seed=1)
+    assert learnt.figures["accuracy"] > 0.9
+    assert learnt.figures["balanced_accuracy"] > 0.35  # always the same answer: one in ten
+    assert 5 <= learnt.figures["deeds_met"] < 27
+
+
+def test_a_killed_run_with_captions_that_err_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
+    settings = TrainRsConfig(
+        "ellm", out=tmp_path / "whole", steps=768, eval_every=256, eval_episodes=2, checkpoint_every=256,
+        env="Crafter-Typed-Easier@length=60", captioner="noisy", caption_accuracy=0.6,
+        pqn=PQNConfig(num_envs=8, num_steps=16, num_minibatches=2),
+    )  # fmt: skip
+    the_same_when_killed(settings, monkeypatch)
