@@ -373,7 +373,8 @@ def test_a_study_makes_its_language_models_and_what_starts_from_them(tmp_path):
     assert (made["P0"].steps, made["P0"].size, made["P0"].clone) == (0, "d32", None)
     assert (made["P2"].clone, made["P2"].clone_episodes) == (root / "demonstrations", 5)
     assert made["P2"].from_ == (root / "data", root / "demonstrations")
-    assert (cells["demonstrations"].config.explorer, cells["demonstrations"].config.episodes) == ("bot", 7)
+    shown = cells["demonstrations"].config
+    assert (shown.explorer, shown.episodes, shown.language) == ("bot", 7, "en")  # as its run records it
     clone, cloned, shaped = (cells[f"{name}-s3"].config for name in ("clone", "cloned", "shaped"))
     assert (clone.data, clone.lm.lm) == (root / "demonstrations", f"{root}/lm-P0")
     assert (cloned.init_from, cloned.potential, cloned.steps, cloned.lm.window) == (root / "clone-s3", None, 5, 1)

@@ -392,7 +392,9 @@ class EvaluateConfig:
     episodes: Annotated[int, Flag("episodes in each mode; with --conditions of each kind of task", least=1)] = 100
     conditions: Annotated[
         str | None,
-        Flag("evaluate under each condition of a set: glam, balrog or a TOML file of your own (docs/training.md)"),
+        Flag(
+            "evaluate under each condition of a set: glam, glam-goto, balrog or your own TOML file (docs/training.md)"
+        ),
     ] = None
     mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
     gifs: Annotated[int, Flag("episodes to record as GIFs", least=0, only=(_ONE_ENV,))] = 2

@@ -225,7 +225,8 @@ class _World:
             for dataset in collected:
                 self._collection(_Draw(dataset, None))
         if "demonstrations" in table:
-            self.preparation.append(self._cell("collect", {"collect": table["demonstrations"]}, out=self._shown))
+            shown = self._cell("collect", {"collect": table["demonstrations"]}, out=self._shown)
+            self.preparation.append(_in_own_language(shown))
         self._language_models(draws[0])
         for draw in draws:
             for variant in variants:
@@ -239,9 +240,7 @@ class _World:
     def _collection(self, draw: _Draw) -> None:
         """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
         fixed: dict[str, Any] = _drawn(draw.dataset)
-        whole = self._cell("collect", out=self._data(draw), **fixed)
-        with suppress(UsageError):  # an env that is not there is refused when its cell begins
-            whole = whole._replace(config=whole.config.in_language_of(world(whole.config.env).language))
+        whole = _in_own_language(self._cell("collect", out=self._data(draw), **fixed))
         count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
         if count == 1:
             self.preparation.append(whole)
@@ -370,6 +369,13 @@ class _World:
         if stage == "label":
             fixed["variant"] = variant
         return Cell(stage, build(_CONFIGS[stage], table, **fixed))
+
+
+def _in_own_language(cell: Cell) -> Cell:
+    """A collect cell as its run records it: with the language of its env, where none was named."""
+    with suppress(UsageError):  # an env that is not there is refused when its cell begins
+        return cell._replace(config=cell.config.in_language_of(world(cell.config.env).language))
+    return cell
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:

@@ -1,7 +1,8 @@
 """Conditions under which a policy is evaluated: other envs, other words, other actions. They are data, in TOML.
 
-Two sets ship with bkrl: `glam`, the generalisation tests of Carta et al. (2023), and `balrog`, the BabyAI protocol of
-BALROG (Paglieri et al. 2024). docs/training.md says how a file of your own is written.
+Sets that ship with bkrl: `glam`, the generalisation tests of Carta et al. (2023); `glam-goto`, a part of them for three
+actions; and `balrog`, the BabyAI protocol of BALROG (Paglieri et al. 2024). docs/training.md says how a file of your
+own is written.
 """
 
 from __future__ import annotations
