@@ -1,7 +1,10 @@
 """Small language models learn to read: spans of a text that are left out (Raffel et al. 2020), or what comes next.
 
-A T5 is given a text with gaps and fills them; a decoder alone is given a text and says each next token. Both may then
-learn answers to prompts. A step of this learner is one update; what it reads in an update hangs on its number alone.
+A T5 is given every other text with gaps, which it fills, and of the others the beginning, which it goes on from (as
+Lester et al. 2021, arXiv 2104.08691, adapt T5). Gaps alone teach it to begin every answer with the same token, whatever
+the prompt, and what it knows of the prompt then does not reach the scores and values of a policy. A decoder alone is
+given a text and says each next token. Both may then learn answers to prompts. A step of this learner is one update;
+what it reads in an update hangs on its number alone.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from bkrl.learn.protocol import Saved
 
 _ITERATION = 20
 _CORRUPTED, _SPAN = 0.15, 3
+_CONTINUED = 0.5
 _WARM_UP = 50
 _IGNORED = -100
 
@@ -109,6 +113,9 @@ class Pretrainer:
         """A text as what is given and what is to be said of it."""
         if self.lm.kind == "causal":
             return (), (*text, self.eos)
+        if len(text) > 1 and rng.random() < _CONTINUED:
+            cut = int(rng.integers(1, len(text)))
+            return text[:cut], (*text[cut:], self.eos)
         given, said = with_gaps(text, self.sentinels, rng)
         return given, (*said, self.eos)
 
