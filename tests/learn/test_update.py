@@ -14,7 +14,7 @@ from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec
-from bkrl.learn.ppo import PPO
+from bkrl.learn.ppo import PPO, value_loss
 from bkrl.learn.protocol import Saved
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.rnd import RND
@@ -345,3 +345,23 @@ def test_goals_come_back_with_a_checkpoint() -> None:
     again.restore(saved._replace(tensors=arrays))
     assert np.array_equal(again.streams[0].now, whole.streams[0].now)
     assert np.array_equal(again.collector.views.goal[-1], whole.collector.views.goal[-1])
+
+
+def test_each_value_learns_its_own_return_and_with_g7_the_mean_of_all():
+    """Published: (B, 1) values against (B,) returns, whose gradient is 2/B (V_i - mean R); meant: 2/B (V_i - R_i)."""
+    returns = torch.tensor([[1.0], [4.0], [-2.0], [9.0]])
+    for broadcast, towards in ((False, returns), (True, returns.mean().expand(4, 1))):
+        values = torch.tensor([[0.5], [1.0], [3.0], [-1.0]], requires_grad=True)
+        loss = 2 * value_loss(
+            values, torch.zeros(4, 1), returns, broadcast=broadcast
+        )  # published without the factor 1/2
+        (gradient,) = torch.autograd.grad(loss, values)
+        torch.testing.assert_close(gradient, 2 / 4 * (values.detach() - towards))
+    values, before = torch.randn(2, 5, 1, generator=torch.Generator().manual_seed(0))
+    returns = torch.linspace(-2, 2, 5)[:, None]
+    squares = torch.zeros(5, 5)  # as it stands in the published code, element by element
+    for i in range(5):
+        for j in range(5):
+            clipped = before[j] + (values[i] - before[j]).clamp(-0.2, 0.2)
+            squares[i, j] = torch.maximum((values[i] - returns[j]) ** 2, (clipped - returns[j]) ** 2)
+    torch.testing.assert_close(value_loss(values, before, returns, 0.2, broadcast=True), 0.5 * squares.mean())

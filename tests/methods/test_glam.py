@@ -13,16 +13,23 @@ import torch
 
 from bkrl.agents import load_agent
 from bkrl.agents.language.agent import LanguageAgent
-from bkrl.core.config import CollectConfig, EvaluateConfig
+from bkrl.agents.language.probes import Probes
+from bkrl.agents.viewer import Viewer
+from bkrl.core.config import CollectConfig, EvaluateConfig, HardwareConfig
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import without_effect
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.envs import make_vec
 from bkrl.learn.bc import demonstrations
-from bkrl.methods import TrainRsConfig
+from bkrl.learn.hardware import LANGUAGE, choose
+from bkrl.learn.on_rollouts import Diverged
+from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.bc import ClonedLM
 from bkrl.methods.glam import GlamPPO, LMConfig, language_agent
 from bkrl.runs.samples import locate
 from bkrl.stages import collect, evaluate, train_rs
+from bkrl.text.wording import Wording
 from tests.stages.interrupted import the_same_when_killed
 
 ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted"
@@ -71,9 +78,136 @@ def test_a_potential_shapes_it(tmp_path: Path) -> None:
     assert any("shaping/reward" in key for row in rows for key in row)
     assert facts(run)["form"] == "pbrs"
     assert not facts(run)["guarantee"].startswith("none")
-    with pytest.raises(UsageError, match="takes no advice"):
-        train_rs.run(settings(tmp_path / "advised", **how, shaping="advice"), Reporter())
-    assert not (tmp_path / "advised").exists()
+
+
+def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path) -> None:
+    env = "BabyAI-Text-GoToLocal-RedBall-S20"
+    how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_every": 32}
+    lm = replace(TINY, train="heads", action_head=True)
+    run = train_rs.run(
+        settings(tmp_path / "run", **how, lm=lm, shaping="pbrs+advice", shaping_until=64), Reporter()
+    ).path
+    assert facts(run)["form"] == "pbrs+advice"
+    assert facts(run)["view"] == "text"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["shaping/advice_weight"] for row in rows if "shaping/advice_weight" in row] == [6.0, 3.0]
+    agent: Any = load_agent(run)
+    assert (agent.now, agent.until) == (3.0, 64)
+    assert (run / "policy/model.safetensors").is_file()  # a plain folder of transformers, as without advice
+    envs = make_vec(env, 3)
+    observations, _ = envs.reset(seed=1)
+    views = Viewer(envs, agent)(observations, np.ones(3, bool))
+    said, plain = (one.act(views, {}, np.ones(3, bool), None).logits for one in (agent, agent.base))
+    shift = agent.advice(torch.from_numpy(views.symbols)).numpy()
+    np.testing.assert_allclose(said - plain, 3.0 * shift, atol=1e-5)
+    assert shift.min() < -0.1
+    french: Any = agent.reworded(Wording("fr"), env)
+    assert (french.wording.language, french.now, agent.wording.language) == ("fr", 3.0, "")
+    weights = run / "policy.advice.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
+    with pytest.raises(InputError, match="advice.safetensors is missing, or was changed"):
+        load_agent(run)
+
+
+def test_it_trains_in_other_words_and_with_published_defects(tmp_path: Path) -> None:
+    lm = replace(TINY, language="fr", words="invented-words", goal_label="agent", window=1)
+    run = train_rs.run(
+        settings(tmp_path / "run", lm=lm, steps=32, eval_every=32, compat="upstream", ppo=PPO), Reporter()
+    ).path
+    said = facts(run)
+    assert said["compat"] == ["b10", "g1", "g2", "g3", "g4", "g7"]
+    assert said["guarantee"].startswith("none: published defects")
+    assert said["wording"]["language"] == "fr"
+    agent: Any = load_agent(run)
+    assert agent.scorer.names == ("tourner à gauche", "tourner à droite", "aller tout droit")
+    envs = make_vec(ENV, 2)
+    observations, _ = envs.reset(seed=1)
+    prompts, _ = agent.prompts(Viewer(envs, agent)(observations, np.ones(2, bool)))
+    assert "Tu dois faire: aller à" in prompts[0]
+    with pytest.raises(UsageError, match="g5 .* concerns Q-learning by an agent that reads"):
+        train_rs.run(settings(tmp_path / "no", compat="g5"), Reporter())
+    own = language_agent(settings(tmp_path, lm=replace(TINY, action_words="rotate left, rotate right, run")), ENV, 1)
+    assert own.scorer.names == ("rotate left", "rotate right", "run")
+    with pytest.raises(UsageError, match="has 3 actions here, and 6 names are given"):
+        language_agent(settings(tmp_path, lm=replace(TINY, action_words="synonyms-1")), ENV, 1)
+
+
+def test_a_model_that_is_no_longer_finite_stops_the_run(tmp_path: Path) -> None:
+    made: Any = find_method("glam").build(settings(tmp_path, steps=32))  # type: ignore[union-attr]
+    made.learner.iterate()
+    with torch.no_grad():
+        made.learner.agent.lm.model.shared.weight[5] = float("nan")
+    with pytest.raises(Diverged, match=r"Training diverged at step 64: .* is not finite"):
+        made.learner.iterate()
+    made.close()
+
+
+def test_probes_hold_the_policy_against_the_bot(tmp_path: Path) -> None:
+    agent = language_agent(settings(tmp_path), ENV, 1)
+    probes = Probes.of(agent)
+    assert probes is not None
+    again = Probes.of(agent)
+    assert again is not None
+    assert np.array_equal(probes.actions, again.actions)
+    prompts, _ = agent.prompts(probes.views)
+    assert len(prompts) > 40  # of 64: they are no few moments
+    policy = agent.forward(agent.inputs(probes.views), {}, None)[0].double().softmax(1).detach().numpy()
+    figures = probes.figures(agent)
+    assert figures["probe/agreement"] == np.mean(policy.argmax(1) == probes.actions)
+    assert figures["probe/probability"] == pytest.approx(policy[np.arange(64), probes.actions].mean())
+    assert figures["probe/entropy"] == pytest.approx(-(policy * np.log(policy)).sum(1).mean())
+    crafter = language_agent(settings(tmp_path, lm=replace(TINY, window=1)), "Crafter-Text-Reward", 1)
+    assert Probes.of(crafter) is None
+
+
+def test_bfloat16_is_refused_where_it_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkrl.learn.hardware.multiplies_bf16", lambda device: False)
+    with pytest.raises(UsageError, match="--precision bf16: this processor has no instructions"):
+        train_rs.run(settings(tmp_path / "no", hardware=HardwareConfig(precision="bf16")), Reporter())
+    assert not (tmp_path / "no").exists()
+    monkeypatch.setattr("bkrl.learn.hardware.multiplies_bf16", lambda device: True)
+    assert choose(HardwareConfig(), LANGUAGE).precision == "bf16"
+    assert choose(HardwareConfig(), f"small {LANGUAGE}").precision == "fp32"
+    run = train_rs.run(settings(tmp_path / "run", steps=32, hardware=HardwareConfig(precision="bf16")), Reporter())
+    assert run.facts["precision"] == "bf16"
+    assert all(abs(row["ppo/approx_kl"]) < 0.01 for row in run.metrics() if "ppo/approx_kl" in row)
+
+
+def test_a_model_is_evaluated_as_it_is_under_every_condition(tmp_path: Path) -> None:
+    """The generalisation matrix, with two episodes in each cell of a small level of its own."""
+    run = train_rs.run(
+        TrainRsConfig(alg="zero-shot", env=f"{ENV},max_steps=6", lm=TINY, steps=10, eval_every=10, eval_episodes=2,
+                      out=tmp_path / "run"), Reporter(),
+    ).path  # fmt: skip
+    assert facts(run)["learns"] is False
+    assert facts(run)["lm"] == "tiny-t5"
+    shown = [
+        {"name": "no change"},
+        {"name": "nouns", "words": "nouns"},
+        {"name": "invented", "words": "invented-words"},
+        {"name": "label", "goal_label": "speaker"},
+        {"name": "French", "language": "fr"},
+        {"name": "own names", "actions": ["rotate left", "rotate right", "move ahead"]},
+        {
+            "name": "six actions",
+            "env": f"{ENV},max_steps=6".replace("restricted", "canonical"),
+            "actions": "synonyms-1",
+        },
+        {"name": "nine actions", "env": f"{ENV},max_steps=6".replace("restricted", "augmented")},
+        {"name": "one env", "env": "BabyAI-GoToObj-v0@max_steps=6,actions=restricted"},
+    ]
+    lines = ['title = "cells"', 'beside = ["random", "bot"]']
+    for one in shown:
+        lines += ["[[condition]]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in one.items())]
+    path = tmp_path / "cells.toml"
+    path.write_text("\n".join(lines))
+    judged = evaluate.run(
+        EvaluateConfig(policy=run, conditions=str(path), episodes=2, mode="sampled", out=tmp_path / "judged"),
+        Reporter(),
+    )
+    rows = judged.facts["conditions"]
+    assert [row["condition"] for row in rows] == [one["name"] for one in shown]
+    assert not any(row["refused"] for row in rows)
 
 
 def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path) -> None:
@@ -96,6 +230,27 @@ def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path) -> None:
         names = [agent.scorer.names[action] for action in data.actions[first:last].tolist()]
         wanted = [None, *zip(text[first:last].tolist(), names, strict=True)][:-1]
         assert history[first:last, 0].tolist() == wanted
+
+    tokens: Any = find_method("bc").build(  # type: ignore[union-attr]
+        TrainRsConfig(**how, clone_loss="tokens", batch_size=8, only_successes=True, held_out=0.0)
+    )
+    learner = tokens.learner
+    chosen = torch.arange(8)
+    loss, _, _ = learner._figures(learner.data, chosen)
+    data, _ = demonstrations(Dataset.open(shown), learner.agent, only_successes=True, held_out=0.0, seed=1)
+    one_by_one = []
+    for step in chosen.tolist():
+        prompts, _ = learner.agent.prompts(data.views[step : step + 1])
+        said = torch.tensor(learner.agent.scorer.candidates[data.actions[step]])
+        model = learner.agent.lm.model
+        fed = torch.tensor([[learner.agent.lm.start, *said[:-1].tolist()]])
+        logits = model(input_ids=torch.tensor([learner.agent.lm.tokens(prompts[0])]), decoder_input_ids=fed).logits[0]
+        one_by_one.append(torch.nn.functional.cross_entropy(logits, said))
+    torch.testing.assert_close(loss, torch.stack(one_by_one).mean())
+    tokens.close()
+    heads = replace(lm, action_head=True)
+    told = without_effect(TrainRsConfig(**{**how, "lm": heads}, clone_loss="tokens"), ["clone_loss"])
+    assert "neither --action-head" in told["clone_loss"]
 
     before: Any = load_agent(clone.path)
     ppo = replace(PPO, learning_rate=1e-9, num_envs=2, num_steps=2, num_minibatches=1)

@@ -9,7 +9,7 @@ and Elkan 2003; the decay is that of PIES, Behboudian et al. 2022).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class Advice(nn.Module):
 class _Module(nn.Module):
     """The weights of an advised agent."""
 
-    def __init__(self, base: ActorCritic, advice: Advice) -> None:
+    def __init__(self, base: nn.Module, advice: Advice) -> None:
         super().__init__()
         self.base, self.advice = base, advice
 
@@ -69,15 +69,20 @@ class _Spec(TypedDict):
 class AdvisedAgent(NetworkAgent):
     """`base`, its logits shifted by advice whose weight β falls linearly from `weight` to 0 at step `until`.
 
-    The shift changes between iterations only, so it is one of the `inputs`: computed once for all epochs of an update.
+    The base is a `NetworkAgent`; `language.advised` has that of a language model. The shift changes between iterations
+    only, so it is one of the `inputs`: computed once for all epochs of an update.
     """
 
     module: _Module
 
-    def __init__(self, base: NetworkAgent, advice: Advice, weight: float, until: int) -> None:
-        super().__init__(_Module(base.module, advice), base.env_id, base.family, base.action_names, base.view)
+    def __init__(self, base: Any, advice: Advice, weight: float, until: int) -> None:
+        view = getattr(base, "view", "text")
+        super().__init__(_Module(base.module, advice), base.env_id, base.family, base.action_names, view)
         self.base, self.advice = base, advice
         self.weight, self.until, self.now = weight, until, weight
+
+    name: ClassVar[str] = "advised"
+    """In policy.json."""
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
@@ -88,7 +93,7 @@ class AdvisedAgent(NetworkAgent):
     def spec(self) -> dict[str, Any]:
         """The agent as it is now: a saved policy goes on with the weight that β has fallen to."""
         specs = {"base": self.base.spec, "advice": self.advice.network.spec}
-        return {"name": "advised", **specs, "weight": self.now, "until": self.until}
+        return {"name": self.name, **specs, "weight": self.now, "until": self.until}
 
     @property
     def num_actions(self) -> int:
@@ -106,6 +111,10 @@ class AdvisedAgent(NetworkAgent):
     def at_step(self, step: int) -> None:
         """Let β fall to what it is after `step` environment steps."""
         self.now = self.weight * max(0.0, 1.0 - step / self.until)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Those of the base: the advice is not trained."""
+        return self.base.groups()
 
     def prepare(self, device: torch.device, compile: bool) -> None:
         """The advice is moved, and not compiled: it is asked for once in an update."""

@@ -84,11 +84,12 @@ class HardwareConfig:
     """Where and how a network computes, shared by collect and train-rs."""
 
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], Flag("where the network computes; auto: a GPU, if any, for paper, else the CPU")
+        Literal["auto", "cpu", "cuda"],
+        Flag("where the network computes; auto: a GPU, if any, for paper and large language models, else the CPU"),
     ] = "auto"
     precision: Annotated[
         Literal["auto", "fp32", "bf16"],
-        Flag("auto: bfloat16 for the paper network where the hardware multiplies it, otherwise float32"),
+        Flag("auto: bfloat16 for paper and large language models where the hardware multiplies it, else float32"),
     ] = "auto"
     compile: Annotated[bool, Flag("translate the network with torch.compile (a minute at the start)")] = False
 

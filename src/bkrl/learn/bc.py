@@ -126,6 +126,8 @@ class Cloning:
         total_steps: samples to learn from, each as often as it comes.
         seed: of the order of samples.
         hardware: where the agent computes.
+        score_temperature: of an agent whose logits are log-probabilities of names, divided by it: minimise the
+            cross-entropy of the tokens of names, whatever the others score. None: that of actions.
     """
 
     def __init__(
@@ -140,7 +142,9 @@ class Cloning:
         total_steps: int,
         seed: int,
         hardware: Hardware = CPU,
+        score_temperature: float | None = None,
     ) -> None:
+        self.score_temperature = score_temperature
         self.agent, self.hardware, self.total_steps, self.seed = agent, hardware, total_steps, seed
         self.max_grad_norm = max_grad_norm
         agent.prepare(hardware.device, hardware.compile)
@@ -188,10 +192,13 @@ class Cloning:
         }
 
     def _figures(self, data: _Steps | _Episodes, chosen: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Mean cross-entropy of the actions of a minibatch, the share that the agent finds likeliest, their number."""
+        """Mean loss of the actions of a minibatch, the share that the agent finds likeliest, their number."""
         with self.hardware.autocast():
             logits, actions = data.look(chosen)
-        loss = nn.functional.cross_entropy(logits, actions)
+        if self.score_temperature is None:
+            loss = nn.functional.cross_entropy(logits, actions)
+        else:
+            loss = -self.score_temperature * logits.gather(1, actions[:, None]).mean()
         return loss, (logits.argmax(1) == actions).float().mean(), len(actions)
 
     def _next(self) -> Tensor:

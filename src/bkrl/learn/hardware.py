@@ -14,6 +14,8 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.learn import ranks
 
 THREADS = ", threads: "
+LANGUAGE = "language model"
+"""What `choose` is told of one that is not small."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +79,23 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
     Args:
         config: `auto` as a device is a GPU if there is one and the network is large, otherwise the processor; as a
             precision it is bfloat16 for a large network where the hardware multiplies it, otherwise float32.
-        network: its name; `compact` is too small to gain from a GPU or from bfloat16.
+        network: its name, or `LANGUAGE` for a language model; others are too small to gain from a GPU or from bfloat16.
 
     Raises:
-        UsageError: there is no such device here, or no compiler.
+        UsageError: there is no such device here, or no compiler, or bfloat16 would only slow a language model down.
     """
-    large = network == "paper"
+    large = network in ("paper", LANGUAGE)
     device, precision = config.device, config.precision
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")
     chosen = "cuda" if device == "cuda" or (device == "auto" and large and torch.cuda.is_available()) else "cpu"
     if precision == "auto":
         precision = "bf16" if large and multiplies_bf16(chosen) else "fp32"
+    if precision == "bf16" and LANGUAGE in network and not multiplies_bf16(chosen):
+        raise UsageError(
+            "--precision bf16: this processor has no instructions for products in bfloat16, and a language model would "
+            "be slower with it than in float32; leave --precision out."
+        )
     if config.compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         raise UsageError("--compile needs a C++ compiler and finds none here; install g++, or leave --compile out.")
     return Hardware(torch.device(chosen), precision, config.compile)

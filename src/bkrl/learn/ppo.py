@@ -29,7 +29,7 @@ from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
-from bkrl.learn.protocol import Saved
+from bkrl.learn.protocol import Auxiliary, Saved
 from bkrl.rewards.streams import RewardStream
 
 _DROWNING = 1e4
@@ -47,6 +47,8 @@ class PPO(RolloutLearner):
         total_steps: env steps to train for; the last iteration may go past it by less than one rollout.
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
+        broadcast_values: hold each value against all returns of its minibatch (`train-rs --compat g7`).
+        auxiliary: a further loss of the same minibatches.
         seed: of the envs, the action noise and the minibatches, each from its own named stream.
         hardware: where the agent computes, and in which precision.
         goals: sets goals, for an agent that wants them.
@@ -64,6 +66,8 @@ class PPO(RolloutLearner):
         *,
         total_steps: int,
         bootstrap_truncated: bool = True,
+        broadcast_values: bool = False,
+        auxiliary: Auxiliary | None = None,
         seed: int = 0,
         hardware: Hardware = CPU,
         goals: Goals | None = None,
@@ -82,7 +86,8 @@ class PPO(RolloutLearner):
         )
         if envs.num_envs != config.num_envs:
             raise ValueError(f"{envs.num_envs} envs for a configuration of {config.num_envs}")
-        self.config, self.bootstrap_truncated = config, bootstrap_truncated
+        self.config, self.bootstrap_truncated, self.broadcast_values = config, bootstrap_truncated, broadcast_values
+        self.auxiliary = auxiliary
         self.memory = bool(self.collector.state)
         sequences = envs.num_envs * config.num_steps // self.collector.recurrence
         if self.memory and sequences % config.num_minibatches:
@@ -133,6 +138,9 @@ class PPO(RolloutLearner):
         if c.norm_adv:
             b_advantages = (b_advantages - b_advantages.mean()) / (b_advantages.std() + 1e-8)
 
+        clip = c.clip_coef if c.clip_vloss else None
+        if self.auxiliary is not None:
+            self.auxiliary.begin(self.collector)
         count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
@@ -154,21 +162,19 @@ class PPO(RolloutLearner):
                     clipped = ratio.clamp(1 - c.clip_coef, 1 + c.clip_coef)
                     policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
 
-                    squares = (values - b_returns[mb]).square()
-                    if c.clip_vloss:
-                        moved = (values - b_values[mb]).clamp(-c.clip_coef, c.clip_coef)
-                        squares = torch.maximum(squares, (b_values[mb] + moved - b_returns[mb]).square())
-                    value_loss = 0.5 * squares.sum(-1).mean()
+                    v_loss = value_loss(values, b_values[mb], b_returns[mb], clip, self.broadcast_values)
 
-                    loss = policy_loss + c.vf_coef * value_loss - c.ent_coef * entropy
+                    loss = policy_loss + c.vf_coef * v_loss - c.ent_coef * entropy
                     for learner in self.learners.values():
                         loss = loss + learner.loss(mb)
+                    if self.auxiliary is not None:
+                        loss = loss + self.auxiliary.loss(mb)
                     share = len(part) / len(minibatch)
                     (loss if share == 1 else loss * share).backward()
                     with torch.no_grad():
                         far = ((ratio - 1).abs() > c.clip_coef).float().mean()
                         kl = (ratio - 1 - log_ratio).mean()  # low variance, http://joschu.net/blog/kl-approx.html
-                        parts.append(share * torch.stack([loss, policy_loss, value_loss, entropy, kl, far]))
+                        parts.append(share * torch.stack([loss, policy_loss, v_loss, entropy, kl, far]))
                 row = parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0)
                 figures.append(ranks.summed(self.parameters, row))
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
@@ -195,6 +201,7 @@ class PPO(RolloutLearner):
             "ppo/explained_variance": float(1 - unexplained) if float(variance) > 0 else 0.0,
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
+            **(self.auxiliary.metrics() if self.auxiliary is not None else {}),
         }
 
     def _steps(self) -> tuple[int, _Look]:
@@ -313,6 +320,23 @@ class PPO(RolloutLearner):
 
 _Look = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 """Part of a minibatch → (B,) its steps as t * N + n, their logits (B, A) and values (B, K)."""
+
+
+def value_loss(
+    values: Tensor, before: Tensor, returns: Tensor, clip: float | None = None, broadcast: bool = False
+) -> Tensor:
+    """Half the mean squared error of values (B, K), clipped to `clip` around what they were before if that is larger.
+
+    With `broadcast`, as GLAM's code has it (g7), value i is held against all returns of the minibatch. The gradient
+    with respect to it is then that of (V_i − mean R)², so all values of a minibatch learn the same mean.
+    """
+    if broadcast:
+        values = values[:, None]
+    squares = (values - returns).square()
+    if clip is not None:
+        moved = (values - before).clamp(-clip, clip)
+        squares = torch.maximum(squares, (before + moved - returns).square())
+    return 0.5 * squares.sum(-1).mean()
 
 
 def gae(

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from bkrl.agents.language.models import LanguageModel
-from bkrl.agents.language.packing import Prompts, Tokens
+from bkrl.agents.language.packing import Tokens
+from bkrl.agents.language.reading import Pair, cross_entropy_of
 from bkrl.core.seeds import generator
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.ppo import Adam, Diverged
@@ -29,10 +29,6 @@ _ITERATION = 20
 _CORRUPTED, _SPAN = 0.15, 3
 _CONTINUED = 0.5
 _WARM_UP = 50
-_IGNORED = -100
-
-Pair = tuple[Tokens, Tokens]
-"""What is given, and what is to be said."""
 
 
 class Pretrainer:
@@ -112,28 +108,16 @@ class Pretrainer:
     def pair(self, text: Tokens, rng: np.random.Generator) -> Pair:
         """A text as what is given and what is to be said of it."""
         if self.lm.kind == "causal":
-            return (), (*text, self.eos)
+            return Pair((), (*text, self.eos))
         if len(text) > 1 and rng.random() < _CONTINUED:
             cut = int(rng.integers(1, len(text)))
-            return text[:cut], (*text[cut:], self.eos)
+            return Pair(text[:cut], (*text[cut:], self.eos))
         given, said = with_gaps(text, self.sentinels, rng)
-        return given, (*said, self.eos)
+        return Pair(given, (*said, self.eos))
 
     def loss(self, pairs: Sequence[Pair]) -> Tensor:
         """The mean cross-entropy of the tokens to be said."""
-        lm = self.lm
-        if lm.kind == "seq2seq":
-            given = Prompts.of([one or (self.eos,) for one, _ in pairs], lm.pad)
-            wanted = Prompts.of([said for _, said in pairs], _IGNORED).tokens
-            fed = Prompts.of([(lm.start, *said[:-1]) for _, said in pairs], lm.pad).tokens
-            logits = lm.model(
-                input_ids=given.tokens, attention_mask=given.mask.long(), decoder_input_ids=fed, use_cache=False
-            ).logits
-        else:
-            whole = Prompts.of([given + said for given, said in pairs], lm.pad)
-            wanted = Prompts.of([(_IGNORED,) * len(given) + said for given, said in pairs], _IGNORED).tokens[:, 1:]
-            logits = lm.model(input_ids=whole.tokens, attention_mask=whole.mask.long(), use_cache=False).logits[:, :-1]
-        return cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
+        return cross_entropy_of(self.lm, pairs)
 
     @torch.no_grad()
     def held_out(self, texts: Sequence[Tokens]) -> float:
@@ -177,7 +161,7 @@ class Pretrainer:
         """There are no envs."""
 
 
-def with_gaps(text: Tokens, sentinels: Sequence[int], rng: np.random.Generator) -> Pair:
+def with_gaps(text: Tokens, sentinels: Sequence[int], rng: np.random.Generator) -> tuple[Tokens, Tokens]:
     """A text with sentinels for gaps, 15 % of it in spans of about three tokens; and the sentinels with what is there.
 
     "go to the red ball" may become "go <0> red <1>" and "<0> to the <1> ball".

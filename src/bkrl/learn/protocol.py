@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
     from bkrl.agents.protocol import Agent
     from bkrl.learn.hardware import Hardware
+    from bkrl.learn.rollout import Collector
 
 
 class Saved(NamedTuple):
@@ -93,6 +95,22 @@ class Stateful(Protocol):
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what `state` returned."""
+        ...
+
+
+class Auxiliary(Protocol):
+    """A loss beside those of PPO, of the same steps and with a weight of its own; nothing of it is in a checkpoint."""
+
+    def begin(self, collector: Collector) -> None:
+        """An update begins, which learns from what was collected last."""
+        ...
+
+    def loss(self, index: Tensor) -> Tensor:
+        """Of the steps `index`, flat t * N + n, its weight included."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Figures about the last update."""
         ...
 
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
 
 
+_SCORED = Only(
+    "--lm, --score-rule logprob and neither --action-head nor --normalise unconditional",
+    lambda c: c.lm.lm and c.lm.score_rule == "logprob" and not c.lm.action_head and c.lm.normalise != "unconditional",
+)
+
+
 @dataclass(frozen=True)
 class ClonedLM(LMConfig):
     """A language model that clones, if one is named."""
@@ -51,6 +57,14 @@ class CloningSettings(TrainRsConfig):
             only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "auto"
+    clone_loss: Annotated[
+        Literal["actions", "tokens"],
+        Flag(
+            "bc: what falls: the cross-entropy of the action among all actions or, as language models are usually "
+            "cloned, of the tokens of its name among all tokens",
+            only=(_SCORED,),
+        ),
+    ] = "actions"
     lm: ClonedLM = field(default_factory=ClonedLM)
 
 
@@ -93,6 +107,7 @@ def build(settings: CloningSettings) -> Trainee:
         total_steps=settings.steps,
         seed=settings.seed,
         hardware=hardware,
+        score_temperature=settings.lm.score_temperature if settings.clone_loss == "tokens" else None,
     )
     made = Trainee(
         learner,

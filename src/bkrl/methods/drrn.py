@@ -50,7 +50,7 @@ def build(settings: DRRNSettings) -> Trainee:
 
     defects = parse(settings.compat, "text", world(settings.env).family)
     reading = Reading(settings.form, settings.observations, settings.temperature)
-    wording = Wording(settings.language, compat=defects & DEFECTS.keys())
+    wording = Wording(settings.language, compat=defects.intersection(DEFECTS))
     envs = make_vec(settings.env, settings.replay.num_envs, backend=settings.backend)
     agent = new_drrn(envs, settings.vocabulary, reading, wording, derive_seed(settings.seed, "weights"))
     learner = DRRN(

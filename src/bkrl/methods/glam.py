@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.ppo import env_reward, facts_of, learner_of
-from bkrl.methods.registry import Method, Trainee, register_method
-from bkrl.methods.shaped import ADVISED, PotentialSettings, shaped
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.shaped import PotentialSettings, shaped
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
@@ -62,6 +62,25 @@ class LMConfig:
         Literal["glam", "lamorel", "balrog"],
         Flag("prompts: GLAM's, the shorter ones of Lamorel's examples, or BALROG's chat", only=_LM),
     ] = "glam"
+    language: Annotated[
+        Literal["", "en", "fr"],
+        Flag("language of captions, missions and actions  [default: the env's own]", only=_LM),
+    ] = ""
+    words: Annotated[
+        Literal["", "nouns", "colors", "invented-nouns", "invented-colors", "invented-words"],
+        Flag("words that stand for those of the env, in captions and missions", only=_LM),
+    ] = ""
+    action_words: Annotated[
+        str,
+        Flag(
+            "names of the actions: canonical, synonyms-1, synonyms-2, augmented, or your own with commas between them, "
+            "in the env's order",
+            only=_LM,
+        ),
+    ] = ""
+    goal_label: Annotated[
+        str, Flag("what stands before the mission in prompts: speaker, agent, or words of your own", only=_LM)
+    ] = ""
     window: Annotated[
         int, Flag("observations in a prompt, the present one included; 1 is fastest", least=1, only=_LM)
     ] = 3
@@ -100,8 +119,14 @@ class LMConfig:
     ] = 2**14
 
 
-def language_agent(settings: Any, env_id: str, num_values: int) -> LanguageAgent:
+def language_agent(settings: Any, env_id: str, num_values: int, defects: frozenset[str] = frozenset()) -> LanguageAgent:
     """An untrained agent; `settings` have `lm`, `seed` and perhaps `init_from`.
+
+    Args:
+        settings: of the run.
+        env_id: where it acts.
+        num_values: K.
+        defects: of the published code; those of prompts are the agent's.
 
     Raises:
         UsageError: settings that cannot work.
@@ -112,6 +137,8 @@ def language_agent(settings: Any, env_id: str, num_values: int) -> LanguageAgent
     from bkrl.agents.language.catalogue import open_language_model
     from bkrl.agents.language.scorer import Scoring
     from bkrl.core.seeds import derive_seed
+    from bkrl.text.language import DEFECTS
+    from bkrl.text.wording import Wording
 
     c: LMConfig = settings.lm
     seed = derive_seed(settings.seed, "weights")
@@ -125,7 +152,9 @@ def language_agent(settings: Any, env_id: str, num_values: int) -> LanguageAgent
         observations=c.window,
         most_tokens=c.max_tokens_at_once,
     )
-    agent = LanguageAgent(model, env_id, num_values, how, seed=seed)
+    names = c.action_words if "," not in c.action_words else tuple(map(str.strip, c.action_words.split(",")))
+    wording = Wording(c.language, c.words, names, c.goal_label, defects.intersection(DEFECTS))
+    agent = LanguageAgent(model, env_id, num_values, how, wording, seed)
     if (source := getattr(settings, "init_from", None)) is not None:
         _take_weights(agent, source)
     return agent
@@ -160,6 +189,7 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
         "level": agent.lm.level,
         "lm_is": KINDS[agent.lm.level],
         "lm_parameters": sum(parameter.numel() for parameter in agent.lm.model.parameters()),
+        "wording": {name: value for name, value in agent.wording.to_json().items() if value},
     }
 
 
@@ -191,6 +221,18 @@ class GlamSettings(PotentialSettings):
         Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
     ] = None
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    compat: Annotated[
+        str, Flag("published defects to train with: g1 to g4, g7 and b10, or upstream for all (docs/potentials.md)")
+    ] = ""
+    echo: Annotated[
+        float,
+        Flag(
+            "weight of a further loss: what is seen next, said after the prompt and the action taken (ECHO, arXiv "
+            "2605.24517)",
+            least=0,
+            only=(Only("--train all or lora", lambda c: c.lm.train != "heads"),),
+        ),
+    ] = 0.0
     lm: LMConfig = field(default_factory=LMConfig)
     ppo: GlamPPO = field(default_factory=GlamPPO)
 
@@ -203,32 +245,53 @@ class GlamSettings(PotentialSettings):
 
 def build(settings: GlamSettings) -> Trainee:
     """See `Method.build`."""
-    from bkrl.envs import make_vec
-    from bkrl.learn.hardware import choose
+    from bkrl.agents.language.probes import Probes
+    from bkrl.envs import make_vec, world
+    from bkrl.learn.echo import Echo
+    from bkrl.learn.hardware import LANGUAGE, choose
+    from bkrl.rewards.upstream import parse
 
-    if settings.potential is not None and settings.shaping in ADVISED:
-        raise UsageError(
-            f"--shaping {settings.shaping}: a language model takes no advice on its actions; use --shaping pbrs."
-        )
-    hardware = choose(settings.hardware, "language")
-    agent = language_agent(settings, settings.env, 1)
+    defects = parse(settings.compat, "lm", world(settings.env).family)
+    agent = language_agent(settings, settings.env, 1, defects)
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
+    hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)
     rate = settings.ppo.learning_rate or (3e-4 if small else 1e-4 if adapted else 1e-6)
     settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate))
+    echo = Echo(agent, settings.echo) if settings.echo and settings.lm.train != "heads" else None
 
     def learner(streams: Any, advised: Any) -> Any:
         envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend)
-        return learner_of(settings, envs, agent, streams(envs.world, hardware), hardware, advised)
+        paid = streams(envs.world, hardware)
+        return learner_of(settings, envs, agent, paid, hardware, advised, defects, echo)
 
     if settings.potential is None:
         made = learner(lambda world, hardware: [env_reward(settings)], lambda agent: agent)
         steps = settings.ppo.num_envs * settings.ppo.num_steps
-        trainee = Trainee(made, facts_of("none", frozenset(), made), iteration_steps=steps)
+        trainee = Trainee(made, facts_of("none", defects, made), iteration_steps=steps)
     else:
-        trainee = shaped(settings, settings.potential, learner)
+        trainee = shaped(settings, settings.potential, learner, defects=defects)
     trainee.facts |= lm_facts(agent)
     trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
+    if (probes := Probes.of(agent)) is not None:
+        trainee.measures.append(lambda: probes.figures(trainee.learner.agent))
     return trainee
+
+
+@dataclass(frozen=True)
+class ZeroShotSettings(TrainRsConfig):
+    """Settings of zero-shot."""
+
+    lm: LMConfig = field(default_factory=LMConfig)
+
+
+def build_zero_shot(settings: ZeroShotSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.learn.fixed import Fixed
+    from bkrl.rewards.shaping import FORMS
+
+    agent = language_agent(settings, settings.env, 0)
+    facts = {"form": "none", "guarantee": FORMS["none"].guarantee, "view": "text", "mission": True, **lm_facts(agent)}
+    return Trainee(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 
 
 register_method(
@@ -240,3 +303,9 @@ register_method(
         ranks=True,
     )
 )
+register_method(
+    Method(
+        "zero-shot", ZeroShotSettings, build_zero_shot, "a language model that acts as it is; learns nothing",
+        learns=False,
+    )
+)  # fmt: skip

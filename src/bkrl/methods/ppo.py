@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bkrl.envs.vector import WorldVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
+    from bkrl.learn.protocol import Auxiliary
     from bkrl.rewards.streams import RewardStream
 
 
@@ -98,6 +99,7 @@ def learner_of(
     hardware: Hardware,
     advised: Callable[[Any], TrainableAgent] = lambda agent: agent,
     defects: frozenset[str] = frozenset(),
+    auxiliary: Auxiliary | None = None,
 ) -> PPO:
     """PPO with an agent that has not seen its envs yet; `settings` have `ppo`, `steps` and `seed`."""
     from bkrl.agents.build import teach
@@ -113,6 +115,8 @@ def learner_of(
         settings.ppo,
         total_steps=settings.steps,
         bootstrap_truncated="b10" not in defects,
+        broadcast_values="g7" in defects,
+        auxiliary=auxiliary,
         seed=settings.seed,
         hardware=hardware,
     )

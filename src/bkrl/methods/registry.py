@@ -89,6 +89,7 @@ class Trainee:
         notes: sentences to say before training begins.
         iteration_steps: env steps of an iteration: evaluations are made at multiples of it.
         opened: what the method has opened beside the learner, to be closed with it.
+        measures: each gives figures that are logged with each evaluation, beside its scores.
     """
 
     learner: Learner
@@ -97,10 +98,11 @@ class Trainee:
     notes: list[str] = field(default_factory=list)
     iteration_steps: int = 1
     opened: list[Any] = field(default_factory=list)
+    measures: list[Callable[[], dict[str, float]]] = field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
         """What is logged with each evaluation, beside its scores."""
-        return {}
+        return {name: value for measure in self.measures for name, value in measure().items()}
 
     def result(self) -> Agent:
         """Who is saved when training is over."""

@@ -30,6 +30,7 @@ _BONUS = ("decay", "pbim", "additive")
 _ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
 _FALLING = Only("--shaping advice, pbrs+advice or decay", lambda c: c.shaping in (*ADVISED, "decay"))
 _PAID = Only("--shaping pbrs, pbrs+advice, decay, pbim or additive", lambda c: c.shaping != "advice")
+_POTENTIAL = Only("--potential", lambda c: c.potential is not None)
 _CORRECT = Only("training without --compat", lambda c: not getattr(c, "compat", ""))
 
 
@@ -47,32 +48,36 @@ class PotentialSettings(TrainRsConfig):
             "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
             "guarantee and its risk",
             pooled=True,
+            only=(_POTENTIAL,),
         ),
     ] = "pbrs"
     shaping_coef: Annotated[
-        float | None, Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_PAID,))
+        float | None,
+        Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_POTENTIAL, _PAID)),
     ] = None
     shaping_shift: Annotated[
         float,
         Flag(
             "added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0",
-            only=(_PAID, _CORRECT),
+            only=(_POTENTIAL, _PAID, _CORRECT),
         ),
     ] = 0.0
     advice_coef: Annotated[
-        float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_ADVISED,))
+        float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_POTENTIAL, _ADVISED))
     ] = 6.0
     shaping_until: Annotated[
         int,
         Flag(
-            "advice, decay: step at which the weight has fallen to 0; 0: the end of --steps", least=0, only=(_FALLING,)
+            "advice, decay: step at which the weight has fallen to 0; 0: the end of --steps",
+            least=0,
+            only=(_POTENTIAL, _FALLING),
         ),
     ] = 0
     allow_empty_advice: Annotated[
         bool,
         Flag(
             "advice: train although the potential's advice is empty (Ψ = 0), which is plain PPO; else refused",
-            only=(_ADVISED,),
+            only=(_POTENTIAL, _ADVISED),
             identity=False,
         ),
     ] = False
@@ -103,10 +108,6 @@ class ShapedSettings(PotentialSettings, PPOSettings):
 
 class _Advised(Trainee):
     """A trainee whose agent begins with advice."""
-
-    def figures(self) -> dict[str, float]:
-        """The weight of the advice by now."""
-        return {"shaping/advice_weight": self.learner.agent.now}  # type: ignore[attr-defined]
 
     def result(self) -> Any:
         """Without the advice once nothing of it is left."""
@@ -197,6 +198,7 @@ def shaped(
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
         opened=[potential],
+        measures=[lambda: {"shaping/advice_weight": agent.now}] if advised else [],
     )
     if doubted := doubts_of(Run.open(source, "train-rm", verify=False)):
         made_so.warnings.append(
@@ -267,7 +269,8 @@ def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent
     from bkrl.agents.advised import AdvisedAgent
     from bkrl.potentials import advice
 
-    if agent.view != "symbolic":
+    reads = getattr(agent, "view", "text") == "text"
+    if not reads and agent.view != "symbolic":
         raise UsageError(
             f"--shaping {settings.shaping} reads symbols, and this policy sees pictures; use --network compact without "
             "--view image, or --shaping pbrs."
@@ -280,7 +283,11 @@ def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent
             f"{settings.shaping} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
             "--allow-empty-advice."
         )
-    return agent if psi is None else AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
+    if psi is None:
+        return agent
+    if reads:
+        from bkrl.agents.language.advised import AdvisedLanguageAgent as AdvisedAgent  # type: ignore[assignment]
+    return AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
 
 
 for _colour, (_variant, _needs, _help) in enumerate(

@@ -35,6 +35,7 @@ ALL = "upstream"
 DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
 HARD_THRESHOLD = 0.85
 _ANY = ("code", "pref", "goal")
+_READERS = {"text": "Q-learning by an agent that reads", "lm": "a policy that is a language model"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Defect:
 
     Attributes:
         says: what goes wrong, one clause.
-        variants: the kinds of potential it concerns; "" stands for algorithms without one, "text" for those whose agent
-            reads.
+        variants: the kinds of potential it concerns; "" stands for algorithms without one, "text" for values of agents
+            that read, "lm" for policies that are language models.
         families: the worlds it concerns, () for all.
     """
 
@@ -63,10 +64,16 @@ DEFECTS: Mapping[str, Defect] = {
     "b7": Defect("Φ is divided by the running spread of its own discounted sum"),
     "b8": Defect("an episode's first windows are filled with its first observation and the action about to be taken"),
     "b9": Defect("the critic sees the current observation alone, Φ a history (so it is without --compat, too)"),
-    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", *_ANY)),
+    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", "lm", *_ANY)),
     "b30": Defect(f"Φ of goals jumps at a fixed similarity of {HARD_THRESHOLD}", ("goal",)),
-    **{name: Defect(says, ("text",), ("babyai",)) for name, says in language.DEFECTS.items()},
+    **{
+        name: Defect(says, ("text",) if name == "g5" else ("text", "lm"), ("babyai",))
+        for name, says in language.DEFECTS.items()
+    },
     "g6": Defect("success, return and length are means of all episodes so far but the latest ones", ("text",)),
+    "g7": Defect(
+        "each value is held against the returns of all steps of its minibatch, so it learns their mean", ("lm",)
+    ),
 }
 
 
@@ -75,7 +82,7 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
 
     Args:
         compat: names joined by commas, or nothing.
-        variant: "code", "pref" or "goal"; None for an algorithm without a potential, "text" for one whose agent reads.
+        variant: one of `Defect.variants`; None for an algorithm without a potential.
         family: of the world.
 
     Raises:
@@ -94,8 +101,9 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
             known = (ALL, *DEFECTS)
             raise UsageError(f"--compat knows no '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
         elif name not in here:
-            kinds = words([one for one in DEFECTS[name].variants if one])
-            what = "agents that read" if kinds == "text" else f"potentials of {kinds} labels"
+            kinds = [one for one in DEFECTS[name].variants if one in _ANY]
+            readers = [_READERS[one] for one in DEFECTS[name].variants if one in _READERS]
+            what = words([*([f"potentials of {words(kinds)} labels"] if kinds else []), *readers])
             where = f" in {' or '.join(DEFECTS[name].families)} worlds" if DEFECTS[name].families else ""
             raise UsageError(
                 f"{name} ({DEFECTS[name].says}) concerns {what}{where}; leave it out of --compat, or write {ALL} for "

@@ -10,6 +10,7 @@ import torch
 from bkrl.agents.language.catalogue import FOLDERS
 from bkrl.agents.language.corpus import answers, read
 from bkrl.agents.language.models import Kind, LanguageModel, Origin, drawn, tiny_config
+from bkrl.agents.language.reading import Pair
 from bkrl.agents.language.vocabulary import SENTINELS, make_tokenizer
 from bkrl.core.config import LmMakeConfig
 from bkrl.core.errors import UsageError
@@ -80,7 +81,7 @@ def _learner(config: LmMakeConfig) -> tuple[Pretrainer, list[tuple[int, ...]]]:
     learner = Pretrainer(
         lm,
         tokens[len(apart) :],
-        [(tuple(lm.tokens(prompt)), said[name]) for prompt, name in pairs],
+        [Pair(tuple(lm.tokens(prompt)), said[name]) for prompt, name in pairs],
         steps=config.steps,
         pair_steps=config.clone_steps if pairs else 0,
         batch=config.batch,

@@ -195,8 +195,12 @@ class LanguageAgent:
 
     def inputs(self, views: Views) -> Inputs:
         """`tokens` (B, S) and `lengths` (B,) of the prompts, and what frozen parts make of them."""
-        texts, index = prompts(FORMS[self.settings.form], views, self._worded)
+        texts, index = self.prompts(views)
         return self.read(texts, torch.from_numpy(index))
+
+    def prompts(self, views: Views) -> tuple[list[str | Chat], NDArray[np.int64]]:
+        """K different prompts, and for each of the views (B,) the number of its own."""
+        return prompts(FORMS[self.settings.form], views, self._worded)
 
     @torch.no_grad()
     def read(self, texts: list[str | Chat], index: Tensor) -> dict[str, Tensor]:
@@ -289,9 +293,14 @@ class LanguageAgent:
         return [*names, f"{name}.json"]
 
     @classmethod
-    def load(cls, folder: Path, name: str = "policy") -> LanguageAgent:
-        """Read an agent back; InputError when it is missing, damaged or of another format."""
-        path = folder / f"{name}.json"
+    def load(cls, folder: Path, name: str = "policy", files: str = "") -> LanguageAgent:
+        """Read an agent back; InputError when it is missing, damaged or of another format.
+
+        Args:
+            folder, name: where `NAME.json` is.
+            files: the name under which its other files were saved, if that is not `name`.
+        """
+        path, files = folder / f"{name}.json", files or name
         document: _Document = read_json(path, _Document)
         for file, digest in document["files"].items():
             if not (folder / file).is_file():
@@ -303,15 +312,15 @@ class LanguageAgent:
         if adapted:
             lm = reopened(spec["lm"])
         else:
-            lm = replace(open_model((folder / name).as_posix(), chat=spec["lm"].chat), origin=spec["lm"])
+            lm = replace(open_model((folder / files).as_posix(), chat=spec["lm"].chat), origin=spec["lm"])
         lm = replace(lm, level=spec["level"])
         wording = Wording.of_json(document["wording"])
         agent = cls(
-            lm, document["env_id"], spec["num_values"], settings, wording, adapter=folder / name if adapted else None
+            lm, document["env_id"], spec["num_values"], settings, wording, adapter=folder / files if adapted else None
         )
         if list(agent.action_names) != document["action_names"]:
             raise InputError(f"{path} names other actions than {agent.env_id} has; train the policy again.")
-        weights = folder / f"{name}.safetensors"
+        weights = folder / f"{files}.safetensors"
         try:
             tensors = safetensors.torch.load(weights.read_bytes())
         except SafetensorError as error:

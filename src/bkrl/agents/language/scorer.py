@@ -25,6 +25,7 @@ from torch import Tensor
 from bkrl.agents.language.bodies import Body, Causal, Lower, Seq2Seq
 from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.language.packing import Packed, Prompts, buckets
+from bkrl.agents.networks import in_float32
 from bkrl.core.errors import InputError
 from bkrl.text.policy_prompts import Chat
 
@@ -166,7 +167,8 @@ class Scorer:
         packed = self.body.packed.to(prompts.tokens.device)
         if self.packed:
             states = self.body.read(prompts, lower)
-            logits = self.body.logits(states).float()
+            with in_float32(states):  # a product rounded to 8 bits would move ratios by percents
+                logits = self.body.logits(states.float())
             hidden = states[:, 0]
             source = packed.source
         else:
