@@ -107,6 +107,9 @@ class LMConfig:
         bool, Flag("a head says how likely actions are; no name is scored (published as AFlan, NPA)", only=_LM)
     ] = False
     head_size: Annotated[int, Flag("width of the two hidden layers of heads", least=1, only=_LM)] = 1024
+    head_activation: Annotated[
+        Literal["sigmoid", "relu", "tanh"], Flag("between the layers of heads (published: sigmoid)", only=_LM)
+    ] = "sigmoid"
     train: Annotated[
         Literal["all", "lora", "heads"],
         Flag("all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone", only=_LM),
@@ -148,6 +151,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
         Training(c.train, c.frozen, c.lora_rank, c.lora_alpha),
         c.action_head,
         (c.head_size, c.head_size),
+        c.head_activation,
         form=c.prompt,
         observations=c.window,
         most_tokens=c.max_tokens_at_once,

@@ -31,6 +31,7 @@ SMALL = LanguageSettings(Scoring(normalise="token"), head_sizes=(16,), observati
 TRAININGS = {
     "all": ("tiny-t5", Training()),
     "frozen encoder": ("tiny-t5", Training(frozen=ENCODER)),
+    "lower layers of the encoder": ("tiny-t5", Training(frozen=1)),
     "adapters in the decoder": ("tiny-t5", Training("lora", ENCODER, rank=2)),
     "adapters in upper layers": ("tiny-causal", Training("lora", 2, rank=2)),
     "frozen layers": ("tiny-causal", Training(frozen=2)),

@@ -180,7 +180,9 @@ def test_normalised_scores(name):
 # ------------------------------------------------------------------------------------------------ freezing and fallback
 
 
-@pytest.mark.parametrize(("name", "frozen"), [("flan-t5", -1), ("qwen2", 2), ("qwen2", 3), ("llama", 1)])
+@pytest.mark.parametrize(
+    ("name", "frozen"), [("flan-t5", -1), ("flan-t5", 1), ("t5", 2), ("qwen2", 2), ("qwen2", 3), ("llama", 1)]
+)
 def test_states_of_frozen_layers_can_be_kept(name, frozen):
     lm = model(name)
     prepare(lm, Training(frozen=frozen), seed=0)

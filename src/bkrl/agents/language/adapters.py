@@ -27,8 +27,8 @@ class Training:
 
     Attributes:
         train: `all` weights, low-rank adapters (`lora`, Hu et al. 2021) or `heads`: none.
-        frozen: so many lower layers stay as they are, and embeddings with them; -1: the whole encoder. What a T5 frozen
-            in part computes is not kept; see `Scorer.can_split`.
+        frozen: so many lower layers stay as they are, and embeddings with them; -1: the whole encoder. Their states are
+            kept (`Scorer.can_split`).
         rank, alpha: of adapters; their product with the input is scaled by alpha / rank.
         targets: names of the layers that get adapters; () for those that peft chooses, such as queries and values.
     """

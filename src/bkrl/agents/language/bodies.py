@@ -1,7 +1,7 @@
 """How the two kinds of transformers are run on packed candidates: an encoder with a decoder (T5), or a decoder (Qwen).
 
 A body is split where training begins. What lies below changes no more, so its states can be computed once for all
-epochs of an update: the encoder of a `Seq2Seq`, the lower layers of a `Causal`.
+epochs of an update: the encoder of a `Seq2Seq` or its lower layers, the lower layers of a `Causal`.
 """
 
 from __future__ import annotations
@@ -56,26 +56,51 @@ class Seq2Seq:
         model: of `AutoModelForSeq2SeqLM`, in evaluation mode.
         candidates: their tokens.
         start: the token that a decoder begins with.
+        frozen: so many layers of the encoder are below; 0: all of it. In part a T5's alone can be split.
     """
 
-    def __init__(self, model: Any, candidates: Sequence[Tokens], start: int) -> None:
-        self.model, self.start = model, start
+    def __init__(self, model: Any, candidates: Sequence[Tokens], start: int, frozen: int = 0) -> None:
+        self.model, self.start, self.frozen = model, start, frozen
         self.encoder, self.decoder, self.head = model.get_encoder(), model.get_decoder(), model.get_output_embeddings()
         self.scale = model.config.d_model**-0.5 if getattr(model.config, "scale_decoder_outputs", False) else 1.0
         self.packed = blocks(candidates, start)
 
     def below(self) -> list[nn.Parameter]:
-        """The encoder's, its embeddings included."""
-        return list(self.encoder.parameters())
+        """The encoder's or those of its lower layers, embeddings included."""
+        if not self.frozen:
+            return list(self.encoder.parameters())
+        layers = getattr(self.encoder, "block", None)
+        if layers is None:
+            return []
+        parts = [self.encoder.get_input_embeddings(), *layers[: self.frozen]]
+        return [parameter for part in parts for parameter in part.parameters()]
 
     def lower(self, prompts: Prompts) -> Lower:
-        """`states` (B, S, D), the encoder's."""
-        mask = prompts.mask.long()
-        return {"states": self.encoder(input_ids=prompts.tokens, attention_mask=mask).last_hidden_state}
+        """`states` (B, S, D), those of the encoder or of its frozen layers."""
+        if not self.frozen:
+            return {"states": self._encoded(prompts)}
+        with replaced(self.encoder, block=self.encoder.block[: self.frozen], final_layer_norm=nn.Identity()):
+            return {"states": self._encoded(prompts)}
+
+    def _encoded(self, prompts: Prompts, states: Tensor | None = None) -> Tensor:
+        fed = {"input_ids": prompts.tokens} if states is None else {"inputs_embeds": states}
+        return self.encoder(**fed, attention_mask=prompts.mask.long()).last_hidden_state
+
+    def _states(self, prompts: Prompts, lower: Lower) -> Tensor:
+        """(B, S, D) of the encoder."""
+        if not lower:
+            return self._encoded(prompts)
+        states = lower["states"][:, : prompts.tokens.shape[1]]
+        if not self.frozen:
+            return states
+        layers = self.encoder.block
+        upper = nn.ModuleList([_Bias(layers[0].layer[0].SelfAttention), *layers[self.frozen :]])
+        with replaced(self.encoder, block=upper):
+            return self._encoded(prompts, states)
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
         """See `Body.read`."""
-        states = (lower or self.lower(prompts))["states"][:, : prompts.tokens.shape[1]]
+        states = self._states(prompts, lower)
         packed = self.packed.to(states.device)
         B, L = len(states), len(packed.tokens)
         decoded = self.decoder(
@@ -131,7 +156,7 @@ class Causal:
     def lower(self, prompts: Prompts) -> Lower:
         """`states` (B, S, D) of the prompts' tokens and `nodes` (B, L, D) of the candidates'."""
         layers = self.decoder.layers
-        with _replaced(self.decoder, layers[: self.frozen], nn.Identity()):
+        with replaced(self.decoder, layers=layers[: self.frozen], norm=nn.Identity()):
             states = self._run(prompts, {"input_ids": self._row(prompts)})
         S = prompts.tokens.shape[1]
         return {"states": states[:, :S], "nodes": states[:, S:]}
@@ -141,7 +166,7 @@ class Causal:
         S = prompts.tokens.shape[1]
         if lower:
             row = torch.cat([lower["states"][:, :S], lower["nodes"]], 1)
-            with _replaced(self.decoder, self.decoder.layers[self.frozen :], self.decoder.norm):
+            with replaced(self.decoder, layers=self.decoder.layers[self.frozen :]):
                 states = self._run(prompts, {"inputs_embeds": row})
         else:
             states = self._run(prompts, {"input_ids": self._row(prompts)})
@@ -192,12 +217,28 @@ class Causal:
         return self.decoder(**fed, attention_mask=looks, position_ids=positions, use_cache=False).last_hidden_state
 
 
+class _Bias(nn.Module):
+    """Stands before the upper layers of a T5's encoder, which take their bias by position from its first layer."""
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, states: Tensor, *others: Any, **more: Any) -> tuple[Tensor, Tensor, None]:
+        """As a layer of T5: the states, what is added to attention, and nothing of another sequence."""
+        del others, more
+        S = states.shape[1]
+        return states, self.attention.compute_bias(S, S, device=states.device), None
+
+
 @contextmanager
-def _replaced(decoder: Any, layers: Any, norm: nn.Module) -> Iterator[None]:
-    """A decoder with some of its layers only."""
-    whole = decoder.layers, decoder.norm
-    decoder.layers, decoder.norm = layers, norm
+def replaced(stack: Any, **parts: nn.Module) -> Iterator[None]:
+    """A stack of layers with other parts for a while."""
+    whole = {name: getattr(stack, name) for name in parts}
+    for name, part in parts.items():
+        setattr(stack, name, part)
     try:
         yield
     finally:
-        decoder.layers, decoder.norm = whole
+        for name, part in whole.items():
+            setattr(stack, name, part)

@@ -101,7 +101,7 @@ class Scorer:
         self._words = torch.tensor([max(1, len(name.split())) for name in self.names])
         self.body: Body
         if lm.kind == "seq2seq":
-            self.body = Seq2Seq(lm.model, self.candidates, lm.start)
+            self.body = Seq2Seq(lm.model, self.candidates, lm.start, frozen)
         else:
             self.body = Causal(lm.model, self.candidates, frozen)
         self._room = max((len(one) for one in self.candidates), default=1) - 1
