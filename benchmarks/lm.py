@@ -13,6 +13,9 @@ lower one of both lengths unless the name has a length:
   prompt once; `distinct_ratio_64`: the same in minibatches of 64, in which few prompts of this level are equal;
 * `frozen_ratio_64`, `frozen_ratio_256`: a training step of the whole T5, over one with a frozen encoder whose states
   are kept; `frozen_update_ratio_…` counts computing them once in four epochs, too;
+* `training_ratio`: steps a second of whole training by `glam` on GoToLocal (3 actions, one observation, width 64), over
+  the same PPO with prompts one by one, a row for each candidate, and nothing shared;
+* `t5_ceiling_…`, `causal_ceiling_…`: the matrix products of scoring by themselves, same shapes, over scoring;
 * `peak_mib_packed`, `peak_mib_rows`: memory that a training step of 64 prompts of 256 tokens and 9 actions adds;
 * `flan_small_fp32_per_s`, `flan_small_bf16_per_s`: prompts of 256 tokens that the shape of Flan-T5-small scores in a
   second of processor time, with random weights.
@@ -28,7 +31,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import Qwen2Config, T5Config
 
 from bkrl.agents.language import scorer as scoring
@@ -107,6 +111,79 @@ def encoder_once(lm: LanguageModel, scorer: Scorer, prompts: Prompts) -> Tensor:
     packed = scorer.body.packed
     chosen = said.gather(2, packed.target.repeat(B, 1)[:, :, None])[:, :, 0]
     return (chosen * packed.inside.repeat(B, 1)).sum(1).view(B, A)
+
+
+class OneByOne(LanguageAgent):
+    """Nothing is shared: each prompt is read by itself, in a row for each candidate, by the model's own forward."""
+
+    def inputs(self, views: Any) -> Any:
+        """As `LanguageAgent.inputs`, one view after the other."""
+        rows = [super(OneByOne, self).inputs(views[i : i + 1])["tokens"][0].tolist() for i in range(len(views))]
+        read = Prompts.of(rows, self.lm.pad)
+        return {"tokens": read.tokens, "lengths": read.lengths}
+
+    def _logits(self, inputs: Any) -> tuple[Tensor, Tensor]:
+        scored = []
+        for tokens, length in zip(inputs["tokens"], inputs["lengths"].tolist(), strict=True):
+            scored.append(self.scorer._score(Prompts(tokens[None, :length], torch.tensor([length])), {}))
+        scores, hidden = (torch.cat(parts) for parts in zip(*scored, strict=True))
+        return scores, hidden
+
+
+def training_ratio(quick: bool) -> dict[str, float]:
+    """Steps of whole training in a second of processor time, and how many times those of the plain loop they are."""
+    env_id, speed = "BabyAI-GoToLocal-v0@actions=restricted", {}
+    settings = LanguageSettings(scoring.Scoring(normalise="token"), observations=1)
+    for name, kind, envs, steps in (("glam", LanguageAgent, 32, 40), ("plain", OneByOne, 8, 8)):
+        count, long = (4, 4) if quick else (envs, steps)
+        config = PPOConfig(num_envs=count, num_steps=long, num_minibatches=max(1, count * long // 64), norm_adv=False)
+        agent = kind(open_language_model("tiny-t5"), env_id, 1, settings)
+        if name == "plain":
+            agent.scorer.packed, agent.scorer._checked = False, True
+        ppo = PPO(make_vec(env_id, count), agent, [EnvReward(scale=20.0)], config, total_steps=10**9)
+        if name == "plain":
+            ppo.collector.look_once = False
+        ppo.collector.collect(Clock())  # kernels are compiled, and episodes are at different points
+        began = time.process_time()
+        ppo.iterate()
+        speed[name] = count * long / (time.process_time() - began)
+    return {"training_ratio": speed["glam"] / speed["plain"], "training_steps_per_s": speed["glam"]}
+
+
+def ceilings(count: int, rounds: int) -> dict[str, float]:
+    """The share of scoring that its matrix products would take by themselves."""
+    figures, attention = {}, functional.scaled_dot_product_attention
+    for name, lm in (("t5", t5(**T5)), ("causal", qwen())):
+        scorer = Scorer(lm, NAMES)
+        for length in LENGTHS:
+            prompts = some_prompts(count, length)
+            products: list[tuple[Tensor, Tensor]] = []
+
+            def linear(module: Any, given: Any, out: Any, products: Any = products) -> None:
+                products.append((given[0].detach().flatten(0, -2), module.weight.detach().T))
+
+            def attended(q: Tensor, k: Tensor, v: Tensor, *more: Any, products: Any = products, **named: Any) -> Tensor:
+                products.append((q, k.transpose(2, 3)))
+                products.append((torch.zeros(*q.shape[:3], k.shape[2]), v))
+                return attention(q, k, v, *more, **named)
+
+            scorer(prompts)
+            hooks = [one.register_forward_hook(linear) for one in lm.model.modules() if isinstance(one, nn.Linear)]
+            functional.scaled_dot_product_attention = attended  # type: ignore[assignment]
+            with torch.no_grad():
+                scorer(prompts)
+            functional.scaled_dot_product_attention = attention
+            for hook in hooks:
+                hook.remove()
+            took = best(
+                {
+                    "scoring": forward(lambda scorer=scorer, prompts=prompts: scorer(prompts).scores),  # type: ignore[misc]
+                    "products": lambda products=products: [one @ other for one, other in products],  # type: ignore[misc]
+                },
+                rounds,
+            )
+            figures[f"{name}_ceiling_{length}"] = took["products"] / took["scoring"]
+    return figures
 
 
 def forward(score: Callable[[], Tensor]) -> Callable[[], object]:
@@ -237,6 +314,7 @@ def main() -> None:
         return
     count, steps, rounds = (4, 4, 1) if args.quick else (32, 40, args.rounds)
     results = scoring_ratios(count, rounds) | frozen_ratios(count, rounds)
+    results |= ceilings(count, rounds) | training_ratio(args.quick)
     results["distinct_ratio"] = distinct_ratio(steps, 1, max(1, rounds // 2))
     results["distinct_ratio_64"] = distinct_ratio(steps, steps // 2, max(1, rounds // 2))
     if not args.quick:

@@ -430,3 +430,11 @@ def test_an_answer_is_read_or_not(text: str) -> None:
     for parse in (parse_choice, parse_goals, parse_program):
         parse(text)
         parse(f'{{"choice": "A", "goal": {text}}}')
+
+
+def test_a_value_may_be_of_one_of_several_types():
+    """A list of names of actions, or a table of words, in a file of conditions: not only the first type of a union."""
+    for hint, value in ((str | list[str], ["a", "b"]), (str | list[str], "a"), (str | dict[str, str], {"a": "b"})):
+        assert typed(hint, value) == value
+    with pytest.raises(Mismatch, match="must be of type str, not 3"):
+        typed(str | list[str], 3)

@@ -97,7 +97,7 @@ def typed(hint: Any, value: Any, what: str = "") -> Any:
     if kind in (typing.Union, types.UnionType):
         if value is None and types.NoneType in inner:
             return None
-        return typed(next(one for one in inner if one is not types.NoneType), value, what)
+        return _either([one for one in inner if one is not types.NoneType], value, what)
     if kind is typing.Literal:
         if not isinstance(value, str) or value not in inner:
             near = did_you_mean(str(value), inner)
@@ -129,6 +129,17 @@ def _plain(hint: Any, value: Any, what: str) -> Any:
         if not math.isfinite(value):
             raise Mismatch(f"{what} must be a finite number, not {_short(value)}")
     return value
+
+
+def _either(hints: Sequence[Any], value: Any, what: str) -> Any:
+    """The value as the first of the types that it is; what is wrong with it as the first of all, if it is none."""
+    failures = []
+    for hint in hints:
+        try:
+            return typed(hint, value, what)
+        except Mismatch as failure:
+            failures.append(failure)
+    raise failures[0]
 
 
 def _limited(value: Any, limits: Sequence[Any], what: str) -> Any:
