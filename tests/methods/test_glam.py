@@ -189,6 +189,8 @@ def test_a_model_is_evaluated_as_it_is_under_every_condition(tmp_path: Path) -> 
                       out=tmp_path / "run"), Reporter(),
     ).path  # fmt: skip
     assert facts(run)["learns"] is False
+    with pytest.raises(InputError, match="holds a language model and no run; `bkrl train-rs --alg zero-shot --lm"):
+        evaluate.run(EvaluateConfig(policy=locate(Path("sample:lm-t5")) / "model", out=tmp_path / "no"), Reporter())
     assert facts(run)["lm"] == "tiny-t5"
     shown = [
         {"name": "no change"},

@@ -105,7 +105,7 @@ class Seq2Seq:
         B, L = len(states), len(packed.tokens)
         decoded = self.decoder(
             input_ids=packed.tokens.expand(B, L),
-            attention_mask=packed.looks.expand(B, 1, L, L),
+            attention_mask=packed.looks[None, None],  # the same for all rows
             encoder_hidden_states=states,
             encoder_attention_mask=prompts.mask.long(),
             use_cache=False,

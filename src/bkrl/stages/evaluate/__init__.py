@@ -39,6 +39,11 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     Raises:
         InputError: the policy is missing or damaged, or belongs to another family of worlds.
     """
+    if (config.policy / "config.json").is_file() and (config.policy / "tokenizer_config.json").is_file():
+        raise InputError(
+            f"{config.policy} holds a language model and no run; `bkrl train-rs --alg zero-shot --lm {config.policy}` "
+            "makes a run of it as it is, which can be evaluated."
+        )
     source = Run.open(config.policy, "train-rs")
     agent = load_agent(source.path)
     if config.conditions is not None:
