@@ -41,7 +41,7 @@ def test_it_is_the_cross_entropy_of_what_is_seen_next(name):
     rollout, names = collector.rollout, ppo.agent.scorer.names
     ends = dict(zip(rollout.final_index.tolist(), range(len(rollout.final_index)), strict=True))
     assert len(ends) >= 4  # of 3 steps each
-    losses, count = [], 0
+    losses = []
     for step in range(16):
         t, env = divmod(step, 4)
         prompts, index = ppo.agent.prompts(collector.views[t])
@@ -51,9 +51,8 @@ def test_it_is_the_cross_entropy_of_what_is_seen_next(name):
         name_of = lm.tokenizer(space + names[rollout.actions[rollout.horizon + t, env]])["input_ids"]
         said = [*name_of, *lm.tokenizer(space + seen)["input_ids"], lm.tokenizer.eos_token_id]
         loss, number = alone(lm, lm.tokens(prompts[index[env]]), said, len(name_of))
-        losses.append(loss)
-        count += number
-    wanted = torch.stack(losses).sum() / count
+        losses.append(loss / number)
+    wanted = torch.stack(losses).mean()
     torch.testing.assert_close(ppo.auxiliary.loss(torch.arange(16)), 0.5 * wanted)
     assert ppo.auxiliary.metrics()["ppo/echo_loss"] == pytest.approx(float(wanted.detach()), rel=1e-5)
 

@@ -1,7 +1,8 @@
 """ECHO's auxiliary loss (arXiv 2605.24517): a language model that acts also learns to say what its actions bring.
 
 After the prompt of a step and the name of the action taken there, the tokens of what was seen next are to be said; the
-loss is their mean cross-entropy. Where an episode ended, that is its last observation.
+loss of a step is their mean cross-entropy, so that a minibatch may be computed in parts. Where an episode ended, what
+was seen is its last observation.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class Echo:
     def loss(self, index: Tensor) -> Tensor:
         """See `Auxiliary.loss`."""
         pairs = [self._pair(step) for step in index.tolist()]
-        found = cross_entropy_of(self.agent.lm, pairs, self.agent.device)
+        found = cross_entropy_of(self.agent.lm, pairs, self.agent.device, each=True)
         self._losses.append(found.detach())
-        return self.weight * found
+        return self.weight * found.mean()
 
     def metrics(self) -> dict[str, float]:
-        """The mean cross-entropy of a token, in nats."""
-        return {"ppo/echo_loss": float(torch.stack(self._losses).mean())}
+        """The mean cross-entropy of a token, in nats; of the steps that this process computed."""
+        return {"ppo/echo_loss": float(torch.cat(self._losses).mean())} if self._losses else {}
 
     def _pair(self, step: int) -> Pair:
         name = self.names[int(self.actions[step])]

@@ -119,7 +119,9 @@ class Worded:
         return self.words(mission) if self._each else mission
 
     def _names(self, world: World) -> tuple[str, ...]:
-        names: Sequence[str] = self.wording.actions or [_SAID.get(name, name.replace("_", " ")) for name in world.action_names]
+        names: Sequence[str] = self.wording.actions or [
+            _SAID.get(name, name.replace("_", " ")) for name in world.action_names
+        ]
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
         if isinstance(names, str):
             raise UsageError(f"There are no names of actions '{names}'. There are: {', '.join(ACTION_SETS)}.")

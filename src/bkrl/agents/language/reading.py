@@ -23,8 +23,10 @@ class Pair(NamedTuple):
     skipped: int = 0
 
 
-def cross_entropy_of(lm: LanguageModel, pairs: Sequence[Pair], device: torch.device | None = None) -> Tensor:
-    """The mean cross-entropy of the tokens to be said, float32."""
+def cross_entropy_of(
+    lm: LanguageModel, pairs: Sequence[Pair], device: torch.device | None = None, each: bool = False
+) -> Tensor:
+    """The mean cross-entropy of the tokens to be said, float32; with `each` that of each pair, (B,)."""
     device = device or torch.device("cpu")
     wanted = [(_IGNORED,) * one.skipped + one.said[one.skipped :] for one in pairs]
     if lm.kind == "seq2seq":
@@ -39,4 +41,8 @@ def cross_entropy_of(lm: LanguageModel, pairs: Sequence[Pair], device: torch.dev
         logits = lm.model(input_ids=whole.tokens, attention_mask=whole.mask.long(), use_cache=False).logits[:, :-1]
         behind = [(_IGNORED,) * len(one.given) + said for one, said in zip(pairs, wanted, strict=True)]
         target = Prompts.of(behind, _IGNORED).tokens[:, 1:]
-    return cross_entropy(logits.flatten(0, 1).float(), target.to(device).flatten(), ignore_index=_IGNORED)
+    target = target.to(device)
+    if not each:
+        return cross_entropy(logits.flatten(0, 1).float(), target.flatten(), ignore_index=_IGNORED)
+    losses = cross_entropy(logits.transpose(1, 2).float(), target, ignore_index=_IGNORED, reduction="none")
+    return losses.sum(1) / (target != _IGNORED).sum(1)
