@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     Raises:
         InputError: the policy is missing or damaged, or belongs to another family of worlds.
     """
-    if (config.policy / "config.json").is_file() and (config.policy / "tokenizer_config.json").is_file():
+    folder = Path(config.policy)
+    if (folder / "config.json").is_file() and (folder / "tokenizer_config.json").is_file():
         raise InputError(
             f"{config.policy} holds a language model and no run; `bkrl train-rs --alg zero-shot --lm {config.policy}` "
             "makes a run of it as it is, which can be evaluated."
