@@ -95,3 +95,9 @@ def test_the_ceiling_is_the_mean_rank_of_each_view():
     assert ceiling(views, np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(2 / np.sqrt(5))
     assert ceiling(views, np.array([1.0, 2.0, 1.0, 2.0])) == 0.0
     assert ceiling(np.arange(4, dtype=np.uint8)[:, None], np.array([3.0, 1.0, 4.0, 2.0])) == pytest.approx(1)
+
+
+def test_of_a_potential_that_reads_missions_nothing_is_computed_and_that_is_said():
+    told = Fixed(nearness)
+    told.reads_missions = True
+    assert measure(told, "babyai") == {"small": None, "paper": None, "note": worth.MISSIONS}

@@ -183,7 +183,7 @@ def test_empty_advice_needs_no_file_and_comes_back_as_none(tmp_path: Path):
 def test_constant_advice_is_the_mean_over_the_states_of_the_dataset(tmp_path: Path):
     rows = record()
     psi, fit = advice.decompose(network(), rows, raw_of(rows), HORIZON, seed=1, epochs=3)
-    same, found, of_each = advice.constant(psi, fit, rows.observations)
+    same, found, of_each = advice.constant(psi, fit, rows)
     assert found == fit
     mean = psi(torch.from_numpy(rows.observations)).mean(0).numpy()
     assert max(of_each) == 0.0
@@ -196,7 +196,7 @@ def test_constant_advice_is_the_mean_over_the_states_of_the_dataset(tmp_path: Pa
 
 def test_advice_that_cancels_out_over_the_dataset_is_empty():
     psi, fit = advice.no_advice(network())
-    same, found, of_each = advice.constant(psi, replace(fit, scale=1.0), record(64).observations)
+    same, found, of_each = advice.constant(psi, replace(fit, scale=1.0), record(64))
     assert same.empty
     assert found.empty
     assert of_each == [0.0] * ACTIONS
@@ -211,6 +211,25 @@ def test_fitted_advice_is_in_half_precision_and_loses_nothing_when_stored(tmp_pa
     assert again(every_state()).dtype == torch.float32
     weights = sum(value.numel() for value in psi.network.parameters())
     assert (tmp_path / advice.ADVICE).stat().st_size < 2.2 * weights + 2000
+
+
+def test_advice_follows_the_mission_where_the_potential_reads_it(tmp_path: Path):
+    rows = record(4000)
+    missions = np.array(["go to the key", "go to the ball"], object)[np.random.default_rng(4).integers(0, 2, 4000)]
+    wanted = np.eye(ACTIONS)[np.where(missions == "go to the key", 0, 1)]
+    told = build_network("compact", obs_shape=(1,), num_actions=ACTIONS, num_values=1, missions=True)
+    told.mission.vocabulary.add(missions)
+    psi, fit = advice.imitate(told, replace(rows, missions=missions), wanted, seed=1)
+    assert fit.explained > 0.9
+    blind = advice.imitate(network(), rows, wanted, seed=1)[1].explained
+    assert blind < 0.3, "a quarter: that the third action is never wanted"
+    _, settings = advice.save(psi, tmp_path)
+    again = advice.load(tmp_path, settings)
+    advised = AdvisedAgent(agent_of(network(1), "Toy-Chain"), again, weight=100.0, until=10)
+    assert advised.wants == ("symbols", "mission")
+    for mission, best in (("go to the key", 0), ("go to the ball", 1)):
+        views = Views(every_state().numpy(), mission=np.full(STATES, mission, object))
+        assert (advised.forward(advised.inputs(views), {}, None)[0].argmax(1) == best).all()
 
 
 def test_an_advised_policy_falls_back_to_its_base():

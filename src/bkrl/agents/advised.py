@@ -14,8 +14,9 @@ from typing import Annotated, Any, ClassVar, TypedDict
 import torch
 from torch import Tensor, nn
 
-from bkrl.agents.network import NetworkAgent
+from bkrl.agents.network import NetworkAgent, words_of
 from bkrl.agents.networks import ActorCritic, of_spec
+from bkrl.agents.networks.missions import Vocabulary
 from bkrl.agents.protocol import Inputs, State
 from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
@@ -26,7 +27,8 @@ class Advice(nn.Module):
     """Ψ(s, a) in [-1, 0]: 0 for the best action of a state, -1 for one that is as pointless as any.
 
     Args:
-        network: its logits, up to a constant for each state, are the advice on a scale of its own.
+        network: its logits, up to a constant for each state, are the advice on a scale of its own. Where it reads
+            missions, it knows their words.
         scale: what is mapped to -1; infinite: Ψ = 0 everywhere.
     """
 
@@ -42,10 +44,16 @@ class Advice(nn.Module):
         """Whether Ψ = 0 everywhere."""
         return bool(self.scale.isinf())
 
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The words of missions that it knows; None if it reads none."""
+        mission = getattr(self.network, "mission", None)
+        return None if mission is None else mission.vocabulary
+
     @torch.no_grad()
-    def forward(self, observations: Tensor) -> Tensor:
-        """(B, A) float32 for (B, *obs_shape) uint8."""
-        logits = self.network(observations)[0].float()
+    def forward(self, observations: Tensor, words: Tensor | None = None) -> Tensor:
+        """(B, A) float32 for (B, *obs_shape) uint8 and, where missions are read, (B, L) the numbers of their words."""
+        logits = self.network(*(given for given in (observations, words) if given is not None))[0].float()
         return ((logits - logits.amax(1, keepdim=True)) / self.scale).clamp(-1.0, 0.0)
 
 
@@ -86,8 +94,9 @@ class AdvisedAgent(NetworkAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """What the base wants, and symbols for the advice."""
-        return tuple(dict.fromkeys((*self.base.wants, "symbols")))
+        """What the base wants, and for the advice symbols and the mission if it reads that."""
+        advice: tuple[ViewName, ...] = ("symbols",) if self.advice.vocabulary is None else ("symbols", "mission")
+        return tuple(dict.fromkeys((*self.base.wants, *advice)))
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -131,7 +140,8 @@ class AdvisedAgent(NetworkAgent):
         inputs = self.base.inputs(views)
         if self.now == 0.0:
             return inputs
-        return {**inputs, "shift": self.now * self.advice(torch.from_numpy(views.symbols).to(self.device))}
+        words = words_of(views, self.advice.vocabulary, self.device)
+        return {**inputs, "shift": self.now * self.advice(torch.from_numpy(views.symbols).to(self.device), words)}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """The base's, its logits shifted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,17 +140,23 @@ def teach(agent: NetworkAgent, envs: WorldVectorEnv) -> None:
     agent.vocabulary.add(missions)
 
 
-def advice_network(facts: World, seed: int) -> ActorCritic:
-    """A fresh, small network that can hold advice on the symbols of this env's family."""
-    return build_network(
+def advice_network(facts: World, seed: int, missions: Iterable[str] = ()) -> ActorCritic:
+    """A fresh, small network that can hold advice on the symbols of this env's family; it reads missions if any are
+    given, whose words it then knows."""
+    given = set(missions)
+    network: Any = build_network(
         "compact",
         obs_shape=facts.obs_shape,
         num_actions=len(facts.action_names),
         num_values=1,
         symbols=_symbols(facts, facts.obs_shape, None),
         hidden=64,
+        missions=bool(given),
         seed=seed,
     )
+    if given:
+        network.mission.vocabulary.add(given)
+    return network
 
 
 def _symbols(world: World, shape: Sequence[int], high: Any) -> Symbols | None:

@@ -110,11 +110,8 @@ class NetworkAgent:
         """`seen`: what the network reads; `words`: (B, L) the numbers of the mission's words, if it reads them."""
         seen = views.image if self.view == "image" else views.symbols
         inputs = {"seen": torch.from_numpy(seen).to(self.device)}
-        if self.vocabulary is None:
-            return inputs
-        if views.mission is None:
-            raise ValueError("the agent wants missions, and the views have none")
-        return inputs | {"words": torch.from_numpy(self.vocabulary.tokens(views.mission)).to(self.device)}
+        words = words_of(views, self.vocabulary, self.device)
+        return inputs if words is None else inputs | {"words": words}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`."""
@@ -195,6 +192,15 @@ class NetworkAgent:
                 f"{weights} holds weights that are not finite; train the policy again with a smaller --learning-rate."
             )
         return agent
+
+
+def words_of(views: Views, vocabulary: Vocabulary | None, device: torch.device) -> Tensor | None:
+    """(B, L) the numbers of the words of the views' missions; None for a network that reads none."""
+    if vocabulary is None:
+        return None
+    if views.mission is None:
+        raise ValueError("the agent wants missions, and the views have none")
+    return torch.from_numpy(vocabulary.tokens(views.mission)).to(device)
 
 
 def finite(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:

@@ -51,6 +51,7 @@ SMALL: Final = "BabyAI-GoToLocalS5N2-v0"
 SHARED: Final = "BabyAI-Text-GoToLocal-RedBall-S20"
 PAPER: Final = tuple(name for name, level in LEVELS.items() if level.room_size == 20 and "Pretraining" not in name)
 GAMMA: Final = 0.99
+MISSIONS: Final = "not computed: Φ reads missions, and no sentence states the tasks of the levels that are solved"
 _PLAYED: Final = 4  # episodes of play in each layout
 _KEPT: Final = 500  # states of a layout and task, at most, evenly spaced
 _RESAMPLES: Final = 200
@@ -131,12 +132,15 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     """Everything this module knows about a potential.
 
     Args:
-        potential: its horizon and units must be those of the family.
+        potential: its horizon and units must be those of the family. Of one that reads missions nothing is computed:
+            tasks are assigned here, and no sentence states them.
         family: the name of a family of worlds; nothing is computed where it has no `exact` values.
         layouts: drawn of each level, by the seeds `seed`, `seed` + 1, …
         seed: of layouts and play.
     """
     known = envs.family(family)
+    if getattr(potential, "reads_missions", False):
+        return {"small": None, "paper": None, "note": MISSIONS}
     if known.exact == "tables":
         return {"small": _toys(potential), "paper": None, "note": "the toy worlds are tables, solved exactly"}
     if known.exact != "rooms":

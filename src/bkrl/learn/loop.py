@@ -52,7 +52,7 @@ def train(
         title: of the progress line.
         checkpoint_every: env steps between checkpoints.
         milestones: increasing env steps; each is passed once, after the iteration that reaches it (0: before the
-            first one).
+            first one), the last one at the latest when the learner is done.
         at_milestone: what to do there.
         at_best: what to do when that return was higher than all before, also those before a restart; returns the names
             of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
@@ -78,7 +78,11 @@ def train(
     with _signals_wait() as interrupted, learner.hardware.compiling(), progress_line as update:
         while True:
             best = False
-            while progress["milestones"] < len(milestones) and learner.step >= milestones[progress["milestones"]]:
+            while (passed := progress["milestones"]) < len(milestones):
+                # Iterations of unequal length may end before the last milestone.
+                last = learner.done and passed == len(milestones) - 1
+                if learner.step < milestones[passed] and not last:
+                    break
                 began = time.perf_counter()
                 score = at_milestone(progress["milestones"], learner.step)
                 run.log(learner.step, **{"time/milestone": time.perf_counter() - began})

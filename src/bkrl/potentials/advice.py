@@ -12,7 +12,8 @@ useless (a potential takes back what it pays once the action leaves its memory);
 
 where scale is fixed on the dataset: the 99th percentile of max_b q(s, b) - q(s, a). A program may also give its advice
 itself, by a function `advice`; then q is fitted to what it returns. Either way Ψ is stored as one small network over
-the current observation, so that it costs next to nothing while a policy acts and says nothing the policy could not see.
+the current observation, and over the mission where the potential reads that, so that it costs next to nothing while a
+policy acts.
 Its weights are rounded to half precision once they are fitted, and measured, stored and used as that.
 """
 
@@ -52,11 +53,20 @@ class Record:
         observations: (R, *obs_shape) uint8.
         actions: (R,) int64, the action taken at each row; anything where the episode ends.
         ages: (R,) actions taken before in the same episode.
+        missions: (R,) objects, what each episode asks for, where advice may read it.
     """
 
     observations: NDArray[np.uint8]
     actions: NDArray[np.int64]
     ages: NDArray[np.int32]
+    missions: NDArray[np.object_] | None = None
+
+    def seen_by(self, network: Any) -> Callable[[Any], tuple[Tensor, ...]]:
+        """What a network is given of some rows: their observations and, if it reads them, the words of missions."""
+        seen = [torch.from_numpy(self.observations)]
+        if self.missions is not None:
+            seen.append(torch.from_numpy(network.mission.vocabulary.tokens(self.missions)))
+        return lambda rows: tuple(part[rows] for part in seen)
 
 
 @dataclass(frozen=True)
@@ -102,14 +112,14 @@ def decompose(
     """
     spread = float(raw.std()) or 1.0
     wanted = torch.from_numpy(((raw - raw.mean()) / spread).astype(np.float32))
-    observations, actions = torch.from_numpy(record.observations), torch.from_numpy(np.maximum(record.actions, 0))
+    seen, actions = record.seen_by(network), torch.from_numpy(np.maximum(record.actions, 0))
     ages = torch.from_numpy(record.ages.astype(np.int64))
 
     def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Predictions and targets (blocks, _BLOCK) of the blocks that begin at `starts`; H rows before are read too."""
         rows = starts[:, None] + torch.arange(-horizon, _BLOCK)
         inside = rows.clamp(min=0)
-        logits, values = network(observations[inside.flatten()])
+        logits, values = network(*seen(inside.flatten()))
         q = q_of(logits, actions[inside.flatten()]).view(rows.shape)
         predicted = values.view(rows.shape)[:, horizon:]
         age = ages[inside[:, horizon:]]
@@ -118,25 +128,25 @@ def decompose(
         return predicted, wanted[inside[:, horizon:]]
 
     explained, without, best_epoch = _train(network, len(raw), forward, seed, epochs)
-    return _finish(network, observations, "potential", explained, explained - without, best_epoch)
+    return _finish(network, record, "potential", explained, explained - without, best_epoch)
 
 
 def imitate(
     network: ActorCritic, record: Record, wanted: NDArray[np.float64], *, seed: int, epochs: int = 6
 ) -> tuple[Advice, Fit]:
     """Fit the network's logits to advice (R, A) that a program gave; only differences between actions count."""
-    observations = torch.from_numpy(record.observations)
+    seen = record.seen_by(network)
     centred = wanted - wanted.mean(1, keepdims=True)
     target = torch.from_numpy((centred / (centred.std() or 1.0)).astype(np.float32))
 
     def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         rows = (starts[:, None] + torch.arange(_BLOCK)).flatten()
-        logits = network(observations[rows])[0]
+        logits = network(*seen(rows))[0]
         logits = logits - logits.mean(1, keepdim=True)
         return (logits if q_of is _chosen else torch.zeros_like(logits)), target[rows]
 
     explained, without, best_epoch = _train(network, len(wanted), forward, seed, epochs)
-    return _finish(network, observations, "program", explained, explained - without, best_epoch)
+    return _finish(network, record, "program", explained, explained - without, best_epoch)
 
 
 @torch.no_grad()
@@ -153,25 +163,26 @@ def no_advice(network: ActorCritic) -> tuple[Advice, Fit]:
 
 
 @torch.no_grad()
-def constant(psi: Advice, fit: Fit, observations: NDArray[np.uint8]) -> tuple[Advice, Fit, list[float]]:
+def constant(psi: Advice, fit: Fit, record: Record) -> tuple[Advice, Fit, list[float]]:
     """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a dataset, shifted so that its best action has 0.
 
     Args:
         psi: the advice to be averaged.
         fit: how that was found.
-        observations: (R, *obs_shape), what it is averaged over.
+        record: what it is averaged over.
 
     Returns:
         The advice, how it was found, and Ψ of each action.
     """
     network = copy.deepcopy(psi.network)  # all of its weights become 0 but the logits' biases
     total = torch.zeros(network.spec["num_actions"], dtype=torch.float64)
-    for part in torch.from_numpy(observations).split(8192):
-        total += psi(part).double().sum(0)
+    seen = record.seen_by(network)
+    for part in torch.arange(len(record.actions)).split(8192):
+        total += psi(*seen(part)).double().sum(0)
     for weights in network.parameters():
         weights.zero_()
     bias = network.get_parameter("head.bias")
-    bias[: len(total)] = (total - total.max()) / len(observations)
+    bias[: len(total)] = (total - total.max()) / len(record.actions)
     same = Advice(rounded(network), 1.0 if bias.any() else float("inf"))
     return same, fit if not same.empty else replace(fit, scale=float("inf")), bias[: len(total)].tolist()
 
@@ -261,11 +272,11 @@ def _train(network: ActorCritic, rows: int, forward: _Forward, seed: int, epochs
 
 
 def _finish(
-    network: ActorCritic, observations: Tensor, source: str, explained: float, share: float, epochs: int
+    network: ActorCritic, record: Record, source: str, explained: float, share: float, epochs: int
 ) -> tuple[Advice, Fit]:
     with torch.no_grad():
-        every = max(1, len(observations) // 20_000)
-        logits = rounded(network)(observations[::every])[0]
+        every = slice(None, None, max(1, len(record.actions) // 20_000))
+        logits = rounded(network)(*record.seen_by(network)(every))[0]
         behind = (logits.amax(1, keepdim=True) - logits).flatten().numpy()
     scale = float(np.percentile(behind, 99, method="closest_observation"))
     if not (share >= LEAST_SHARE and scale > 0):

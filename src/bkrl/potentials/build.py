@@ -42,13 +42,14 @@ def learn_advice(
         same_everywhere: Ψ(a) for Ψ(s, a), the mean over the dataset; see `advice.constant`.
     """
     facts = world(dataset.env_id)
-    network = advice_network(facts, derive_seed(seed, "advice"))
+    raw = fitted.raw
+    network = advice_network(facts, derive_seed(seed, "advice"), dataset.missions if raw.reads_missions else ())
     if fitted.kind == "zero":
         psi, fit = advice.no_advice(network)
         return psi, fit.facts()
-    raw = fitted.raw
     rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
-    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows])
+    missions = dataset.windows(rows, 0).missions if raw.reads_missions else None
+    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], missions)
     asked = [one for action in range(len(facts.action_names)) if (one := raw.advice_on(action)) is not None]
     if asked:
         wanted = np.stack([_values_of_action(one, dataset, rows) for one in asked], 1)
@@ -64,7 +65,7 @@ def learn_advice(
     )
     if not same_everywhere:
         return psi, fit.facts()
-    psi, fit, of_each = advice.constant(psi, fit, record.observations)
+    psi, fit, of_each = advice.constant(psi, fit, record)
     mean = {name: round(one, 3) for name, one in zip(facts.action_names, of_each, strict=True)}
     reporter.say(f"In every state the same: {', '.join(f'{name} {one:.2f}' for name, one in mean.items())}.")
     return psi, {**fit.facts(), "in_every_state": mean}
