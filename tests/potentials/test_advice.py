@@ -260,7 +260,9 @@ def test_an_advised_policy_is_saved_with_the_advice_it_has_left(tmp_path: Path):
 class Wrong(torch.nn.Module):
     """Advice against working, where only work is paid."""
 
-    def forward(self, observations):
+    vocabulary = None
+
+    def forward(self, observations, words):
         return torch.tensor([0.0, -1.0]).expand(len(observations), 2)
 
 
