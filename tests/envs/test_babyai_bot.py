@@ -80,6 +80,11 @@ def test_every_mission_of_glam_is_carried_out_about_as_fast_as_by_the_published_
         "MiniGrid-MultiRoom-N6-v0",
         "MiniGrid-FourRooms-v0",
         "MiniGrid-LavaCrossingS9N3-v0",
+        "MiniGrid-Fetch-8x8-N3-v0",
+        "MiniGrid-GoToDoor-8x8-v0",
+        "MiniGrid-GoToObject-8x8-N2-v0",
+        "MiniGrid-PutNear-8x8-N3-v0",
+        "MiniGrid-RedBlueDoors-8x8-v0",
     ],
 )
 def test_whatever_can_be_carried_out_is(env_id: str) -> None:

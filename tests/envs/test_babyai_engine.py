@@ -15,11 +15,13 @@ from gymnasium.utils.env_checker import check_env
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.jit import kernel
 from bkrl.envs import make, make_vec
+from bkrl.envs.babyai.constants import BALL, EMPTY, WALL
 from bkrl.envs.babyai.layouts import PublishedLayouts
 from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level
 from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
 from bkrl.envs.babyai.reference import TextLevel
+from bkrl.envs.babyai.rooms import place_agent
 from bkrl.envs.babyai.state import MARGIN, WORLD
 from bkrl.envs.babyai.view import observe
 from bkrl.envs.threads import Shares
@@ -378,3 +380,19 @@ def test_views_are_drawn_from_the_state_alone() -> None:
     for n in range(3):
         look(engine._grids[n], engine.worlds[n], engine._stride, again[n])
     np.testing.assert_array_equal(again.reshape(views.shape), views)
+
+
+def test_an_agent_with_objects_on_all_sides_is_placed_nowhere() -> None:
+    """One free cell in a room of balls: minigrid tries for ever; here the layout is drawn anew."""
+    env = make_vec(RED_BALL, 1)
+    env.reset(seed=0)
+    world = env.engine.worlds[0]  # type: ignore[attr-defined]
+    place, stride = kernel(place_agent.py_func), 20  # type: ignore[attr-defined]
+    grid = np.full(stride * stride, WALL, np.uint32)
+    inside = np.array([(5 + y) * stride + 5 + x for y in range(1, 4) for x in range(1, 4)])
+    grid[inside] = BALL
+    grid[inside[4]] = EMPTY
+    assert not place(grid, world, 5 * stride + 5, 5, stride)
+    grid[inside[5]] = WALL  # something to look at
+    assert place(grid, world, 5 * stride + 5, 5, stride)
+    assert (world["agent"], world["heading"]) == (inside[4], 0)

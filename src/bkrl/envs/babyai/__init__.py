@@ -175,13 +175,14 @@ class BabyAI(Family):
         return caption(observations, language, compat)
 
     def bot(self, world: World) -> BabyAIBot | None:
-        """One for all that runs natively, but for minigrid's levels with tasks that BabyAI does not have."""
+        """One for all that runs natively, but for what moves by itself (Dynamic-Obstacles) or is to be remembered
+        (Memory)."""
         from bkrl.envs.babyai.bot import BabyAIBot
-        from bkrl.envs.babyai.constants import PUT_NEXT
+        from bkrl.envs.babyai.constants import AVOID, MATCH
         from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 
-        own = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task > PUT_NEXT
-        return BabyAIBot(len(world.action_names)) if not own and runs_natively(world.env_id) else None
+        no_plan = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task in (AVOID, MATCH)
+        return BabyAIBot(len(world.action_names)) if not no_plan and runs_natively(world.env_id) else None
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""

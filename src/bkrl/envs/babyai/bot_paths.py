@@ -23,7 +23,7 @@ from bkrl.envs.babyai.constants import (
     WALL,
 )
 from bkrl.envs.babyai.missions import is_tracked, refers
-from bkrl.envs.babyai.state import MARGIN, MEMBER_MASK, ahead, cell_at, color_of, kind_of, state_of
+from bkrl.envs.babyai.state import MARGIN, MEMBER_MASK, ahead, cell_at, color_of, is_target, kind_of, state_of
 
 # What a cell is to the bot.
 UNSEEN: Final = 0
@@ -45,6 +45,10 @@ KEYS: Final = 7  # of colour `which`
 BOXES: Final = 8  # that the mission does not mean
 GOALS: Final = 9
 CELL: Final = 10  # the one with index `which`
+TARGETS: Final = 12  # objects that a task of minigrid's own means by `which`, FIRST or SECOND
+STANDS: Final = 13  # empty cells beside such an object, or a door
+NEAR: Final = 14  # those that touch one, if only with a corner
+DOORS: Final = 15  # of colour `which`
 SPOTS: Final = 11  # empty cells, where something can be laid down: off the path and (0) in nobody's way, (1) anywhere,
 # or (2) any
 
@@ -181,9 +185,28 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
         return kind == BOX and cell & MEMBER_MASK == 0
     if what == GOALS:
         return kind == GOAL
+    if what == TARGETS:
+        return can_carry(kind) and is_target(mind.world, cell, which)
+    if what in (STANDS, NEAR):
+        return kind == EMPTY and touches(mind, at, which, what == NEAR)
+    if what == DOORS:
+        return kind == DOOR and color_of(cell) == which
     if what == UNKNOWN or kind != EMPTY or (which < 2 and mind.avoid[at]):
         return False
     return which > 0 or keeps_ways_open(mind, at)
+
+
+@helper
+def touches(mind: Any, at: int, which: int, corners: bool) -> bool:
+    """Whether what the mission calls its first or second object has been seen beside a cell, or at its corners."""
+    for side in range(4):
+        beside = at + ahead(side, mind.stride)
+        if has_seen(mind, beside) and is_target(mind.world, cell_at(mind.grid, beside), which):
+            return True
+        corner = beside + ahead((side + 1) % 4, mind.stride)
+        if corners and has_seen(mind, corner) and is_target(mind.world, cell_at(mind.grid, corner), which):
+            return True
+    return False
 
 
 @helper

@@ -20,10 +20,12 @@ from bkrl.envs.babyai.bot_paths import (
     BLOCKED,
     BOXES,
     CELL,
+    DOORS,
     FREE,
     GOALS,
     HERE,
     KEYS,
+    NEAR,
     NO_WAY,
     NONE,
     OBJECTS,
@@ -32,34 +34,43 @@ from bkrl.envs.babyai.bot_paths import (
     READY_DOORS,
     SHUT,
     SPOTS,
+    STANDS,
+    TARGETS,
     UNKNOWN,
     WALLED,
     Mind,
     approach,
     mark,
     survey,
+    touches,
     way,
 )
 from bkrl.envs.babyai.constants import (
     AGENT_X,
     AGENT_Y,
+    BLUE,
+    DONE,
     DROP,
     EMPTY,
     FORWARD,
+    GO_BESIDE,
     GO_TO,
     LEFT,
     NO_TASK,
     OPEN_DOOR,
     PICK_UP,
     PICKUP,
+    PUT_NEAR,
     PUT_NEXT,
+    RED,
+    RED_THEN_BLUE,
     RIGHT,
     TOGGLE,
     UNSEEN,
     VIEW,
 )
 from bkrl.envs.babyai.missions import refers
-from bkrl.envs.babyai.state import NOTHING_CARRIED, ahead, cell_at, color_of, kind_of
+from bkrl.envs.babyai.state import FIRST, NOTHING_CARRIED, SECOND, ahead, cell_at, color_of, kind_of
 
 _DEPTH: Final = 8  # obstacles behind obstacles
 _NOWHERE: Final = -1
@@ -160,12 +171,16 @@ def decide(mind: Any, moves_only: bool) -> int:
     world = mind.world
     mind.avoid[:] = 0
     clause = 2 if world.in_sequence and world.first_clause_done else 0
-    fixed = shut = moves_only
+    own = world.task[0] > PUT_NEXT  # picking up another object, or toggling, can fail these
+    fixed = shut = moves_only or own
     for task in (clause, clause + 1):
         if (world.strict >> task) & 1 and not (world.done >> task) & 1:
             fixed = fixed or world.task[task] in (PICK_UP, PUT_NEXT)
             shut = shut or world.task[task] == OPEN_DOOR
     survey(mind, fixed, shut)
+    if own:
+        action = attempt_own(mind)
+        return action if action != NONE else pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
     if world.task[0] == NO_TASK and mark(mind, GOALS, 0):
         action = pursue(mind, GOALS, 0, FORWARD, NONE, 0)
         if action != NONE:
@@ -213,6 +228,21 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
             return action if action != NONE else pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
         return fetch(mind, OBJECTS, which, BESIDE, which + 1)
     return NONE
+
+
+@helper
+def attempt_own(mind: Any) -> int:
+    """The next action for a task of minigrid's own; NONE where something that it needs has to be found first."""
+    world, task = mind.world, mind.world.task[0]
+    if task == RED_THEN_BLUE:
+        return pursue(mind, DOORS, BLUE if world.done else RED, TOGGLE, NONE, 0)
+    if task == GO_BESIDE:
+        if touches(mind, world.agent, FIRST, False):
+            return DONE
+        return pursue(mind, STANDS, FIRST, FORWARD, NONE, 0)
+    if task == PUT_NEAR and world.carrying != NOTHING_CARRIED:
+        return pursue(mind, NEAR, SECOND, DROP, NONE, 0)
+    return pursue(mind, TARGETS, FIRST, PICKUP, NONE, 0)
 
 
 @helper
