@@ -365,3 +365,11 @@ def test_each_value_learns_its_own_return_and_with_g7_the_mean_of_all():
             clipped = before[j] + (values[i] - before[j]).clamp(-0.2, 0.2)
             squares[i, j] = torch.maximum((values[i] - returns[j]) ** 2, (clipped - returns[j]) ** 2)
     torch.testing.assert_close(value_loss(values, before, returns, 0.2, broadcast=True), 0.5 * squares.mean())
+
+
+def test_the_published_value_loss_is_not_computed_in_parts():
+    envs = make_vec("Toy-Grid", 4)
+    agent = new_agent("compact", envs, "symbolic", 1, 0)
+    parts = replace(CONFIG, accumulate=2)
+    with pytest.raises(UsageError, match="--compat g7 .* leave out --accumulate and torchrun"):
+        PPO(envs, agent, [EnvReward()], parts, total_steps=1, broadcast_values=True)

@@ -88,6 +88,11 @@ class PPO(RolloutLearner):
             raise ValueError(f"{envs.num_envs} envs for a configuration of {config.num_envs}")
         self.config, self.bootstrap_truncated, self.broadcast_values = config, bootstrap_truncated, broadcast_values
         self.auxiliary = auxiliary
+        if broadcast_values and (config.accumulate > 1 or ranks.count() > 1):
+            raise UsageError(
+                "--compat g7 holds each value against a whole minibatch, which is not computed in parts: leave out "
+                "--accumulate and torchrun."
+            )
         self.memory = bool(self.collector.state)
         sequences = envs.num_envs * config.num_steps // self.collector.recurrence
         if self.memory and sequences % config.num_minibatches:
