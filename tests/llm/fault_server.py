@@ -12,6 +12,7 @@ import email.utils
 import gzip
 import hashlib
 import json
+import math
 import socket
 import struct
 import threading
@@ -222,6 +223,7 @@ def refusal(does: str, body: dict[str, Any]) -> Any:
         "no_extras": ("seed", "logprobs", "reasoning_effort"),
         "no_limits": ("max_tokens", "max_completion_tokens"),
         "no_flex": ("service_tier",),
+        "no_top": ("top_logprobs",),
         "no_extra": ("chat_template_kwargs",),
         "picky": ("max_tokens", "temperature", "response_format"),
     }.get(does, ())
@@ -247,6 +249,8 @@ def completion(prompt: str, does: str, said: str = "") -> Any:
         message["content"] = json.dumps({"goals": ["open a door", "pick up a key"]})
     elif does == "deeds":
         message["content"] = "- Chop tree\n- Drink water"
+    elif does in ("no_top", "top"):
+        message["content"] = "Yes"
     elif does == "prose":
         message["content"] = "I would rather not say."
     elif does == "surrogate":
@@ -281,6 +285,9 @@ def completion(prompt: str, does: str, said: str = "") -> Any:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": usage,
     }
+    if does == "top":
+        likely = [{"token": token, "logprob": math.log(chance)} for token, chance in (("Yes", 0.1), (" No", 0.3))]
+        body["choices"][0]["logprobs"] = {"content": [{"token": "Yes", "top_logprobs": likely}]}
     if does == "echo":
         body["model"] = said[said.lower().find("authorization") :]  # only 200 characters of a name are kept
     if does == "odd_names":

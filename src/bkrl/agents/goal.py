@@ -29,20 +29,22 @@ class GoalSource(Protocol):
         ...
 
 
-def with_goals(symbols: Symbols, num_actions: int) -> Symbols:
+def with_goals(symbols: Symbols, num_deeds: int) -> Symbols:
     """Symbols followed by one entry for each deed: 1 where it is a goal."""
-    A = num_actions
+    D = num_deeds
     return replace(
         symbols,
-        sizes=(*symbols.sizes, *(2,) * A),
-        reference=(*symbols.reference, *(0,) * A),
-        gate=(*symbols.gate, *(-1,) * A),
+        sizes=(*symbols.sizes, *(2,) * D),
+        reference=(*symbols.reference, *(0,) * D),
+        gate=(*symbols.gate, *(-1,) * D),
     )
 
 
-def goal_network(symbols: Symbols, num_actions: int, num_values: int, hidden: int, seed: int) -> ActorCritic:
+def goal_network(
+    symbols: Symbols, num_deeds: int, num_actions: int, num_values: int, hidden: int, seed: int
+) -> ActorCritic:
     """A compact network of symbols and goals."""
-    joined = with_goals(symbols, num_actions)
+    joined = with_goals(symbols, num_deeds)
     return build_network(
         "compact",
         obs_shape=(len(joined.sizes),),

@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 
 from bkrl import __version__
 from bkrl.cli import console, progress
-from bkrl.cli.commands import cache, datasets, labels, looking, models, potentials, reports, studies
+from bkrl.cli.commands import cache, datasets, goals, labels, looking, models, potentials, reports, studies
 from bkrl.cli.commands.shown import show_result
 from bkrl.cli.options import Commands, Group, command, complaint
 from bkrl.core.config import SweepConfig
@@ -95,7 +95,7 @@ def _with_plugins() -> None:
             one.callback = with_flags
 
 
-for _area in (looking, datasets, labels, models, cache, potentials, studies, reports):
+for _area in (looking, goals, datasets, labels, models, cache, potentials, studies, reports):
     _area.register(app)
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
-from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, Situations, World
+from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, Placing, Situations, World
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import WorldVectorEnv
 
@@ -243,6 +243,20 @@ def situations(env_id: str) -> Situations:
             "`bkrl list envs`."
         )
     return known
+
+
+def placing(env_id: str) -> Placing:
+    """What goals can be set by in a world where things are put away; UsageError in any other."""
+    known = find_placing(env_id)
+    if known is None:
+        raise UsageError(f"Nothing is put away in {env_id}; see `bkrl list envs` for a world of Housekeep.")
+    return known
+
+
+def find_placing(env_id: str) -> Placing | None:
+    """The same; None in any other world."""
+    bare, options = _read(env_id)
+    return family(bare.family).placing(bare, options)
 
 
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:

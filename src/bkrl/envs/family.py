@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,6 +211,57 @@ class Situations(Protocol):
         ...
 
 
+class Placed(NamedTuple):
+    """Where the things of N episodes are: K slots for things, P places.
+
+    Attributes:
+        things: (N, K) which thing each slot holds; -1: none.
+        visible: (N, K) bool, whether it is in view.
+        place: (N, K) where it lies, as far as the agent knows; -1: in the hand, or nowhere known.
+        held: (N,) the slot of the thing in the hand; -1: the hand is empty.
+        seen: (N, P) bool, the places that were in view in this episode.
+        good: (N, K + P) bool, the deeds that make sense by the world's own labels: picking up what is known to be out
+            of place, putting what is held where it belongs.
+        house: (N,) which house it is.
+    """
+
+    things: NDArray[np.int64]
+    visible: NDArray[np.bool_]
+    place: NDArray[np.int64]
+    held: NDArray[np.int64]
+    seen: NDArray[np.bool_]
+    good: NDArray[np.bool_]
+    house: NDArray[np.int64]
+
+
+class Placing(Protocol):
+    """What a world in which things are put away tells those who set goals in it. A deed is picking up the thing of a
+    slot, or putting what is in the hand into a place: K + P deeds.
+
+    Attributes:
+        house: which house it is, "" where that differs from episode to episode.
+        things: names of the things, in the words of captions.
+        places: (P,) names of the places.
+        slots: K, the most things in an episode.
+    """
+
+    house: str
+    things: tuple[str, ...]
+    places: tuple[str, ...]
+    slots: int
+
+    def read(self, symbols: NDArray[np.uint8]) -> Placed:
+        """(N, *obs_shape) → where things are."""
+        ...
+
+    def done(self, infos: Mapping[str, Any], before: Placed) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """(N,) the deed that the last action was, -1 for none; (N,) whether it tried to grab or release, and failed.
+
+        `before`: where things were when it was taken.
+        """
+        ...
+
+
 class Episodes(TypedDict):
     """How a vector env ends and begins episodes; see `WorldVectorEnv`."""
 
@@ -307,6 +358,10 @@ class Family:
 
     def situations(self, world: World) -> Situations | None:
         """What goals can be set by in this world; None where its actions are no deeds."""
+        return None
+
+    def placing(self, world: World, options: Mapping[str, Any]) -> Placing | None:
+        """What goals can be set by in a world where things are put away; None in any other."""
         return None
 
     def clause_reader(self) -> ClauseReader | None:

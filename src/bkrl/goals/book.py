@@ -58,6 +58,11 @@ class GoalBook:
             places = np.searchsorted(self._sorted, keys)
         return self._rows[places]
 
+    @property
+    def met(self) -> int:
+        """How many situations were met."""
+        return len(self.goals)
+
     def poll(self) -> int:
         """Take in what the suggester has found meanwhile; how many situations that were."""
         came = self.suggester.poll() if self.suggester else {}

@@ -15,6 +15,7 @@ from bkrl.envs import situations
 from bkrl.goals.book import GoalBook
 from bkrl.goals.captions import Captioner, Success, Told
 from bkrl.goals.match import Matcher
+from bkrl.goals.places import PLACES, PlaceSource
 from bkrl.goals.suggesters import plain_suggester
 from bkrl.goals.tracker import GoalTracker, PayRule
 from bkrl.text.encoders import EncoderSettings, open_encoder
@@ -51,6 +52,16 @@ class Source:
         """Why nothing further can be asked, if that is so."""
         return getattr(getattr(self.book.suggester, "session", None), "stopped", None)
 
+    @property
+    def num_deeds(self) -> int:
+        """How many deeds can be goals."""
+        return len(self.book.situations.deeds)
+
+    @property
+    def unanswered(self) -> tuple[int, int]:
+        """Of how many situations no answer came, and how many were asked about."""
+        return sum(found is None for found in self.book.goals.values()), len(self.book.goals)
+
     def facts(self, tracker: GoalTracker) -> dict[str, Any]:
         """What a manifest says: who suggested, how many situations were met, how good the goals were."""
         suggester = self.book.suggester
@@ -81,11 +92,13 @@ class Source:
         }
 
     @classmethod
-    def of_json(cls, document: Mapping[str, Any]) -> Source | TaskSource:
+    def of_json(cls, document: Mapping[str, Any]) -> Source | TaskSource | PlaceSource:
         """The source that `to_json` described. It asks nothing: situations that are not in its book have no goals."""
         try:
             if document.get("name") == TASK:
                 return TaskSource(document["env_id"])
+            if document.get("name") == PLACES:
+                return PlaceSource.of_json(document)
             known = situations(document["env_id"])
             plain, encoder = dict(document["plain"]), dict(document["encoder"])
             threshold = encoder.pop("threshold", 1.0)
@@ -111,6 +124,7 @@ class TaskSource:
         known = situations(env_id)
         self.book = GoalBook(known, None, Matcher(known))
         self._rows: dict[str, NDArray[np.uint8]] = {}
+        self.num_deeds, self.unanswered = len(known.deeds), (0, 0)
 
     def of(self, num_envs: int) -> TaskSource:
         """See `agents.goal.GoalSource`: nothing is kept between calls."""

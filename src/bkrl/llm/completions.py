@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted
-from bkrl.llm.protocol import Fault, Reply, ReplyFormat, ReplyStatus, Tier
+from bkrl.llm.protocol import Fault, Reply, ReplyFormat, ReplyStatus, Tier, chances
 
 _REASONING = ("reasoning_content", "reasoning")
 """Where some servers put the whole text, with an empty `content` beside it."""
@@ -63,6 +65,27 @@ def read_completion(body: Any, headers: Mapping[str, str], form: ReplyFormat, ti
         cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
         tier=tier,
     )
+
+
+def with_chances(reply: Reply, body: Any, choices: Sequence[str]) -> Reply:
+    """The reply with the log-probabilities of `choices` as its text, where the body of its answer holds them.
+
+    A choice counts as its likeliest spelling among the first token's alternatives (" yes", "Yes"). Alternatives that
+    are no numbers, or name no choice, say nothing: then the reply stays as it is.
+    """
+    try:
+        first = body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        listed = [(str(one["token"]).strip().lower(), float(one["logprob"])) for one in first]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return reply
+    found = {}
+    for choice in choices:
+        likely = [value for token, value in listed if token == choice.lower() and math.isfinite(value)]
+        if likely:
+            found[choice] = max(likely)
+    if not found or reply.status not in ("ok", "truncated"):
+        return reply
+    return replace(reply, text=chances(found), status="ok")
 
 
 def error_inside(body: object, headers: Mapping[str, str]) -> Fault:

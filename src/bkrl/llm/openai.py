@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.llm.capabilities import OPTIONAL, Capabilities, LimitField, Memory, follows
-from bkrl.llm.completions import read_completion, read_json_body
+from bkrl.llm.completions import read_completion, read_json_body, with_chances
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted
 from bkrl.llm.prices import is_loopback
 from bkrl.llm.protocol import Connection, Fault, Reply, ReplyFormat, Request, canonical
@@ -40,6 +40,8 @@ MAX_BODY = 4 * 2**20
 CONNECT_SECONDS = 15.0
 REDRAW = 2**20
 """From the seed of one vote, after a bad answer, to one that no vote has."""
+TOP_LOGPROBS = 5
+"""How many alternatives of a token are asked for; published, and the most that some endpoints give."""
 _ZLIB = ("gzip", "x-gzip", "deflate")
 _PIECE = 2**16
 _OFFICIAL = "https://api.openai.com/v1"
@@ -90,13 +92,15 @@ class OpenAIBackend:
         parameters, form = self.parameters(request)
         if self.capabilities.logprobs is None:
             parameters["logprobs"] = True  # asked for once, to know
+        if request.choices and self.capabilities.logprobs is not False:
+            parameters |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         try:
             body, headers = await self._send(parameters)
         except Refused as refused:
             raise self.adapted(refused, parameters) from None
         reply = read_completion(body, headers, form, self._tier)
         self.learn(request, parameters, body, reply)
-        return reply
+        return with_chances(reply, body, request.choices)
 
     def facts(self) -> dict[str, str]:
         facts = {"model": self._model, "endpoint": redacted(self.url), "api_key": "dummy" if self._notice else "set"}
@@ -167,7 +171,8 @@ class OpenAIBackend:
                 self.capabilities.limit_field = other
                 return True
         for name in reversed(OPTIONAL):
-            if name in sent and _names(words, name):
+            asked = (name, f"top_{name}")
+            if name in sent and any(_names(words, field) for field in asked):
                 setattr(self.capabilities, name, False)
                 return True
         form = sent.get("response_format", {}).get("type")

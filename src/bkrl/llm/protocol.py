@@ -54,7 +54,8 @@ class Request:
     `schema` is the JSON schema the answer should follow (None: free text); `sample` counts independent answers to the
     same words (votes), so that the second vote is not read back from the first one's record. `redraw` counts the bad
     answers that came before (errors, empty ones), since a server that draws by a seed would give the same again; it is
-    no part of the key, for any good answer will do.
+    no part of the key, for any good answer will do. `choices` are words of which the answer is to be one: a backend
+    that knows how likely the first word of its answer is to be each of them says so (`chances`) in place of its words.
     """
 
     messages: tuple[Message, ...]
@@ -64,6 +65,7 @@ class Request:
     reasoning_effort: str | None = None
     sample: int = 0
     redraw: int = 0
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,14 @@ def request_content(identity: Mapping[str, str], request: Request) -> str:
         "max_tokens": int(request.max_tokens),
         "reasoning_effort": request.reasoning_effort,
         "sample": int(request.sample),
+        **({"choices": list(request.choices)} if request.choices else {}),
     }
     return canonical(content)
+
+
+def chances(found: Mapping[str, float]) -> str:
+    """The text of a reply that says how likely each choice was: a JSON object of log-probabilities."""
+    return canonical({"logprobs": dict(found)})
 
 
 def canonical(content: Any) -> str:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
-from bkrl.core.registry import did_you_mean
 from bkrl.methods.registry import Method, Trainee, register_method
 from bkrl.methods.values import GuidedSettings, TransferSettings, begin, value_agent
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
-    from bkrl.envs.family import World
+    from bkrl.envs.family import Placing, World
     from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.goals.places import PlaceSource
     from bkrl.goals.protocol import Suggester
     from bkrl.goals.source import Source, TaskSource
     from bkrl.learn.hardware import Hardware
@@ -28,8 +28,23 @@ if TYPE_CHECKING:
     from bkrl.text.encoders import TextEncoder
 
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
+_PRIORS = ("zs_mlm",)
+
+
+def _puts_away(c: Any) -> bool | None:
+    """Whether things are put away in the env; None where there is no such env."""
+    from bkrl.envs import find_placing
+
+    try:
+        return find_placing(c.env) is not None
+    except UsageError:
+        return None
+
+
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
-_ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN)
+_HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
+_DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
+_ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN + _PRIORS)
 _CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
@@ -46,18 +61,36 @@ class GoalSettings(TransferSettings):
         Flag(
             "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
             "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
-            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks",
+            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks. In "
+            "Housekeep oracle is people's votes, noisy the votes with errors, zs_mlm a masked language model's prior",
         ),
     ] = "oracle"
     bad_timing: Annotated[
-        float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY,))
+        float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY, _DEEDS))
     ] = 0.0
     nonsense: Annotated[
-        float, Flag("noisy: share of goals that no rule of the world allows", least=0, most=1, only=(_NOISY,))
+        float, Flag("noisy: share of goals that no rule of the world allows", least=0, most=1, only=(_NOISY, _DEEDS))
     ] = 0.0
     impossible: Annotated[
-        float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY,))
+        float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY, _DEEDS))
     ] = 0.0
+    accuracy: Annotated[
+        float, Flag("noisy: share of the votes' answers that are kept", least=0, most=1, only=(_NOISY, _HOUSE))
+    ] = 0.9
+    yes_threshold: Annotated[
+        float, Flag("probability that yes must exceed, where things belong", least=0, most=1, only=(_HOUSE,))
+    ] = 0.5
+    goal_votes: Annotated[
+        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED, _HOUSE))
+    ] = 5
+    goal_costs: Annotated[
+        Literal["scaled", "clipped", "none"],
+        Flag(
+            "what a pick or place that is no goal costs, and a grab that fails: .1 and .08 of a goal; .25 and .2, as "
+            "the published learner clips them; or nothing",
+            only=(_HOUSE,),
+        ),
+    ] = "scaled"
     goal_pay: Annotated[
         Literal["once", "damped", "always"],
         Flag("a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always"),
@@ -133,7 +166,7 @@ class EllmPPOSettings(GoalSettings):
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
 
-def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
+def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource | PlaceSource:
     """Where the goals of a run come from; a session that asks is closed with `stack`.
 
     Raises:
@@ -141,7 +174,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
         InputError: a key, model or file is not there.
     """
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import situations, world
+    from bkrl.envs import find_placing, situations, world
     from bkrl.goals.book import GoalBook
     from bkrl.goals.captions import Learnt, Noisy, Told
     from bkrl.goals.match import Matcher
@@ -149,6 +182,8 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
     from bkrl.goals.suggesters import plain_suggester
     from bkrl.text.encoders import HashEncoder, open_encoder
 
+    if (places := find_placing(settings.env)) is not None:
+        return _places(settings, places, stack)
     known = situations(settings.env)
     if settings.suggester == TASK:
         return TaskSource(settings.env)
@@ -179,29 +214,43 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource:
     return source
 
 
+def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSource:
+    """Goals of a world in which things are put away."""
+    from bkrl.core.seeds import derive_seed
+    from bkrl.goals.belonging import PLAIN as PLAIN_JUDGES
+    from bkrl.goals.belonging import open_judge
+    from bkrl.goals.places import PlaceBook, PlaceSource
+
+    name = settings.suggester
+    if name == "task":
+        raise UsageError(f"{settings.env} has no mission to be shown; choose another --suggester.")
+    choices: dict[str, Any] = {"accuracy": settings.accuracy, "seed": derive_seed(settings.seed, "noisy votes")}
+    judge = open_judge(
+        name,
+        known.house,
+        stack,
+        **choices,
+        votes=settings.goal_votes,
+        max_tokens=settings.max_tokens,
+        wait=settings.goal_wait,
+        max_requests=settings.max_requests,
+        max_cost=settings.max_cost,
+        cache=settings.cache,
+    )
+    plain = {"name": name, **choices} if name in PLAIN_JUDGES else {}
+    rule = "always" if name == "uniform" else settings.goal_pay
+    book = PlaceBook(known, judge, settings.yes_threshold)
+    return PlaceSource(settings.env, book, rule, settings.goal_costs, plain)
+
+
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
     """A suggester that asks the annotator of the settings."""
-    from bkrl.goals.asked import AskedSuggester
-    from bkrl.llm import BACKENDS, open_backend
-    from bkrl.llm.budget import Budget
-    from bkrl.llm.prices import find_price, unknown_price
-    from bkrl.llm.protocol import Connection
-    from bkrl.llm.session import AskSession
-    from bkrl.llm.store import Store
+    from bkrl.goals.asked import AskedSuggester, open_session
     from bkrl.text.prompts import SHIPPED
 
-    known_names = (*PLAIN, *BACKENDS.names())
-    if settings.suggester.partition(":")[0] not in known_names:
-        near = did_you_mean(settings.suggester, known_names)
-        raise UsageError(f"There is no suggester '{settings.suggester}'.{near} Known: {', '.join(known_names)}.")
-    backend = open_backend(settings.suggester, Connection(settings.cache))
-    price = find_price(backend.identity)
-    if backend.identity is not None and price is None and settings.max_cost:
-        raise unknown_price(backend.identity)
-    store = None if backend.identity is None else stack.enter_context(Store(settings.cache))
-    budget = Budget(None, settings.max_requests or None, settings.max_cost or None)
-    stack.callback(budget.close)
-    session = stack.enter_context(AskSession(backend, store, budget=budget, price=price))
+    session = open_session(
+        settings.suggester, stack, settings.cache, settings.max_requests, settings.max_cost, others=PLAIN
+    )
     return AskedSuggester(
         settings.suggester,
         session,
@@ -283,18 +332,18 @@ class GoalTrainee(Trainee):
     source: Any = None
 
     def figures(self) -> dict[str, float]:
-        """Nothing; RunFailed where nothing can be asked and not one situation has goals."""
-        stopped = self.source.stopped
-        if stopped and not any(self.source.book.goals.values()):
+        """Nothing; RunFailed where nothing can be asked and not one question was answered."""
+        stopped, (unanswered, asked) = self.source.stopped, self.source.unanswered
+        if stopped and unanswered == asked:
             raise RunFailed(f"{stopped.rstrip('.')}: there are no goals; mend that, and the same command goes on.")
         return {}
 
     def result(self) -> Any:
         """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
         self.facts |= {"goals": self.source.facts(cast(Any, self.learner).collector.view.goals)}
-        unanswered = sum(found is None for found in self.source.book.goals.values())
-        if unanswered and self.source.book.suggester is not None:
-            self.warnings.append(f"{unanswered:,} situations had no goals to the end: no answer came for them.")
+        unanswered, asked = self.source.unanswered
+        if unanswered:
+            self.warnings.append(f"{unanswered:,} of {asked:,} questions about goals had no answer to the end.")
         return super().result()
 
 
@@ -309,7 +358,8 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
         parts = _parts(settings, settings.ppo.num_envs, settings.ppo.gamma, stack)
         symbols = family(parts.facts.family).symbols(parts.facts.obs_shape)
         seed = derive_seed(settings.seed, "weights")
-        network = goal_network(symbols, len(parts.facts.action_names), len(parts.streams), 128, seed)
+        num_actions = len(parts.facts.action_names)
+        network = goal_network(symbols, parts.source.num_deeds, num_actions, len(parts.streams), 128, seed)
         begin(settings, network, "encoder.")
         agent = GoalAgent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
         agent.goals = parts.source
@@ -322,7 +372,7 @@ def build_pqn(settings: EllmSettings) -> Trainee:
 
     with ExitStack() as stack:
         parts = _parts(settings, settings.pqn.num_envs, settings.pqn.gamma, stack)
-        agent = value_agent(settings, parts.facts, settings.pqn, sees_goals=True)
+        agent = value_agent(settings, parts.facts, settings.pqn, num_deeds=parts.source.num_deeds)
         agent.goals = parts.source
         return _trainee(settings, settings.pqn, parts, PQN, agent, stack)
 
@@ -333,7 +383,7 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
 
     with ExitStack() as stack:
         parts = _parts(settings, settings.dqn.num_envs, settings.dqn.gamma, stack)
-        agent = value_agent(settings, parts.facts, settings.dqn, sees_goals=True)
+        agent = value_agent(settings, parts.facts, settings.dqn, num_deeds=parts.source.num_deeds)
         agent.goals = parts.source
         return _trainee(settings, settings.dqn, parts, DQN, agent, stack)
 

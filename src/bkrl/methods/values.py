@@ -94,8 +94,10 @@ def begin(settings: TransferSettings, network: nn.Module, first: str) -> None:
         parameter.requires_grad_(trained or name.startswith("head."))
 
 
-def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, sees_goals: bool) -> QAgent:
+def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int = 0) -> QAgent:
     """An agent that values actions, with its first weights and its guide.
+
+    It sees which of `num_deeds` deeds are its goals, if there are any.
 
     Raises:
         UsageError: the guide sees or does other things.
@@ -110,11 +112,11 @@ def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNC
 
     num_actions, normal = len(facts.action_names), isinstance(config, PQNConfig)
     symbols = family(facts.family).symbols(facts.obs_shape)
-    symbols = with_goals(symbols, num_actions) if sees_goals else symbols
+    symbols = with_goals(symbols, num_deeds)
     seed = derive_seed(settings.seed, "weights")
     network = q_network(symbols, num_actions, seed, hidden=config.hidden, layer_norm=normal, dueling=not normal)
     agent = QAgent(network, facts.env_id, facts.family, facts.action_names)
-    agent.sees_goals = sees_goals
+    agent.sees_goals = num_deeds > 0
     begin(settings, network, "layers.0.")
     if settings.guide is not None:
         guide = load_agent(Run.open(settings.guide, "train-rs").path)
@@ -147,7 +149,7 @@ def build(settings: ValueSettings) -> Trainee:
         kind: Curiosity = settings.curiosity
         paid = {"seed": settings.seed, "gamma": config.gamma, "coef": settings.int_coef}
         streams.append(curious(kind, facts, config.num_envs, hardware, **paid))
-    agent = value_agent(settings, facts, config, sees_goals=False)
+    agent = value_agent(settings, facts, config)
     envs = make_vec(settings.env, config.num_envs, backend=settings.backend)
     learner: Any = PQN if isinstance(config, PQNConfig) else DQN
     form = "none" if settings.curiosity == "none" else "novelty"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bkrl.data.windows import Rollout
+from bkrl.goals.places import PlaceTracker
 from bkrl.goals.tracker import GoalTracker
 from bkrl.rewards.streams import RolloutsOnly
 
@@ -31,7 +32,9 @@ class GoalReward(RolloutsOnly):
     episodic = True
     horizon = 0
 
-    def __init__(self, tracker: GoalTracker, gamma: float, coef: float = 1.0, form: GoalForm = "bonus") -> None:
+    def __init__(
+        self, tracker: GoalTracker | PlaceTracker, gamma: float, coef: float = 1.0, form: GoalForm = "bonus"
+    ) -> None:
         self.tracker, self.gamma, self.coef, self.form = tracker, gamma, coef, form
         tracker.log = []
 
@@ -46,7 +49,7 @@ class GoalReward(RolloutsOnly):
         return (self.gamma * after * ~rollout.terminated - before).astype(np.float32)
 
     def metrics(self) -> dict[str, float]:
-        """Shares of good, badly timed, nonsensical and impossible goals since training began, and situations met."""
+        """Shares of goals of each quality since training began, and how many situations, or questions, were met."""
         shares: dict[str, Any] = self.tracker.shares()
         figures = {f"goals/{what}_{name}": share for what, found in shares.items() for name, share in found.items()}
-        return figures | {"goals/situations": float(len(self.tracker.book.goals))}
+        return figures | {"goals/situations": float(self.tracker.book.met)}

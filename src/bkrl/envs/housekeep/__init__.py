@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from bkrl.core.flags import Setting
 from bkrl.envs.family import Episodes, Family, Symbols, World
 from bkrl.envs.housekeep import layout
+from bkrl.envs.housekeep.placing import Described, Places
 
 if TYPE_CHECKING:
     from bkrl.envs.vector import WorldVectorEnv
@@ -40,7 +41,8 @@ class Housekeep(Family):
 
     languages: ClassVar = ("en", "ellm")
     grid = (layout.COLUMNS, layout.ROWS)
-    layout = layout
+    layout = Described()
+    knowledge = "Housekeep"
 
     @property
     def inexact(self) -> str:
@@ -99,6 +101,12 @@ class Housekeep(Family):
         from bkrl.envs.housekeep.captions import caption_transitions
 
         return caption_transitions(before, after)
+
+    def placing(self, world: World, options: Mapping[str, Any]) -> Places:
+        """Goals are to pick up what lies wrong, and to put it where it belongs."""
+        from bkrl.envs.housekeep.options import chosen
+
+        return Places(chosen(world.env_id, **options).scene)
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
         """Of the 294 bytes: unseen is the ordinary case everywhere."""

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
-from bkrl.llm.rules import babyai, crafter
-from bkrl.llm.rules.segment import Segment, read_segment
+from bkrl.llm.rules import babyai, crafter, housekeep, tidying
+from bkrl.llm.rules.belongings import belongs
+from bkrl.llm.rules.segment import Segment, read_segment, unknown_prompt
 
 HONESTY = "rules (hand-written heuristics, not a language model)"
 TIE_MARGIN = 0.1
@@ -27,19 +28,22 @@ class Knowledge:
 
     `judge`: a segment's score and the reason for it in words; `goals`: what to do next; `programs`: potentials from
     simple to rich, given the whole prompt (which describes the observation's layout); `deeds`: what to do now, given
-    ELLM's text observation (none where it knows no such text).
+    ELLM's text observation (none where it knows no such text); `belongs`: whether a thing is put away in a place.
     """
 
     judge: Callable[[Segment], tuple[float, str]]
     goals: Callable[[Segment], list[str]]
     programs: Callable[[str], list[str]]
     deeds: Callable[[str], list[str]] = lambda text: []
+    belongs: Callable[[str, str], bool] = lambda thing, place: False
 
 
 KNOWLEDGE = {
     "BabyAI": Knowledge(babyai.judge, babyai.goals, babyai.programs),
     "Crafter": Knowledge(crafter.judge, crafter.goals, crafter.programs, crafter.deeds),
+    "Housekeep": Knowledge(housekeep.judge, housekeep.goals, tidying.programs, belongs=belongs),
 }
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
 
 
 class RulesBackend:
@@ -78,10 +82,15 @@ def answer(turns: list[str]) -> str:
         return _compare(known, turns[1])
     if task[1] == "suggest":
         return json.dumps({"goals": known.goals(read_segment(turns[1]))}, ensure_ascii=False)
+    if task[1] == "belongs":
+        asked = re.match(rf"Thing: ({_QUOTED})\. Place: ({_QUOTED})\. ", turns[1])
+        if asked is None:
+            raise unknown_prompt()
+        return "Yes" if known.belongs(json.loads(asked[1]), json.loads(asked[2])) else "No"
     if task[1] == "explore":
-        situation = re.match(r'"(?:[^"\\]|\\.)*"', turns[1])
+        situation = re.match(_QUOTED, turns[1])
         if situation is None:
-            raise Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
+            raise unknown_prompt()
         return "\n".join(f"- {deed.capitalize()}" for deed in known.deeds(json.loads(situation[0])))
     return _write(known, turns)
 

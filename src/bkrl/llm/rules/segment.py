@@ -23,7 +23,7 @@ def read_segment(text: str, name: str = "") -> Segment:
     label = f" {name}" if name else ""
     found = re.search(rf"^Segment{label}:\n(.*?)^End of segment{label}\.$", text, re.DOTALL | re.MULTILINE)
     if found is None:
-        raise Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
+        raise unknown_prompt()
     captions, actions, mission = [], [], ""
     for line in found[1].split("\n"):
         if line.startswith("sees "):
@@ -39,6 +39,11 @@ def read_segment(text: str, name: str = "") -> Segment:
             "The rules annotator found a segment with captions and actions that do not alternate.",
         )
     return Segment(tuple(captions), tuple(actions), mission)
+
+
+def unknown_prompt() -> Fault:
+    """What to raise for a prompt of another form than the shipped ones."""
+    return Fault("stop", "unknown prompt", "The rules annotator does not understand this prompt template.")
 
 
 def unknown_caption(caption: str) -> Fault:

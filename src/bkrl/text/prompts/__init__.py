@@ -43,10 +43,17 @@ _VALUES = {
     "code_improve": {"count", "lowest", "mean", "highest", "components", "ordering", "examples"},
     "repair": {"reason", "format"},
     "explore": {"family", "situation"},
+    "belongs": {"thing", "place"},
 }
 """What each template with turns is given."""
 _OF_PIECES = {"layout": {"layout"}, "code": {"world", "layout", "horizon"}, "explore": set[str]()}
-_NEEDED = {"pref": {"a", "b"}, "goal": {"segment"}, "code_error": {"error"}, "explore": {"situation"}}
+_NEEDED = {
+    "pref": {"a", "b"},
+    "goal": {"segment"},
+    "code_error": {"error"},
+    "explore": {"situation"},
+    "belongs": {"thing", "place"},
+}
 _ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
 
 

@@ -1,0 +1,39 @@
+"""Commands about goals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bkrl.cli import console
+from bkrl.cli.commands.shown import LOOK, Json
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("suggesters", rich_help_panel=LOOK)(suggesters)
+
+
+def suggesters(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="oracle, noisy, zs_mlm, novelty, rules, openai:MODEL, …  \\[default: all that are free]"),
+    ] = None,
+    things: Annotated[str, typer.Option(help="tasks (of the paper), seen, unseen or all")] = "tasks",
+    scene: Annotated[str, typer.Option(help="the house whose places are asked about; all: every kind")] = "Rs_int",
+    accuracy: Annotated[float, typer.Option(min=0, max=1, help="noisy: share of answers that are kept")] = 0.9,
+    votes: Annotated[int, typer.Option(min=1, help="samples that vote where there are no log-probabilities")] = 5,
+    max_requests: Annotated[int, typer.Option(min=0, help="send at most this many requests; 0: no limit")] = 0,
+    max_cost: Annotated[float, typer.Option(min=0, help="spend at most so many US dollars; 0: no limit")] = 0.0,
+    cache: Annotated[Path, typer.Option(help="where replies are kept")] = Path("cache"),
+    as_json: Json = False,
+) -> None:
+    """How well suggesters know where Housekeep's things belong: their answers against people's votes."""
+    from bkrl.goals.belonging import compared
+
+    header, rows = compared(
+        names or [], things, "" if scene == "all" else scene, accuracy, votes, max_requests, max_cost, cache
+    )
+    console.print_rows(header, rows, as_json, f"Where {things} belong, {scene}")

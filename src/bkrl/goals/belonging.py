@@ -1,0 +1,167 @@
+"""Where Housekeep's things belong, as judges that ask nobody, and how well any judge knows it.
+
+Words are those of captions. The votes are the ground truth; whoever else is asked is measured against them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.errors import UsageError
+from bkrl.core.registry import did_you_mean
+from bkrl.envs.housekeep.labels import holders, labels
+from bkrl.envs.housekeep.tables import RIGHT_VOTES, priors, scene, scene_names, tasks, votes, words
+from bkrl.goals.asked import open_session
+from bkrl.goals.closed import AskedJudge
+from bkrl.goals.judges import Judge, Question, Scores, Table, noisy, scores
+from bkrl.text.prompts import SHIPPED
+
+PRIORS: Final = ("zs_mlm",)
+LEAKING: Final = ("roberta_cm", "glove_cm")
+"""Shipped priors that were trained on the votes of the train classes: they know the answers (data pack, Warnings)."""
+PLAIN: Final = ("oracle", "noisy", "novelty", "uniform", *PRIORS)
+FREE: Final = ("oracle", "noisy", "rules", *PRIORS, "novelty")
+THINGS: Final = ("tasks", "seen", "unseen", "all")
+
+
+def truth(house: str = "") -> dict[Question, bool]:
+    """Each thing and place, and whether people put it there.
+
+    Args:
+        house: a scene, whose places take votes by the label rule of its full layout; "" for all kinds of places of
+            all houses, right where they are in some house.
+    """
+    said = votes()
+    things = [words(name) for name in said.objects]
+    rows: dict[str, NDArray[np.bool_]] = {}
+    if not house:
+        rows = {words(kind.replace("-", " ")): said.positive[t] >= RIGHT_VOTES for t, kind in enumerate(said.types)}
+    for name in [house] if house else scene_names():
+        known, right = scene(name), labels(name).right
+        for r in np.flatnonzero(holders(name)).tolist():
+            rows[known.shown[r]] = rows.get(known.shown[r], right[r]) | right[r]
+    return {(thing, place): bool(row[o]) for place, row in rows.items() for o, thing in enumerate(things)}
+
+
+def plain_judge(name: str, house: str = "", accuracy: float = 1.0, seed: int = 0) -> Judge | None:
+    """The judge of this name that asks nobody, for a scene (as in `truth`); None for another name.
+
+    Raises:
+        UsageError: a prior that knows the votes.
+    """
+    if name in LEAKING:
+        raise UsageError(
+            f"The prior {name} was trained on the votes of the train classes, so it knows the answers it would be "
+            f"judged by; use {PRIORS[0]}, which was not."
+        )
+    if name in ("novelty", "uniform"):
+        return Table(name, lambda question: 1.0, knows=False)
+    if name in PRIORS:
+        return _prior(name)
+    if name not in ("oracle", "noisy"):
+        return None
+    known = truth(house)
+    oracle = Table("oracle", lambda question: float(known[question]) if question in known else math.nan)
+    return oracle if name == "oracle" else noisy(oracle, accuracy, seed)
+
+
+def _prior(name: str) -> Judge:
+    """Yes where a thing fits a room better than it fits the average room: the room's score / (that + the mean)."""
+    fits: dict[str, dict[str, float]] = {}
+    for thing, rooms in priors()[name].items():
+        mean = sum(rooms.values()) / len(rooms)
+        fits[words(thing)] = {words(room): fit / (fit + mean) for room, fit in rooms.items()}
+    longest_first = sorted(next(iter(fits.values())), key=len, reverse=True)
+
+    def answer(question: Question) -> float:
+        thing, place = question
+        room = next((one for one in longest_first if place.startswith(f"{one} ")), "")
+        return fits.get(thing, {}).get(room, math.nan)
+
+    return Table(name, answer)
+
+
+def things(which: str) -> list[str]:
+    """The things of the paper's four tasks, those of the train split (seen), the others (unseen), or all.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if which not in THINGS:
+        raise UsageError(f"There are no things '{which}'.{did_you_mean(which, THINGS)} Known: {', '.join(THINGS)}.")
+    said = votes()
+    if which == "tasks":
+        return [words(name) for name in dict.fromkeys(name for task in tasks() for name in task)]
+    pairs = zip(said.objects, said.splits, strict=True)
+    return [words(name) for name, split in pairs if which == "all" or (split == "train") == (which == "seen")]
+
+
+def measured(judge: Judge, which: str, house: str = "", threshold: float = 0.5) -> tuple[Scores, dict[str, Any]]:
+    """How well a judge knows where these things belong in a house, and what it says of itself afterwards.
+
+    It is asked about every thing and every place. An answer that does not come counts as none.
+    """
+    known, wanted = truth(house), set(things(which))
+    questions = [question for question in known if question[0] in wanted]
+    said = judge.judge(questions)
+    return scores(said, [known[question] for question in questions], threshold), judge.facts()
+
+
+def open_judge(
+    name: str,
+    house: str,
+    stack: ExitStack,
+    *,
+    accuracy: float = 1.0,
+    seed: int = 0,
+    votes: int = 5,
+    max_tokens: int = 200,
+    wait: bool = True,
+    max_requests: int = 0,
+    max_cost: float = 0.0,
+    cache: Path = Path("cache"),
+) -> Judge:
+    """A judge by its name: see `plain_judge`, `goals.closed.AskedJudge` and `goals.asked.open_session`."""
+    plain = plain_judge(name, house, accuracy, seed)
+    if plain is not None:
+        return plain
+    session = open_session(name, stack, cache, max_requests, max_cost, others=PLAIN)
+    return AskedJudge(name, session, SHIPPED, votes=votes, max_tokens=max_tokens, wait=wait)
+
+
+def compared(
+    names: Sequence[str],
+    which: str,
+    house: str,
+    accuracy: float,
+    votes: int,
+    max_requests: int,
+    max_cost: float,
+    cache: Path,
+) -> tuple[list[str], list[list[Any]]]:
+    """A row for each judge (`FREE` without names): how its answers compare with the votes, as `measured` has them."""
+    found = []
+    for name in names or FREE:
+        with ExitStack() as stack:
+            judge = open_judge(
+                name,
+                house,
+                stack,
+                accuracy=accuracy,
+                votes=votes,
+                max_requests=max_requests,
+                max_cost=max_cost,
+                cache=cache,
+            )
+            figures, _ = measured(judge, which, house)
+            said = f"{name} ({accuracy:g})" if name == "noisy" else name
+            found.append([said, *(None if value != value else value for value in asdict(figures).values())])
+    return ["suggester", *(field.name for field in fields(Scores))], found

@@ -1,0 +1,140 @@
+"""Judges: who says whether a thing belongs in a place. Suggesters of a world in which things are put away.
+
+A question is a pair of words as captions have them: ("golf ball", "living room shelf"). A judge answers with the
+probability of yes. `votes`, `noisy` and `zs_mlm` read the data pack; `closed` asks a language model, or the rules
+annotator; `novelty` and `uniform` know nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bkrl.core.errors import UsageError
+from bkrl.core.seeds import generator
+
+Question = tuple[str, str]
+"""A thing and a place, in words."""
+
+
+class Judge(Protocol):
+    """Answers questions, each of which it is asked once.
+
+    Attributes:
+        name: as in `--suggester`.
+        knows: whether it knows anything; one that does not suggests every deed.
+    """
+
+    name: str
+    knows: bool
+
+    def judge(self, questions: Sequence[Question]) -> list[float | None]:
+        """The probability of yes; NaN where it has no opinion, None where its answer has not come yet."""
+        ...
+
+    def poll(self) -> Mapping[Question, float]:
+        """What has become known since the last call."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it."""
+        ...
+
+
+class Table:
+    """A judge that knows its answers at once.
+
+    Args:
+        name: see `Judge`.
+        answer: a question's probability of yes.
+        knows: see `Judge`.
+        said: what a manifest says of it.
+    """
+
+    def __init__(
+        self, name: str, answer: Callable[[Question], float], knows: bool = True, said: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name, self.knows, self._answer, self._said = name, knows, answer, dict(said or {})
+
+    def judge(self, questions: Sequence[Question]) -> list[float | None]:
+        """See `Judge.judge`."""
+        return [self._answer(question) for question in questions]
+
+    def poll(self) -> Mapping[Question, float]:
+        """Nothing comes later."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """See `Judge.facts`."""
+        return self._said
+
+
+def noisy(truth: Judge, accuracy: float, seed: int) -> Table:
+    """The answers of `truth`, each of which is kept with probability `accuracy` and turned round otherwise.
+
+    A question's error is drawn once, from the seed and its words, so it is the same in every process.
+    """
+    if not 0 <= accuracy <= 1:
+        raise UsageError(f"The accuracy of noisy votes lies within 0 and 1, not at {accuracy:g}.")
+
+    def answer(question: Question) -> float:
+        (known,) = truth.judge([question])
+        assert known is not None
+        kept = generator(seed, "noisy votes", *question).random() < accuracy
+        return known if kept else 1.0 - known
+
+    return Table("noisy", answer, said={"accuracy": accuracy})
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well a judge knows where things belong, over the questions that it has an opinion on.
+
+    Attributes:
+        questions: how many there were.
+        answered: share of them with an opinion; one without counts as no.
+        base: share whose true answer is yes.
+        accuracy: share of right answers.
+        precision: share of true ones among its yes; NaN without any.
+        recall: share of right answers among the true yes; NaN without any.
+        balanced: mean of `recall` and `wrong_accuracy`; .5 is a coin.
+        wrong_accuracy: share of right answers among the true no.
+    """
+
+    questions: int
+    answered: float
+    base: float
+    accuracy: float
+    precision: float
+    recall: float
+    balanced: float
+    wrong_accuracy: float
+
+
+def scores(said: Sequence[float | None], truth: Sequence[bool], threshold: float = 0.5) -> Scores:
+    """How answers compare with the truth; yes is a probability above `threshold`."""
+    if len(said) != len(truth):
+        raise ValueError(f"{len(said)} answers to {len(truth)} questions")
+    hits = misses = false = rest = silent = 0
+    for one, right in zip(said, truth, strict=True):
+        silent += one is None or one != one
+        yes = one is not None and one > threshold
+        hits, misses = hits + (yes and right), misses + (right and not yes)
+        false, rest = false + (yes and not right), rest + (not yes and not right)
+    n = len(truth)
+    recall, wrong = _share(hits, hits + misses), _share(rest, rest + false)
+    return Scores(
+        n,
+        _share(n - silent, n),
+        _share(hits + misses, n),
+        _share(hits + rest, n),
+        _share(hits, hits + false),
+        recall,
+        (recall + wrong) / 2,
+        wrong,
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")

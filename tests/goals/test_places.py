@@ -1,0 +1,188 @@
+"""Goals in Housekeep against a naive reading of the votes and of what is seen, step by step."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from bkrl.core.errors import UsageError
+from bkrl.data.views import Views
+from bkrl.envs import make_vec, placing
+from bkrl.envs.housekeep.captions import receptacles_of, scene_of, things_of
+from bkrl.envs.housekeep.tables import scene, tasks, votes, words
+from bkrl.goals.belonging import compared, measured, open_judge, plain_judge, things, truth
+from bkrl.goals.judges import noisy, scores
+from bkrl.goals.places import COSTS, PlaceBook, PlaceSource, PlaceTracker
+from bkrl.goals.source import Source
+
+TASK = "Housekeep-Symbolic-Task1@control=high"
+TRAIN = "Housekeep-Symbolic-Original@scene=Pomaria_2_int,control=high"
+
+
+def naive_right(house: str) -> dict[tuple[str, str], bool]:
+    """What belongs where in a house, in loops: six of ten people, by the part-of-name rule."""
+    said, known = votes(), scene(house)
+    found: dict[tuple[str, str], bool] = {}
+    for r, name in enumerate(known.shown):
+        counting = [t for t, kind in enumerate(said.types) if kind in known.kinds and kind in known.kinds[r]]
+        for o, thing in enumerate(said.objects):
+            found[words(thing), name] = any(said.positive[t, o] >= 6 for t in counting)
+    return found
+
+
+class Naive:
+    """What one env's agent should want, and be paid, under `once`."""
+
+    def __init__(self, right):
+        self.right, self.picked, self.put = right, set(), set()
+
+    def wanted(self, row):
+        shown = scene(scene_of(row)).shown
+        kinds = {one.slot: words(votes().objects[one.kind]) for one in things_of(row)}
+        held = [kinds[one.slot] for one in things_of(row) if one.status == 3]
+        if held:
+            places = {shown[r] for r in receptacles_of(row)}
+            return {(held[0], p) for p in places if self.right.get((held[0], p)) and held[0] not in self.put}
+        seen = [(kinds[one.slot], shown[one.on]) for one in things_of(row) if one.status == 2 and one.on >= 0]
+        return {(t, "") for t, p in seen if not self.right[t, p] and t not in self.put}
+
+    def paid(self, row, wanted, deed, thing, place):
+        if deed == 3:
+            return COSTS["scaled"][1]
+        if deed == 0:
+            return 0.0
+        name = words(votes().objects[thing])
+        if deed == 1:
+            pay = (0.0 if name in self.picked else 1.0) if (name, "") in wanted else COSTS["scaled"][0]
+            self.picked.add(name)
+            return pay
+        where = scene(scene_of(row)).shown[place]
+        if (name, where) not in wanted:
+            return COSTS["scaled"][0]
+        self.put.add(name)
+        return 1.0
+
+
+@pytest.mark.parametrize("env_id", [TASK, TRAIN])
+def test_goals_and_pay_are_as_a_naive_reading_has_them(env_id):
+    N, known = 6, placing(env_id)
+    house = known.house
+    envs, rng = make_vec(env_id, N), np.random.default_rng(5)
+    tracker = PlaceTracker(PlaceBook(known, plain_judge("oracle", house)), N)
+    right = naive_right(house)
+    refs = [Naive(right) for _ in range(N)]
+    symbols, _ = envs.reset(seed=3)
+    started, happened = np.ones(N, bool), 0
+    hands = envs.single_action_space.n - 11
+    for _ in range(150):
+        goals = tracker(Views(symbols), started).astype(bool)
+        wanted = [ref.wanted(row) for ref, row in zip(refs, symbols, strict=True)]
+        for i in range(N):
+            kinds = tracker._before.things[i]
+            held = known.things[kinds[tracker._before.held[i]]] if tracker._before.held[i] >= 0 else ""
+            said = {(known.things[kinds[d]], "") for d in np.flatnonzero(goals[i, :10])}
+            said |= {(held, known.places[d]) for d in np.flatnonzero(goals[i, 10:])}
+            assert said == wanted[i]
+        # mostly picks and places, or random play hardly ever carries anything
+        grabs = hands + rng.integers(0, 11, N)
+        actions = np.where(rng.random(N) < 0.5, grabs, rng.integers(0, hands, N))
+        before = symbols
+        symbols, _, terminated, truncated, infos = envs.step(actions)
+        tracker.happened(actions, infos)
+        told = zip(infos["deed"].tolist(), infos["deed_thing"].tolist(), infos["deed_place"].tolist(), strict=True)
+        expected = [refs[i].paid(before[i], wanted[i], *one) for i, one in enumerate(told)]
+        np.testing.assert_allclose(tracker.paid, expected, atol=1e-6)
+        happened += np.count_nonzero(tracker.paid > 0)
+        started = terminated | truncated
+        refs = [Naive(right) if new else ref for new, ref in zip(started, refs, strict=True)]
+    envs.close()
+    assert happened > 2
+    assert tracker.shares()["paid"]["good"] == 1.0
+
+
+def test_the_truth_is_the_votes_and_the_papers_things_are_known():
+    known = truth("Rs_int")
+    assert {pair: yes for pair, yes in known.items() if yes != naive_right("Rs_int")[pair]} == {}
+    right = sorted(place for (thing, place), yes in known.items() if thing == "lamp" and yes)
+    assert right == ["bedroom bottom cabinet", "living room coffee table", "living room table"]
+    assert len(things("tasks")) == len({name for task in tasks() for name in task}) == 19
+    assert len(things("seen")) == 110
+    assert len(things("unseen")) == 159
+    with pytest.raises(UsageError, match="no things 'sen'. Did you mean"):
+        things("sen")
+
+
+def test_scores_against_counting():
+    rng = np.random.default_rng(0)
+    said = [float(one) if one < 0.9 else math.nan for one in rng.random(400)]
+    real = (rng.random(400) < 0.3).tolist()
+    pairs = [(one > 0.5, yes, one == one) for one, yes in zip(said, real, strict=True)]
+    found = scores(said, real)
+    hits = sum(one and yes for one, yes, _ in pairs)
+    assert found.precision == hits / sum(one for one, _, _ in pairs)
+    assert found.recall == hits / sum(real)
+    assert found.accuracy == sum(one == yes for one, yes, _ in pairs) / 400
+    assert found.answered == sum(told for _, _, told in pairs) / 400
+    assert math.isnan(scores([0.0], [False]).precision)
+
+
+def test_noisy_votes_have_the_stated_accuracy_and_are_the_same_again():
+    oracle = plain_judge("oracle", "Rs_int")
+    for accuracy in (1.0, 0.8, 0.5):
+        figures, _ = measured(noisy(oracle, accuracy, 4), "all", "Rs_int")
+        assert figures.accuracy == pytest.approx(accuracy, abs=0.02)
+    questions = list(truth("Rs_int"))[:200]
+    assert noisy(oracle, 0.7, 4).judge(questions) == noisy(oracle, 0.7, 4).judge(questions)
+    assert noisy(oracle, 0.7, 4).judge(questions) != noisy(oracle, 0.7, 5).judge(questions)
+    with pytest.raises(UsageError, match="within 0 and 1"):
+        noisy(oracle, 1.1, 0)
+
+
+def test_the_shipped_prior_reads_rooms_alone():
+    prior = plain_judge("zs_mlm")
+    same = prior.judge([("fork", "kitchen fridge"), ("fork", "kitchen sink")])
+    assert same[0] == same[1]
+    assert math.isnan(prior.judge([("fork", "spaceship bridge")])[0])
+    assert math.isnan(prior.judge([("unicorn", "kitchen sink")])[0])
+
+
+def test_a_table_of_suggesters(tmp_path):
+    header, rows = compared(["oracle", "rules", "novelty"], "tasks", "Rs_int", 0.9, 1, 0, 0.0, tmp_path)
+    table = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert table["oracle"]["accuracy"] == 1
+    assert table["novelty"]["recall"] == 1
+    assert table["novelty"]["precision"] == pytest.approx(table["oracle"]["base"])
+    assert 0.5 < table["rules"]["balanced"] < 1
+    with pytest.raises(UsageError, match="There is no suggester 'orcle'. Did you mean 'oracle'"):
+        compared(["orcle"], "tasks", "Rs_int", 0.9, 1, 0, 0.0, tmp_path)
+
+
+def test_a_source_and_a_tracker_come_back_as_they_were():
+    N, known = 2, placing(TASK)
+    with ExitStack() as stack:
+        book = PlaceBook(known, open_judge("rules", known.house, stack))
+        envs, rng = make_vec(TASK, N), np.random.default_rng(1)
+        symbols, _ = envs.reset(seed=1)
+        tracker, started = PlaceTracker(book, N), np.ones(N, bool)
+        for _ in range(60):
+            goals = tracker(Views(symbols), started)
+            actions = rng.integers(0, envs.single_action_space.n, N)
+            symbols, _, terminated, truncated, infos = envs.step(actions)
+            tracker.happened(actions, infos)
+            started = terminated | truncated
+        envs.close()
+        source = PlaceSource(TASK, book)
+        again = Source.of_json(json.loads(json.dumps(source.to_json())))
+        np.testing.assert_array_equal(again.book.yes, book.yes)
+        other = PlaceTracker(PlaceBook(known, book.judge), N)
+        other.restore(tracker.state())
+        for name, one in tracker.state().items():
+            np.testing.assert_array_equal(one, other.state()[name])
+        np.testing.assert_array_equal(other(Views(symbols), started), tracker(Views(symbols), started))
+        assert goals.shape == (N, source.num_deeds)
+    plain = PlaceSource(TASK, PlaceBook(known, plain_judge("novelty")), plain={"name": "novelty"})
+    assert not Source.of_json(plain.to_json()).book.judge.knows
