@@ -127,7 +127,7 @@ class PlaceSource:
     Attributes:
         env_id: the world.
         book: what belongs where.
-        rule, costs: see `PlaceTracker`.
+        rule, costs, shown: see `PlaceTracker`.
         plain: name, accuracy and seed of a judge that asks nobody, so that a policy file can name it; {} for others,
             whose book is kept instead.
     """
@@ -136,6 +136,7 @@ class PlaceSource:
     book: PlaceBook
     rule: PayRule = "once"
     costs: str = "scaled"
+    shown: bool = True
     plain: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -167,7 +168,9 @@ class PlaceSource:
 
     def of(self, num_envs: int) -> PlaceTracker:
         """See `agents.goal.GoalSource`."""
-        return PlaceTracker(self.book, num_envs, self.rule, self.costs)
+        return PlaceTracker(self.book, num_envs, self.rule, self.costs, self.shown)
+
+    to_learn = of
 
     def to_json(self) -> dict[str, Any]:
         """See `agents.goal.GoalSource`."""
@@ -176,6 +179,7 @@ class PlaceSource:
             "env_id": self.env_id,
             "rule": self.rule,
             "costs": self.costs,
+            "shown": self.shown,
             "threshold": self.book.threshold,
             "plain": self.plain,
             "book": [] if self.plain else self.book.entries(),
@@ -187,7 +191,7 @@ class PlaceSource:
         known, plain = placing(document["env_id"]), dict(document["plain"])
         book = PlaceBook(known, plain_judge(house=known.house, **plain) if plain else None, document["threshold"])
         book.enter(document["book"])
-        return cls(document["env_id"], book, document["rule"], document["costs"], plain)
+        return cls(document["env_id"], book, document["rule"], document["costs"], document["shown"], plain)
 
 
 class PlaceTracker:
@@ -201,14 +205,17 @@ class PlaceTracker:
         num_envs: N.
         rule: "once", as above; "damped" divides the n-th payment of a deed in training by √n; "always" pays each time.
         costs: a key of `COSTS`.
+        shown: whether agents see their goals; if not, all that they see is 0.
 
     Attributes:
         paid, reached, log: as in `GoalTracker`; `reached` counts what goals paid, not costs.
     """
 
-    def __init__(self, book: PlaceBook, num_envs: int, rule: PayRule = "once", costs: str = "scaled") -> None:
+    def __init__(
+        self, book: PlaceBook, num_envs: int, rule: PayRule = "once", costs: str = "scaled", shown: bool = True
+    ) -> None:
         N, self.K = num_envs, book.placing.slots
-        self.book, self.rule, self.costs = book, rule, COSTS[costs]
+        self.book, self.rule, self.costs, self.shown = book, rule, COSTS[costs], shown
         deeds = self.K + len(book.placing.places)
         self._wanted = np.zeros((N, deeds), bool)
         self._before = _empty(N, book.placing)
@@ -230,9 +237,11 @@ class PlaceTracker:
             self._wanted[:, self.K :] &= ~(self._put[n, placed.held] & (placed.held >= 0))[:, None]
         good = np.count_nonzero(self._wanted & placed.good)
         self.quality["suggested"] += np.array([good, np.count_nonzero(self._wanted) - good])
-        return self._wanted.view(np.uint8)
+        return self._wanted.view(np.uint8) if self.shown else np.zeros(self._wanted.shape, np.uint8)
 
-    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any]) -> None:
+    def happened(
+        self, actions: NDArray[np.int64], infos: Mapping[str, Any], after: NDArray[np.uint8] | None = None
+    ) -> None:
         """The agents took `actions` (N,) and the envs returned `infos`: goals are reached, and paid."""
         n = np.arange(len(actions))
         deed, failed = self.book.placing.done(infos, self._before)

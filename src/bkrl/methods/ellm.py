@@ -102,13 +102,17 @@ class GoalSettings(TransferSettings):
     goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0)] = 1.0
     goal_success: Annotated[
         Literal["action", "eval"],
-        Flag("when a deed counts: by the published permissive rule (action), or when the game did it (eval)"),
+        Flag(
+            "when a deed counts: by the published permissive rule (action), or when the game did it (eval)",
+            only=(_DEEDS,),
+        ),
     ] = "action"
     captioner: Annotated[
         Literal["true", "noisy", "learnt"],
         Flag(
             "who says in training which deed was done: the env; the env with errors; or a small network that has seen "
-            "random play, and sees what was before and after"
+            "random play, and sees what was before and after",
+            only=(_DEEDS,),
         ),
     ] = "true"
     caption_accuracy: Annotated[
@@ -116,7 +120,10 @@ class GoalSettings(TransferSettings):
     ] = 0.9
     see_goals: Annotated[bool, Flag("show the agent its goals; otherwise it is only paid for them")] = True
     goal_encoder: Annotated[
-        str, Flag("what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold")
+        str,
+        Flag(
+            "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold", only=(_DEEDS,)
+        ),
     ] = "none"
     goal_threshold: Annotated[
         float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
@@ -132,9 +139,9 @@ class GoalSettings(TransferSettings):
         ),
     ] = False
     strict_goals: Annotated[
-        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED,))
+        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED, _DEEDS))
     ] = False
-    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.1
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED, _DEEDS))] = 0.1
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 200
     max_requests: Annotated[
         int, Flag("send at most this many requests; 0: no limit", least=0, only=(_ASKED,), identity=False)
@@ -240,7 +247,7 @@ def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSo
     plain = {"name": name, **choices} if name in PLAIN_JUDGES else {}
     rule = "always" if name == "uniform" else settings.goal_pay
     book = PlaceBook(known, judge, settings.yes_threshold)
-    return PlaceSource(settings.env, book, rule, settings.goal_costs, plain)
+    return PlaceSource(settings.env, book, rule, settings.goal_costs, settings.see_goals, plain)
 
 
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:

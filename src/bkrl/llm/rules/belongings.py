@@ -1,8 +1,8 @@
 """Where things belong in a tidy house: what anyone knows of rooms and kinds of things, written down by hand.
 
 It is fitted to nothing: a kind of thing has the places where we would put it away ourselves, and nothing was changed
-after it was first measured. It reads no votes (`tests/llm/test_rules_housekeep.py`), but whoever wrote it had once seen a
-table of votes of the 19 things in the paper's tasks: how good it is, the other things tell.
+after it was first measured. It reads no votes (`tests/llm/test_rules_housekeep.py`), but whoever wrote it had once seen
+a table of votes of the 19 things in the paper's tasks: how good it is, the other things tell.
 """
 
 from __future__ import annotations
