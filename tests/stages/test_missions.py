@@ -15,6 +15,7 @@ from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Rollout
+from bkrl.envs.babyai import runs_natively
 from bkrl.envs.babyai.constants import COLOR_NAMES
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.tables import responses_of
@@ -166,3 +167,26 @@ def test_a_dataset_without_missions_has_none_to_show(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leave --with-mission out"):
         label.run(LabelConfig(tmp_path / "d", num=20, with_mission=True, out=tmp_path / "l"), Reporter())
     assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BabyAI-PickupLoc",
+        "BabyAI-PutNextLocalS6N4",
+        "BabyAI-GoToSeqS5R2",
+        "MiniGrid-DoorKey-5x5",
+        "MiniGrid-UnlockPickup",
+        "MiniGrid-KeyCorridorS3R1",
+        "MiniGrid-MultiRoom-N2-S4",
+        "MiniGrid-ObstructedMaze-1Dl",
+        "MiniGrid-MemoryS7",
+    ],
+)
+def test_levels_of_several_kinds_are_trained_in_natively(tmp_path: Path, name: str) -> None:
+    assert runs_natively(f"{name}-v0")
+    ppo = PPOConfig(num_envs=8, num_steps=16)
+    config = TrainRsConfig(alg="ppo", env=f"{name}-v0", steps=256, eval_episodes=2, ppo=ppo, out=tmp_path / "run")
+    run = train_rs.run(config, Reporter())
+    assert run.facts["steps"] == 256
+    assert run.facts["mission"] == name.startswith(("BabyAI", "MiniGrid-Unlock", "MiniGrid-KeyC"))
