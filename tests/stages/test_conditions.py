@@ -15,7 +15,7 @@ from bkrl.methods import TrainRsConfig
 from bkrl.stages import train_rs
 from bkrl.stages.evaluate import matrix, run
 from bkrl.stages.evaluate.conditions import SHIPPED, env_of, kinds_of, read_conditions
-from bkrl.stages.evaluate.matrix import Row, summary
+from bkrl.stages.evaluate.matrix import Row, summarised
 
 MINE = """
 title = "mine"
@@ -131,7 +131,7 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
         kind: [{"success": i < 1000 * rate, "length": length} for i in range(1000)]
         for kind, (rate, length) in measured.items()
     }
-    row = summary(Row("random", "", "sampled", ""), found)
+    row = summarised(Row("random", "", "sampled", ""), found)
     assert row.success == pytest.approx(0.105, abs=1e-3)
     assert row.first_finished == pytest.approx(0.141, abs=1e-3)
 
@@ -162,3 +162,31 @@ def test_wrong_files_are_refused_in_a_sentence(tmp_path: Path, symbolic: Path, t
 def test_a_set_that_does_not_exist_is_refused(tmp_path: Path, symbolic: Path) -> None:
     with pytest.raises(UsageError, match="Did you mean 'glam'"):
         run(EvaluateConfig(policy=symbolic, conditions="glma", out=tmp_path / "a"), Reporter())
+
+
+def test_achievements_are_measured_where_a_set_asks_for_them(tmp_path):
+    ppo = PPOConfig(num_envs=8, num_steps=8, num_minibatches=1)
+    how = {"steps": 64, "eval_every": 64, "eval_episodes": 1, "ppo": ppo}
+    config = TrainRsConfig(alg="ppo", env="CrafterReward-v1@length=40", out=tmp_path / "ppo", **how)
+    policy = train_rs.run(config, Reporter()).path
+    for measure in ("progress", "score"):
+        path = tmp_path / f"{measure}.toml"
+        path.write_text(
+            f'title = "t"\nenv = "CrafterReward-v1@length=40"\nmeasure = "{measure}"\nalso_first = 2\n'
+            '[[condition]]\nname = "short"\n[[published]]\nname = "them"\nsuccess = 0.5\n'
+        )
+        done = run(EvaluateConfig(policy, out=tmp_path / measure, episodes=6, conditions=str(path)), Reporter())
+        every = pq.read_table(done.path / "conditions.parquet").to_pylist()
+        rows = {row["mode"]: row for row in done.facts["conditions"]}
+        for mode in ("sampled", "greedy"):
+            rates = rows[mode]["unlocked"]
+            own = [one["unlocked"] for one in every if one["mode"] == mode]
+            assert len(own) == rows[mode]["episodes"] == 6
+            assert rates["collect_wood"] == sum("collect_wood" in names for names in own) / 6
+            if measure == "progress":
+                assert rows[mode]["success"] == pytest.approx(sum(map(len, own)) / 6 / 22)
+        assert rows["sampled, first 2 of each kind"]["episodes"] == 2
+        assert done.facts["table"]["header"][3] == measure
+    plain = run(EvaluateConfig(policy, out=tmp_path / "plain", episodes=3, gifs=0), Reporter())
+    assert plain.facts["modes"]["sampled"]["achievements"]["mean"] <= 22
+    assert "score" in plain.facts["table"]["header"]

@@ -43,6 +43,7 @@ class Episode:
         seed: what its env was seeded with.
         mission: its mission, "" if the env has none.
         task_kind: the kind of its task, "" if the env does not say it.
+        unlocked: (U,) bool, which of the family's achievements it unlocked; empty if the env has none.
         observations: (T+1, *obs_shape) uint8, the true final one included; empty unless asked for.
         actions: (T,) int64; empty unless asked for.
         rewards: (T,) float32; empty unless asked for.
@@ -57,6 +58,7 @@ class Episode:
     truncated: bool = False
     success: bool = False
     task_kind: str = ""
+    unlocked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     observations: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     actions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -168,6 +170,8 @@ def play(
             episode.success = bool(infos["success"][i])
             if "task_kind" in infos:
                 episode.task_kind = infos["task_kind"][i]
+            if "achievements" in infos:
+                episode.unlocked = infos["achievements"][i] > 0
             episode.episode_return = float(infos["episode"]["r"][i])
             episode.length = int(infos["episode"]["l"][i])
             if keep:

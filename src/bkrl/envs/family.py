@@ -283,6 +283,7 @@ class Family:
         images: whether `make(…, observation="both")` adds pictures under "image" to the symbols under "symbolic".
         grid: (columns, rows) of a map that stands first in a flat observation; (0, 0) where there is none.
         layout: what `layout_NAME.md`, which says what the integers mean, is filled in with as `layout`.
+        achievements: the names of what an episode can unlock, in the order of `infos["achievements"]`.
         knowledge: the name of what the rules annotator knows of it, "" where it knows nothing.
         exact: how exact values are found for it: "tables" (its worlds are `toy.Table`s), "rooms" (minigrid's rules,
             searched), or "" with the reason in `inexact`.
@@ -293,6 +294,7 @@ class Family:
     images: ClassVar[bool] = False
     grid: ClassVar[tuple[int, int]] = (0, 0)
     layout: Any = None
+    achievements: ClassVar[tuple[str, ...]] = ()
     knowledge: ClassVar[str] = ""
     exact: ClassVar[Literal["", "tables", "rooms"]] = ""
 

@@ -3,7 +3,7 @@
 `rules` holds the rules as data, `layout` the symbolic observation, `captions` its sentences, `reference` the worlds on
 PyPI crafter. The engine: `state`, `worldgen` (on `noise` and `mt19937`), `player`, `creatures`, `balance`, `render`;
 `kernels` loops over worlds, `vector` is what Gymnasium sees. ELLM's typed-verb Crafter: `typed_actions`, `tasks`, and
-`sentences`, its wording of captions.
+`sentences`, its wording of captions. `balrog` words them as that benchmark does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
-from bkrl.envs.crafter.rules import GAMES, ORIGINAL, Game
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, Symbols, World
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ _TYPED_RULES = (
 class Crafter(Family):
     """The games of `rules.GAMES`."""
 
-    languages: ClassVar = ("en", "ellm")
+    languages: ClassVar = ("en", "ellm", "balrog", "balrog-precise")
     images = True
     grid = (layout.VIEW_COLUMNS, layout.VIEW_ROWS)
     layout = layout
+    achievements = ACHIEVEMENTS
     knowledge = "Crafter"
 
     @property
@@ -98,9 +99,11 @@ class Crafter(Family):
         return CrafterVectorEnv(world, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
-        """Captions of symbolic observations (B, 82), in bkrl's wording ("en") or in that of ELLM's text observation."""
-        from bkrl.envs.crafter import captions, sentences
+        """Captions of symbolic observations (B, 82): bkrl's ("en"), ELLM's text observation, or BALROG's."""
+        from bkrl.envs.crafter import balrog, captions, sentences
 
+        if language.startswith("balrog"):
+            return balrog.caption_batch(observations, language == "balrog-precise")
         return (sentences if language == "ellm" else captions).caption_batch(observations)
 
     def situations(self, world: World) -> Situations | None:

@@ -21,12 +21,13 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
-from bkrl.envs import make_vec, world
+from bkrl.envs import family, make_vec, world
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
 from bkrl.stages.evaluate.matrix import POLICY, played, table, to_parquet
 from bkrl.stats.intervals import t_interval, wilson_interval
+from bkrl.stats.scores import score_interval
 
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
@@ -91,7 +92,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
                 )
             )
             outputs += _write_gifs(result, mode, episodes[: config.gifs])
-            document["modes"][mode] = measure(episodes)
+            document["modes"][mode] = measure(episodes, family(facts.family).achievements)
     envs.close()
     atomic_write(result.file("evaluation.json"), to_json(document))
     shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]
@@ -106,7 +107,14 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         episode_length=shown["length"]["mean"],
         modes={mode: _without_episodes(scores) for mode, scores in document["modes"].items()},
         table={
-            "header": ["mode", "success rate", "95 % interval", "return", "length"],
+            "header": [
+                "mode",
+                "success rate",
+                "95 % interval",
+                "return",
+                "length",
+                *(("achievements", "score") if family(facts.family).achievements else ()),
+            ],
             "rows": [_row(mode, scores) for mode, scores in document["modes"].items()],
         },
     )
@@ -166,9 +174,11 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
     return result
 
 
-def measure(episodes: Sequence[Episode]) -> dict[str, Any]:
+def measure(episodes: Sequence[Episode], names: Sequence[str] = ()) -> dict[str, Any]:
     """Means with 95 % intervals (Wilson for the success rate, Student's t for the others), and every episode.
 
+    `names`: of achievements; then also their mean number, Crafter's score, and in what share of episodes each was
+    unlocked.
     The intervals are over episodes of this one policy; how policies of other seeds differ is another question.
     """
     returns = np.array([e.episode_return for e in episodes])
@@ -176,7 +186,14 @@ def measure(episodes: Sequence[Episode]) -> dict[str, Any]:
     successes = sum(e.success for e in episodes)
     low, high = wilson_interval(successes, len(episodes))
     scores: dict[str, Any] = {"success_rate": {"mean": successes / len(episodes), "low": low, "high": high}}
-    for name, values in (("return", returns), ("length", lengths)):
+    unlocked = np.array([e.unlocked for e in episodes])
+    figures = {"return": returns, "length": lengths}
+    if names:
+        score = score_interval(unlocked)
+        scores["score"] = {"mean": score.estimate, "low": score.low, "high": score.high}
+        scores["unlocked"] = dict(zip(names, unlocked.mean(0).tolist(), strict=True))
+        figures["achievements"] = unlocked.sum(1).astype(float)
+    for name, values in figures.items():
         interval = t_interval(values)
         scores[name] = {
             "mean": float(values.mean()),
@@ -248,4 +265,5 @@ def _row(mode: str, scores: dict[str, Any]) -> list[str]:
         percents(rate["low"], rate["high"], 1),
         f"{scores['return']['mean']:.3f}",
         f"{scores['length']['mean']:.1f}",
+        *([f"{scores['achievements']['mean']:.2f}", percent(scores["score"]["mean"], 1)] if "score" in scores else []),
     ]

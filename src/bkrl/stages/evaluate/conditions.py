@@ -1,8 +1,8 @@
 """Conditions under which a policy is evaluated: other envs, other words, other actions. They are data, in TOML.
 
 Sets that ship with bkrl: `glam`, the generalisation tests of Carta et al. (2023); `glam-goto`, a part of them for three
-actions; and `balrog`, the BabyAI protocol of BALROG (Paglieri et al. 2024). docs/training.md says how a file of your
-own is written.
+actions; `balrog` and `balrog-crafter`, the protocols of BALROG (Paglieri et al. 2024); `crafter-score`, Crafter's own
+(Hafner 2021). docs/training.md says how a file of your own is written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import BkrlError, InputError, UsageError
@@ -22,6 +22,8 @@ from bkrl.text.wording import Wording
 FOLDER = Path(__file__).parent
 SHIPPED: Final = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 BESIDE: Final = ("random", "bot")
+Measure = Literal["success", "progress", "score"]
+"""Of episodes: the share that succeed; the mean share of achievements; Crafter's score (`stats.scores`)."""
 _Share = Annotated[float, Flag("", least=0, most=1)]
 
 
@@ -54,6 +56,7 @@ class _File(TypedDict):
     note: NotRequired[str]
     beside: NotRequired[list[str]]
     also_first: NotRequired[Annotated[int, Flag("", least=1)]]
+    measure: NotRequired[Measure]
     published: NotRequired[list[_Published]]
 
 
@@ -89,7 +92,8 @@ class Conditions:
         note: where published figures come from.
         beside: other agents that are evaluated too, of `BESIDE`.
         also_first: a second row for the first so many episodes of each kind of task; 0: none.
-        published: (name, success rate, its error or None).
+        published: (name, its figure, the error or None).
+        measure: what is measured.
     """
 
     title: str
@@ -98,6 +102,7 @@ class Conditions:
     beside: tuple[str, ...] = ()
     also_first: int = 0
     published: tuple[tuple[str, float, float | None], ...] = ()
+    measure: Measure = "success"
 
 
 def path_of(name: str) -> Path:
@@ -149,6 +154,7 @@ def read_conditions(name: str) -> Conditions:
         tuple(found.get("beside", [])),
         found.get("also_first", 0),
         tuple((one["name"], one["success"], one.get("error")) for one in found.get("published", [])),
+        found.get("measure", "success"),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import BkrlError, UsageError
 from bkrl.core.files import atomic_write, plain, read_json, to_json
 from bkrl.core.reporter import Reporter, percent, percents
-from bkrl.envs import bot_of, make_vec, world
+from bkrl.envs import bot_of, family, make_vec, world
 from bkrl.runs.record import Run
-from bkrl.stages.evaluate.conditions import Condition, Conditions, env_of, kinds_of, with_options
-from bkrl.stats.intervals import wilson_interval
+from bkrl.stages.evaluate.conditions import Condition, Conditions, Measure, env_of, kinds_of, with_options
+from bkrl.stats.intervals import t_interval, wilson_interval
+from bkrl.stats.scores import score_interval
 
 POLICY = "policy"
 
@@ -53,7 +55,8 @@ class Row:
     Attributes:
         refused: why there is no figure; "" where there is one.
         kinds: success rate of each kind of task.
-        success, low, high: the mean over kinds, and its 95 % interval.
+        success, low, high: the mean over kinds of what is measured, and its 95 % interval.
+        unlocked: of each achievement, in how many episodes it was unlocked.
         first_finished: what it would be of the first episodes to finish in envs that draw their kinds, which counts
             short tasks more often: Σ (s_k / l_k) / Σ (1 / l_k) for success s_k and mean length l_k of kind k.
         episodes: of all kinds.
@@ -72,6 +75,7 @@ class Row:
     first_finished: float | None = None
     episodes: int = 0
     length: float | None = None
+    unlocked: dict[str, float] | None = None
 
 
 def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent:
@@ -133,7 +137,7 @@ def played(
                 every += [{**_labels(cell), **episode} for episode in found[cell.kind]]
                 done += config.episodes
                 update(done, f"{row.condition}, {row.mode}")
-            rows += [row] if row.refused else _rows(row, found, conditions.also_first)
+            rows += [row] if row.refused else _rows(row, found, conditions)
     return rows, every
 
 
@@ -151,10 +155,18 @@ def _cell(
         if kept.get("cell") == described:
             episodes: list[dict[str, Any]] = kept["episodes"]
             return episodes
+    names = family(world(cell.env).family).achievements
     envs = make_vec(cell.env, min(cell.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
     try:
         episodes = [
-            {"seed": e.seed, "mission": e.mission, "success": e.success, "return": e.episode_return, "length": e.length}
+            {
+                "seed": e.seed,
+                "mission": e.mission,
+                "success": e.success,
+                "return": e.episode_return,
+                "length": e.length,
+                "unlocked": [names[i] for i in np.flatnonzero(e.unlocked)],
+            }
             for e in play(agent, envs, cell.episodes, seed=cell.seed, greedy=cell.mode == "greedy", tick=tick)
         ]
     finally:
@@ -164,7 +176,9 @@ def _cell(
     return episodes
 
 
-def _rows(row: Row, found: dict[str, list[dict[str, Any]]], also_first: int) -> list[Row]:
+def _rows(row: Row, found: dict[str, list[dict[str, Any]]], conditions: Conditions) -> list[Row]:
+    also_first, names = conditions.also_first, family(world(row.env).family).achievements
+    summary = partial(summarised, names=names, measure=conditions.measure)
     rows = [summary(row, found)]
     if also_first and also_first < min(map(len, found.values())):
         first = {kind: episodes[:also_first] for kind, episodes in found.items()}
@@ -172,12 +186,30 @@ def _rows(row: Row, found: dict[str, list[dict[str, Any]]], also_first: int) -> 
     return rows
 
 
-def summary(row: Row, found: dict[str, list[dict[str, Any]]]) -> Row:
-    """A row's figures from the episodes of each kind, of which there are equally many."""
+def summarised(
+    row: Row, found: dict[str, list[dict[str, Any]]], names: Sequence[str] = (), measure: Measure = "success"
+) -> Row:
+    """A row's figures from the episodes of each kind, of which there are equally many.
+
+    `names`: of the achievements. Kinds and what finishes first are told of success alone.
+    """
+    every = [e for episodes in found.values() for e in episodes]
+    unlocked = np.array([[name in e.get("unlocked", ()) for name in names] for e in every])
+    if measure != "success":
+        interval = t_interval(unlocked.mean(1)) if measure == "progress" else score_interval(unlocked)
+        return replace(
+            row,
+            success=interval.estimate,
+            low=interval.low,
+            high=interval.high,
+            episodes=len(every),
+            length=float(np.mean([e["length"] for e in every])),
+            unlocked=dict(zip(names, unlocked.mean(0).tolist(), strict=True)),
+        )
     success = {kind: float(np.mean([e["success"] for e in episodes])) for kind, episodes in found.items()}
     lengths = np.array([np.mean([e["length"] for e in episodes]) for episodes in found.values()])
-    rates, count = np.array(list(success.values())), sum(map(len, found.values()))
-    low, high = wilson_interval(sum(e["success"] for episodes in found.values() for e in episodes), count)
+    rates, count = np.array(list(success.values())), len(every)
+    low, high = wilson_interval(sum(e["success"] for e in every), count)
     return replace(
         row,
         kinds=success,
@@ -204,7 +236,7 @@ def table(rows: Sequence[Row], conditions: Conditions, alg: str, steps: int | No
         "agent",
         "condition",
         "mode",
-        "success",
+        conditions.measure,
         "95 % interval",
         "first finished",
         "by kind",
@@ -220,7 +252,8 @@ def table(rows: Sequence[Row], conditions: Conditions, alg: str, steps: int | No
             line += [row.refused, *[""] * (len(header) - 4)]
         else:
             kinds = ", ".join(f"{kind} {percent(rate)}" for kind, rate in (row.kinds or {}).items() if kind)
-            line += [percent(row.success, 1), percents(row.low or 0, row.high or 0, 1), percent(row.first_finished, 1)]
+            line += [percent(row.success, 1), percents(row.low or 0, row.high or 0, 1)]
+            line += ["" if row.first_finished is None else percent(row.first_finished, 1)]
             line += [kinds, str(row.episodes), f"{row.length:.1f}"]
             line += [f"{steps or 0:,}" if own else "0", f"{seconds:,.0f}" if own and seconds is not None else "0"]
             if "published" in header:
