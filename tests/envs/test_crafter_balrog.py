@@ -57,7 +57,6 @@ def test_the_precise_text_leaves_out_ground_and_the_inside_of_lakes():
     assert "3 steps" not in seen(view("water", things=everywhere), precise=True)
 
 
-
 def test_states_of_the_player():
     assert seen(view(sleeping=1)).startswith(
         "You are sleeping, and will not be able take actions until energy is full."

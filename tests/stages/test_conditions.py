@@ -113,7 +113,10 @@ def test_what_a_policy_cannot_read_is_said_in_a_sentence(tmp_path: Path, symboli
 
 
 def test_shipped_conditions_have_the_published_axes() -> None:
-    assert SHIPPED == ("balrog", "glam", "glam-goto")
+    assert SHIPPED == ("balrog", "balrog-crafter", "crafter-score", "glam", "glam-goto")
+    crafter = read_conditions("balrog-crafter")
+    assert (crafter.measure, crafter.also_first) == ("progress", 10)
+    assert env_of(crafter.conditions[0], "CrafterReward-v1") == "CrafterReward-v1@length=2000"
     glam = {one.name: one for one in read_conditions("glam").conditions}
     kinds = kinds_of(env_of(glam["no change"], "BabyAI-GoToLocal-v0@actions=canonical"))
     assert list(kinds) == ["goto", "pickup", "open", "putnext", "seq"]

@@ -76,7 +76,14 @@ def _label(settings: Any, as_json: bool) -> None:
     show_result(labels.label(settings, progress.reporter()), as_json)
 
 
-_OTHERS = {"reproduce": _reproduce, "label": _label}
+def _train(settings: Any, as_json: bool) -> None:
+    from bkrl.stages import train_rs
+
+    dry = getattr(settings, "dry_run", False)
+    show_result(train_rs.outlook(settings) if dry else train_rs.run(settings, progress.reporter()), as_json)
+
+
+_OTHERS = {"reproduce": _reproduce, "label": _label, "train-rs": _train}
 """Verbs that are more than one function of a stage."""
 _TRAIN = "train-rs"
 _runs = {verb: _OTHERS.get(verb) or _stage(verb.replace("-", "_")) for verb in VERBS}

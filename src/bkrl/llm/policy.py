@@ -13,7 +13,9 @@ again  the backend has learnt how to ask: this request at once again; costs it n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 EMPTY = ("empty", "no choices")
 NEVER_ANSWERED = ("unreachable", "not an API", *EMPTY)
@@ -58,3 +60,18 @@ class AskPolicy:
     rpm: float | None = None
     tpm: float | None = None
     first_by_itself: bool = True
+
+    @classmethod
+    def of(
+        cls, identity: Mapping[str, Any] | None, most: int, rpm: float | None = None, tpm: float | None = None
+    ) -> Self:
+        """For a backend with this identity, with at most so many requests in flight; a model here has all the time."""
+        local = identity is not None and identity.get("kind") == "hf"
+        return cls(
+            concurrency=min(20, most),
+            max_concurrency=most,
+            deadline=None if local else 120.0,
+            first_by_itself=not local,
+            rpm=rpm,
+            tpm=tpm,
+        )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bkrl.goals.protocol import Suggester
     from bkrl.goals.source import Source, TaskSource
     from bkrl.learn.hardware import Hardware
+    from bkrl.llm.forecast import Outlook
     from bkrl.rewards.streams import RewardStream
     from bkrl.text.encoders import TextEncoder
 
@@ -149,6 +150,25 @@ class GoalSettings(TransferSettings):
     max_cost: Annotated[
         float, Flag("spend at most so many US dollars; 0: no limit", least=0, only=(_ASKED,), identity=False)
     ] = 0.0
+    prices: Annotated[
+        Path | None,
+        Flag("own price list (TOML), read before the shipped one; see docs/labels.md", only=(_ASKED,), identity=False),
+    ] = None
+    concurrency: Annotated[
+        int,
+        Flag(
+            "most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False
+        ),
+    ] = 16
+    dry_run: Annotated[
+        bool,
+        Flag(
+            "show tokens, price and three of the prompts; ask and write nothing",
+            only=(_ASKED,),
+            identity=False,
+            planned=True,
+        ),
+    ] = False
     cache: Annotated[Path, Flag("where replies are kept", only=(_ASKED,), identity=False)] = Path("cache")
 
 
@@ -256,7 +276,15 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.text.prompts import SHIPPED
 
     session = open_session(
-        settings.suggester, stack, settings.cache, settings.max_requests, settings.max_cost, others=PLAIN
+        settings.suggester,
+        stack,
+        settings.cache,
+        settings.max_requests,
+        settings.max_cost,
+        others=PLAIN,
+        prices=settings.prices,
+        concurrency=settings.concurrency,
+        asking=not settings.dry_run,
     )
     return AskedSuggester(
         settings.suggester,
@@ -329,6 +357,7 @@ def _trainee(
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,
+        limits=(settings.max_requests or None, settings.max_cost or None),
     )
 
 
@@ -337,6 +366,17 @@ class GoalTrainee(Trainee):
     """A learner with goals, and where they come from."""
 
     source: Any = None
+    limits: tuple[int | None, float | None] = (None, None)
+
+    def begin(self, folder: Path) -> None:
+        """See `Trainee.begin`: what is sent and paid is noted in the run's folder, so limits hold over restarts."""
+        from bkrl.llm.budget import FILE, Budget
+
+        book = self.source.book
+        session = getattr(getattr(book, "suggester", None) or getattr(book, "judge", None), "session", None)
+        if session is not None and session.backend.identity is not None:
+            session.budget = Budget(folder / FILE, *self.limits)
+            self.opened.append(session.budget)
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one question was answered."""
@@ -395,10 +435,23 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
         return _trainee(settings, settings.dqn, parts, DQN, agent, stack)
 
 
+def outlook(settings: GoalSettings) -> Outlook:
+    """See `Method.outlook`."""
+    from bkrl.goals import outlook
+    from bkrl.goals.asked import AskedSuggester
+
+    with ExitStack() as stack:
+        suggester = getattr(source_of(settings, stack).book, "suggester", None)
+        if not isinstance(suggester, AskedSuggester):
+            raise UsageError(f"--dry-run reckons the situations of typed Crafter, and {settings.env} has none.")
+        price = suggester.session.price
+        return outlook.outlook(suggester, settings.env, settings.steps, settings.seed, settings.cache, price)
+
+
 _WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"
 for _name, _settings, _build, _how in (
     ("ellm", EllmSettings, build_pqn, "PQN"),
     ("ellm-dqn", EllmDQNSettings, build_dqn, "the published DQN,"),
     ("ellm-ppo", EllmPPOSettings, build_ppo, "PPO"),
 ):
-    register_method(Method(_name, _settings, _build, f"{_how} {_WHAT}", baseline=_name, form="goals"))
+    register_method(Method(_name, _settings, _build, f"{_how} {_WHAT}", baseline=_name, form="goals", outlook=outlook))

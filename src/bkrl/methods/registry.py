@@ -21,6 +21,7 @@ from bkrl.core.settings import choose
 if TYPE_CHECKING:
     from bkrl.agents.protocol import Agent
     from bkrl.learn.protocol import Learner
+    from bkrl.llm.forecast import Outlook
 
 
 class _OfMethod(type):
@@ -100,6 +101,9 @@ class Trainee:
     opened: list[Any] = field(default_factory=list)
     measures: list[Callable[[], dict[str, float]]] = field(default_factory=list)
 
+    def begin(self, folder: Path) -> None:
+        """The run's folder is there; training begins or goes on."""
+
     def figures(self) -> dict[str, float]:
         """What is logged with each evaluation, beside its scores."""
         return {name: value for measure in self.measures for name, value in measure().items()}
@@ -131,6 +135,8 @@ class Method:
         learns: whether it does; if not, its curve is a flat line that reports carry on as far as those of the others.
         ranks: whether torchrun may run it over several processes.
         colour: the slot of its lines' colour in figures; None: the next free one.
+        outlook: what a run would ask a language model, and what that costs, if the method asks one as it trains: for
+            settings whose `dry_run` is set. It asks and writes nothing.
     """
 
     name: str
@@ -145,6 +151,7 @@ class Method:
     learns: bool = True
     ranks: bool = False
     colour: int | None = None
+    outlook: Callable[[Any], Outlook] | None = None
 
 
 _METHODS: dict[str, Method] = {}

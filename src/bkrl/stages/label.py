@@ -208,15 +208,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     _check_plan(plan, variant)
     if plan.most_questions > _MANY and plan.variant != "code":
         reporter.say(f"Drawing and wording {plan.most_questions:,} questions; a million take some minutes.")
-    local = backend.identity is not None and backend.identity.get("kind") == "hf"
-    policy = AskPolicy(
-        concurrency=min(20, config.concurrency),
-        max_concurrency=config.concurrency,
-        deadline=None if local else 120.0,
-        first_by_itself=not local,
-        rpm=config.rpm or None,
-        tpm=config.tpm or None,
-    )
+    policy = AskPolicy.of(backend.identity, config.concurrency, config.rpm or None, config.tpm or None)
     own = {f"prompt {name}": path for name, path in plan.world.prompts.files(variant.files(plan.world)).items()}
     return _Job(
         plan=plan,

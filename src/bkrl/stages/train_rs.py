@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,6 +28,9 @@ from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
+
+if TYPE_CHECKING:
+    from bkrl.llm.forecast import Outlook
 
 
 @announced
@@ -60,6 +64,8 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -
     if ranks.count() > 1 and not method.ranks:
         known = ", ".join(one.name for one in methods() if one.ranks)
         raise UsageError(f"--alg {config.alg} runs in one process; start it without torchrun, which is for {known}.")
+    if getattr(config, "dry_run", False):
+        raise UsageError("--dry-run makes no run; use it with `bkrl train-rs`.")
     made = None
     if to_do(config):  # before the run's folder is made: a refusal leaves nothing behind
         torch.set_num_threads(config.threads)
@@ -77,6 +83,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -
             reporter.warn(warning)
         for note in made.notes:
             reporter.say(note)
+        made.begin(result.path)
         with tracked("none" if apart else config.track, result, reporter):
             _train(config, made, result, reporter, config.run_dir if apart else None)
     finally:
@@ -85,6 +92,15 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -
     if apart is None:
         finished(result)
     return result
+
+
+def outlook(config: TrainRsConfig) -> Outlook:
+    """What a run would ask a language model while it trains, for methods that do. Asks and writes nothing."""
+    world(config.env)
+    method = find_method(config.alg)
+    assert method is not None
+    assert method.outlook is not None
+    return method.outlook(config)
 
 
 def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter, follows: Path | None) -> None:

@@ -1,0 +1,63 @@
+"""What asking for goals will take, before anything is asked: how many situations a run meets is reckoned from play."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bkrl.core.seeds import derive_seed, generator
+from bkrl.envs import make_vec, situations
+from bkrl.goals.asked import AskedSuggester
+from bkrl.llm.forecast import Outlook, forecast
+from bkrl.llm.prices import Price
+
+_ENVS: Final = 64
+_PROBE: Final = 65_536
+_REPLY_TOKENS: Final = 40
+"""Tokens of a reply where none is kept; a guess."""
+
+
+def situations_met(env_id: str, steps: int, seed: int) -> tuple[list[int], int]:
+    """The situations that random actions meet in at most `_PROBE` steps, and about how many a run of `steps` meets.
+
+    New ones become rarer by a power of the steps, whose exponent is read off the two halves of the play: 700 after
+    half and 1,000 after all of it are 1,000 · x^.51 after x times as many steps.
+    """
+    known, envs = situations(env_id), make_vec(env_id, _ENVS)
+    seen, _ = envs.reset(seed=derive_seed(seed, "outlook"))
+    rng, rows = generator(seed, "outlook"), max(2, min(steps, _PROBE) // _ENVS)
+    met: dict[int, None] = dict.fromkeys(known.keys(seen).tolist())
+    half = 1
+    for row in range(1, rows):
+        seen = envs.step(rng.integers(0, len(known.deeds), _ENVS))[0]
+        met |= dict.fromkeys(np.unique(known.keys(seen)).tolist())
+        half = len(met) if row == rows // 2 else half
+    envs.close()
+    power = math.log2(len(met) / max(1, half))
+    return list(met), round(len(met) * max(1.0, steps / (rows * _ENVS)) ** power)
+
+
+def outlook(suggester: AskedSuggester, env_id: str, steps: int, seed: int, cache: Path, price: Price | None) -> Outlook:
+    """Tokens and price of a run, and three of its prompts. Asks and writes nothing."""
+    met, expected = situations_met(env_id, steps, seed)
+    requests = [suggester.request(key) for key in met]
+    found = forecast(requests, _REPLY_TOKENS, cache, suggester.session.backend.identity, price)
+    more = (expected - found.kept) / max(1, found.requests - found.kept)
+    some = requests[:: max(1, len(requests) // 3)][:3]
+    note = (
+        f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps are reckoned to "
+        f"meet {expected:,}. An agent that learns gets further and meets more: --max-requests and --max-cost bound it."
+    )
+    return replace(
+        found,
+        requests=expected,
+        tokens_in=round(found.tokens_in * more),
+        tokens_out=round(found.tokens_out * more),
+        most_tokens_out=round(found.most_tokens_out * more),
+        prompts=tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in request.messages) for request in some),
+        notes=(note,),
+    )
