@@ -77,10 +77,9 @@ def _label(settings: Any, as_json: bool) -> None:
 
 
 def _train(settings: Any, as_json: bool) -> None:
-    from bkrl.stages import train_rs
-
+    stage = import_module("bkrl.stages.train_rs")
     dry = getattr(settings, "dry_run", False)
-    show_result(train_rs.outlook(settings) if dry else train_rs.run(settings, progress.reporter()), as_json)
+    show_result(stage.outlook(settings) if dry else stage.run(settings, progress.reporter()), as_json)
 
 
 _OTHERS = {"reproduce": _reproduce, "label": _label, "train-rs": _train}
