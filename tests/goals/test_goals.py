@@ -168,7 +168,7 @@ def test_noise_has_the_stated_shares(rates):
     rows[:, 68:80] = rng.random((3000, 12)) < 0.1
     keys = np.unique(WORLD.keys(rows))
     assert noisy.suggest(keys[:50].tolist()) == Noisy(WORLD, rates, 7).suggest(keys[:50].tolist())
-    tracker = GoalTracker(book, len(rows))
+    tracker = GoalTracker(book, len(rows), counted=True)
     tracker(Views(rows), np.ones(len(rows), bool))
     shares = tracker.shares()["suggested"]
     for kind in ("bad_timing", "nonsense", "impossible"):
