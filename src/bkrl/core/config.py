@@ -394,8 +394,8 @@ class EvaluateConfig:
     conditions: Annotated[
         str | None,
         Flag(
-            "evaluate under each condition of a set: glam, glam-goto, balrog, balrog-crafter, crafter-score, or your own "
-            "TOML file (docs/training.md)"
+            "evaluate under each condition of a set: glam, glam-goto, balrog, balrog-crafter, crafter-score, or your "
+            "own TOML file (docs/training.md)"
         ),
     ] = None
     mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
