@@ -81,7 +81,8 @@ def test_generated_pages_are_up_to_date():
 @named([*PAGES, SAMPLES])
 def test_every_command_line_parses(page, monkeypatch, capsys):
     """The pipeline's verbs also refuse flags without effect, so they are run, with stages that do nothing."""
-    monkeypatch.setattr("bkrl.cli.main.import_module", lambda name: SimpleNamespace(run=lambda config, reporter: None))
+    stage = SimpleNamespace(run=lambda config, reporter: None, outlook=lambda config: None)
+    monkeypatch.setattr("bkrl.cli.main.import_module", lambda name: stage)
     monkeypatch.setattr("bkrl.cli.main.labels.label", lambda config, reporter: None)
     for words in command_lines(page):
         command, name, left = resolve(words)
