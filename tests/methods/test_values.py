@@ -69,6 +69,40 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, alg, kind
     assert any(f"{kind.removesuffix('-learnt')}/novelty" in line for line in lines)
 
 
+def test_published_defects_are_had_one_by_one():
+    both = settings("dqn", curiosity="apt-learnt", compat="upstream")
+    trainee = find_method("dqn").build(both)
+    assert trainee.facts["compat"] == ["b10", "e1", "e2", "e3"]
+    assert trainee.facts["guarantee"].startswith("none: published defects")
+    stream = trainee.learner.streams[-1]
+    assert (stream.particles.with_itself, stream.model.by_number) == (True, True)
+    far = trainee.learner.agent.module.head.weight
+    near = find_method("dqn").build(settings("dqn")).learner.agent.module.head.weight
+    torch.testing.assert_close(far, 100 * near)
+    with pytest.raises(UsageError, match="concerns novelty by apt"):
+        find_method("pqn").build(settings("pqn", curiosity="rnd", compat="e2"))
+
+
+@pytest.mark.parametrize("alg", ["pqn", "dqn"])
+def test_without_the_defect_a_time_limit_is_bootstrapped(alg):
+    for compat, cut in (("", False), ("b10", True)):
+        learner = find_method(alg).build(settings(alg, compat=compat, env="Crafter-Typed-Easier@length=12")).learner
+        with torch.no_grad():
+            learner.agent.module.head.bias += 5
+        for _ in range(4):
+            learner.iterate()
+        r = learner.collector.rollout
+        ends = r.truncated & ~r.terminated
+        if alg == "pqn":
+            values = learner.next_values(learner.bootstrap_truncated)[0][:, :, 0].numpy()
+            assert ends.any()
+            assert ((values[ends] == 0) == cut).all()
+        else:
+            column = learner.replay._columns
+            assert column["truncated"].any()
+            assert column["terminated"][column["truncated"]].any() == cut
+
+
 def test_what_was_learnt_without_a_reward_is_carried_on(tmp_path):
     first = train_rs.run(settings("pqn", out=tmp_path / "a", env_coef=0.0, curiosity="icm"), Reporter())
     assert Run.open(first.path, "train-rs").facts["guarantee"].startswith("none")

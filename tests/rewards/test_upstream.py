@@ -549,7 +549,9 @@ def test_names():
     assert named(parse("upstream", "goal", "babyai")) == ["b2", "b3", "b6", "b7", "b8", "b9", "b10", "b30"]
     assert parse("upstream", None, "babyai") == {"b10"}
     assert "b1" not in parse("upstream", "code", "crafter")
-    assert set().union(*(parse("upstream", v, "babyai") for v in ("code", "pref", "goal", "text"))) == set(DEFECTS)
+    assert set().union(
+        *(parse("upstream", v, "babyai") for v in ("code", "pref", "goal", "text", "lm", "apt-learnt"))
+    ) == set(DEFECTS)
     assert guarantee(frozenset({"b10", "b2", "b3"})) == "none: published defects b2, b3, b10"
 
 

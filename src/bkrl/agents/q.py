@@ -65,8 +65,8 @@ class QNetwork(nn.Module):
         )
         self.head = Linear(hidden, num_actions + dueling)
 
-    def initialise(self, seed: int) -> None:
-        """Orthogonal weights: gain √2 inside, 0.01 for the values; biases 0.
+    def initialise(self, seed: int, gain_of_values: float = 0.01) -> None:
+        """Orthogonal weights: gain √2 inside; biases 0.
 
         With gain 1 the best of 139 untrained values lies near 1.8, and bootstrapping keeps it there for long.
         """
@@ -75,7 +75,7 @@ class QNetwork(nn.Module):
             if isinstance(module, SymbolLayer):
                 module.initialise(generator)
             elif isinstance(module, Linear):
-                gain = 0.01 if module is self.head else math.sqrt(2)
+                gain = gain_of_values if module is self.head else math.sqrt(2)
                 nn.init.orthogonal_(module.weight, gain, generator=generator)
                 nn.init.zeros_(module.bias)
 

@@ -28,6 +28,8 @@ class ActionValueLearner(RolloutLearner):
         seed: of envs, actions and what is drawn to learn from.
         hardware: where the agent computes.
         goals: sets goals, for an agent that sees them.
+        bootstrap_truncated: whether what a time limit cuts off is worth what its last observation is; without, nothing
+            (as published).
     """
 
     agent: QAgent
@@ -44,7 +46,9 @@ class ActionValueLearner(RolloutLearner):
         seed: int = 0,
         hardware: Hardware = CPU,
         goals: Goals | None = None,
+        bootstrap_truncated: bool = True,
     ) -> None:
+        self.bootstrap_truncated = bootstrap_truncated
         agent.schedule = (1.0, *epsilon)
         super().__init__(
             envs,

@@ -101,8 +101,9 @@ class DQN(ActionValueLearner):
         if not self.config.raw_rewards:
             rewards = rewards.clip(-1, 1)
         actions = r.actions[r.horizon :]
+        terminated = r.terminated if self.bootstrap_truncated else r.terminated | r.truncated
         for t in range(T):
-            self.replay.add(seen[t], actions[t], rewards[t], after[t], r.terminated[t], r.truncated[t])
+            self.replay.add(seen[t], actions[t], rewards[t], after[t], terminated[t], r.truncated[t])
 
     def _train_streams(self) -> None:
         """The models of streams learn from each step once, when it is new: what they paid for it stays."""

@@ -142,7 +142,7 @@ class PQN(ActionValueLearner):
     def targets(self) -> Tensor:
         """(T, N) the Q(λ) targets of the stored rollout."""
         c, T = self.collector, self.collector.num_steps
-        next_values, ended = self.next_values(bootstrap_truncated=True)
+        next_values, ended = self.next_values(self.bootstrap_truncated)
         actions = torch.from_numpy(c.rollout.actions[c.rollout.horizon :]).to(self.device)
         greedy = c.logits.argmax(-1) == actions  # (T, N)
         carried = ~ended[:, :, 0]

@@ -14,7 +14,7 @@ from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.registry import Method, Trainee, register_method
-from bkrl.methods.values import GuidedSettings, TransferSettings, begin, value_agent
+from bkrl.methods.values import GuidedSettings, TransferSettings, begin, compat_facts, value_agent
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
@@ -340,6 +340,7 @@ def _trainee(
     from bkrl.goals.source import TASK
     from bkrl.rewards.shaping import FORMS
 
+    more = {"bootstrap_truncated": "b10" not in settings.defects} if isinstance(settings, GuidedSettings) else {}
     learner = learner_class(
         parts.envs,
         agent,
@@ -349,11 +350,13 @@ def _trainee(
         seed=settings.seed,
         hardware=parts.hardware,
         goals=parts.tracker,
+        **more,
     )
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTrainee(
         learner,
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"},
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"}
+        | (compat_facts(settings) if isinstance(settings, GuidedSettings) else {}),
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,

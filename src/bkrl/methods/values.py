@@ -53,6 +53,23 @@ class GuidedSettings(TransferSettings):
         float, Flag("share of the random actions that --guide chooses", least=0, most=1, only=(_GUIDED,))
     ] = 0.5
 
+    compat: Annotated[
+        str,
+        Flag(
+            "published defects to learn with, to measure what they do: b10, e1 to e3, or upstream for all that concern "
+            "the run (docs/goals.md)"
+        ),
+    ] = ""
+
+    @property
+    def defects(self) -> frozenset[str]:
+        """The published defects that `compat` names; UsageError for those that cannot be had here."""
+        from bkrl.envs import world
+        from bkrl.rewards.upstream import parse
+
+        kind = getattr(self, "curiosity", "none")
+        return parse(self.compat, "values" if kind == "none" else kind, world(self.env).family)
+
 
 @dataclass(frozen=True)
 class ValueSettings(GuidedSettings):
@@ -115,6 +132,8 @@ def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNC
     symbols = with_goals(symbols, num_deeds)
     seed = derive_seed(settings.seed, "weights")
     network = q_network(symbols, num_actions, seed, hidden=config.hidden, layer_norm=normal, dueling=not normal)
+    if "e1" in settings.defects:
+        network.initialise(seed, 1.0)
     agent = QAgent(network, facts.env_id, facts.family, facts.action_names)
     agent.sees_goals = num_deeds > 0
     begin(settings, network, "layers.0.")
@@ -127,6 +146,14 @@ def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNC
             )
         agent.guide, agent.guide_share = guide, settings.guide_share
     return agent
+
+
+def compat_facts(settings: GuidedSettings) -> dict[str, Any]:
+    """What the manifest says of a run with published defects; {} without."""
+    from bkrl.rewards.upstream import guarantee, named
+
+    defects = settings.defects
+    return {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
 
 
 def build(settings: ValueSettings) -> Trainee:
@@ -147,15 +174,26 @@ def build(settings: ValueSettings) -> Trainee:
         streams.append(EnvReward(gamma=config.gamma, coef=settings.env_coef))
     if settings.curiosity != "none":
         kind: Curiosity = settings.curiosity
-        paid = {"seed": settings.seed, "gamma": config.gamma, "coef": settings.int_coef}
+        paid: dict[str, Any] = {"seed": settings.seed, "gamma": config.gamma, "coef": settings.int_coef}
+        paid |= {"with_itself": True} if "e2" in settings.defects else {}
+        paid |= {"by_number": True} if "e3" in settings.defects else {}
         streams.append(curious(kind, facts, config.num_envs, hardware, **paid))
     agent = value_agent(settings, facts, config)
     envs = make_vec(settings.env, config.num_envs, backend=settings.backend)
     learner: Any = PQN if isinstance(config, PQNConfig) else DQN
     form = "none" if settings.curiosity == "none" else "novelty"
     return Trainee(
-        learner(envs, agent, streams, config, total_steps=settings.steps, seed=settings.seed, hardware=hardware),
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"},
+        learner(
+            envs,
+            agent,
+            streams,
+            config,
+            total_steps=settings.steps,
+            seed=settings.seed,
+            hardware=hardware,
+            bootstrap_truncated="b10" not in settings.defects,
+        ),
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | compat_facts(settings),
         iteration_steps=config.num_envs * config.num_steps,
     )
 

@@ -42,11 +42,12 @@ class Particles:
     Args:
         obs_shape: of states.
         size: how many.
-        k: neighbours; published: 12, which there included the state itself.
+        k: neighbours (published: 12).
+        with_itself: a state is its own nearest neighbour, as in ELLM's release; a published defect.
     """
 
-    def __init__(self, obs_shape: Sequence[int], size: int, k: int) -> None:
-        self.size, self.k = size, k
+    def __init__(self, obs_shape: Sequence[int], size: int, k: int, with_itself: bool = False) -> None:
+        self.size, self.k, self.with_itself = size, k, with_itself
         self.rows = np.zeros((0, *obs_shape), np.uint8)
         self.distance = RunningMoments()
 
@@ -55,6 +56,7 @@ class Particles:
         joined = np.concatenate([self.rows, rows])
         chosen = np.unique(np.linspace(0, len(joined) - 1, min(self.size, len(joined))).round().astype(np.int64))
         own = np.maximum(chosen - len(self.rows), -1)
+        own = np.full_like(own, -1) if self.with_itself else own
         self.rows = joined[chosen]
         return torch.from_numpy(own)
 
@@ -89,10 +91,17 @@ class _Pooled(Novelty):
     encoder: nn.Module
 
     def __init__(
-        self, obs_shape: Sequence[int], num_envs: int, *, particles: int = 1024, k: int = 12, **options: Any
+        self,
+        obs_shape: Sequence[int],
+        num_envs: int,
+        *,
+        particles: int = 1024,
+        k: int = 12,
+        with_itself: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
-        self.particles = Particles(obs_shape, particles, k)
+        self.particles = Particles(obs_shape, particles, k, with_itself)
 
     @torch.no_grad()
     def scored(self, rollout: Rollout) -> NDArray[np.floating]:

@@ -35,7 +35,15 @@ ALL = "upstream"
 DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
 HARD_THRESHOLD = 0.85
 _ANY = ("code", "pref", "goal")
-_READERS = {"text": "Q-learning by an agent that reads", "lm": "a policy that is a language model"}
+_VALUES = ("values", "rnd", "noveld", "icm", "apt", "apt-learnt")
+_OTHERS = {
+    "text": "Q-learning by an agent that reads",
+    "lm": "a policy that is a language model",
+    "values": "agents that value actions",
+    "icm": "novelty by icm",
+    "apt": "novelty by apt",
+    "apt-learnt": "novelty by apt-learnt",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,8 @@ class Defect:
     Attributes:
         says: what goes wrong, one clause.
         variants: the kinds of potential it concerns; "" stands for algorithms without one, "text" for values of agents
-            that read, "lm" for policies that are language models.
+            that read, "lm" for policies that are language models, "values" for other values of actions, and a kind of
+            novelty where that pays those.
         families: the worlds it concerns, () for all.
     """
 
@@ -64,7 +73,7 @@ DEFECTS: Mapping[str, Defect] = {
     "b7": Defect("Φ is divided by the running spread of its own discounted sum"),
     "b8": Defect("an episode's first windows are filled with its first observation and the action about to be taken"),
     "b9": Defect("the critic sees the current observation alone, Φ a history (so it is without --compat, too)"),
-    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", "lm", *_ANY)),
+    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", "lm", *_VALUES, *_ANY)),
     "b30": Defect(f"Φ of goals jumps at a fixed similarity of {HARD_THRESHOLD}", ("goal",)),
     **{
         name: Defect(says, ("text",) if name == "g5" else ("text", "lm"), ("babyai",))
@@ -74,6 +83,9 @@ DEFECTS: Mapping[str, Defect] = {
     "g7": Defect(
         "each value is held against the returns of all steps of its minibatch, so it learns their mean", ("lm",)
     ),
+    "e1": Defect("untrained action values are as far from 0 as learnt ones", _VALUES),
+    "e2": Defect("a state is one of its own nearest neighbours", ("apt", "apt-learnt")),
+    "e3": Defect("the inverse model of the dynamics guesses the action's number, through tanh", ("icm", "apt-learnt")),
 }
 
 
@@ -102,8 +114,8 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
             raise UsageError(f"--compat knows no '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
         elif name not in here:
             kinds = [one for one in DEFECTS[name].variants if one in _ANY]
-            readers = [_READERS[one] for one in DEFECTS[name].variants if one in _READERS]
-            what = words([*([f"potentials of {words(kinds)} labels"] if kinds else []), *readers])
+            others = [_OTHERS[one] for one in DEFECTS[name].variants if one in _OTHERS]
+            what = words([*([f"potentials of {words(kinds)} labels"] if kinds else []), *others])
             where = f" in {' or '.join(DEFECTS[name].families)} worlds" if DEFECTS[name].families else ""
             raise UsageError(
                 f"{name} ({DEFECTS[name].says}) concerns {what}{where}; leave it out of --compat, or write {ALL} for "
