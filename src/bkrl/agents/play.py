@@ -5,7 +5,7 @@ Every episode has a seed of its own and is played to its end; none is left out b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +44,7 @@ class Episode:
         mission: its mission, "" if the env has none.
         task_kind: the kind of its task, "" if the env does not say it.
         unlocked: (U,) bool, which of the family's achievements it unlocked; empty if the env has none.
+        metrics: the env's own measures of it, by name; empty if it has none, NaN for what has no value.
         observations: (T+1, *obs_shape) uint8, the true final one included; empty unless asked for.
         actions: (T,) int64; empty unless asked for.
         rewards: (T,) float32; empty unless asked for.
@@ -59,6 +60,7 @@ class Episode:
     success: bool = False
     task_kind: str = ""
     unlocked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    metrics: dict[str, float] = field(default_factory=dict)
     observations: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     actions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -172,6 +174,7 @@ def play(
                 episode.task_kind = infos["task_kind"][i]
             if "achievements" in infos:
                 episode.unlocked = infos["achievements"][i] > 0
+            episode.metrics = {name: float(values[i]) for name, values in infos.get("metrics", {}).items()}
             episode.episode_return = float(infos["episode"]["r"][i])
             episode.length = int(infos["episode"]["l"][i])
             if keep:
@@ -274,9 +277,20 @@ class _Tape:
 
 
 def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:
-    """Means of `success_rate`, `return` and `length`."""
+    """Means of `success_rate`, `return`, `length`, and the env's own metrics where they have a value."""
+    own = {name: values for name, values in metrics_of(episodes).items() if len(values)}
     return {
         f"{prefix}success_rate": float(np.mean([e.success for e in episodes])),
         f"{prefix}return": float(np.mean([e.episode_return for e in episodes])),
         f"{prefix}length": float(np.mean([e.length for e in episodes])),
+        **{f"{prefix}{name}": float(values.mean()) for name, values in own.items()},
     }
+
+
+def metrics_of(episodes: Sequence[Episode]) -> dict[str, NDArray[np.float64]]:
+    """The env's own metrics by name: the values of the episodes that have one."""
+    found: dict[str, NDArray[np.float64]] = {}
+    for name in dict.fromkeys(name for one in episodes for name in one.metrics):
+        values = np.array([one.metrics.get(name, np.nan) for one in episodes])
+        found[name] = values[np.isfinite(values)]
+    return found

@@ -77,3 +77,36 @@ def data_merge(
     from bkrl.stages.data_merge import run
 
     show_run(run(MergeConfig("dataset", tuple(datasets), out), progress.reporter()), as_json)
+
+
+@data.command("make-episodes")
+def data_make_episodes(
+    out: Annotated[Path, typer.Option("--out", help="file to write, .parquet; must not exist")],
+    scene: Annotated[str, typer.Option("--scene", help="house of Housekeep")] = "Rs_int",
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="how many")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of what is drawn")] = 0,
+    split: Annotated[Literal["train", "val", "test"], typer.Option("--split", help="classes of objects")] = "train",
+    objects: Annotated[str, typer.Option("--objects", help="classes that are misplaced, A,B,…, and no others")] = "",
+    as_json: Json = False,
+) -> None:
+    """Draw episodes of symbolic Housekeep by its own rule; `Housekeep-Symbolic-Original@file=OUT` plays them."""
+    from bkrl.core.errors import UsageError
+    from bkrl.core.files import make_folder, write_table
+    from bkrl.envs.housekeep.episodes import to_columns
+    from bkrl.envs.housekeep.sampling import draw_episodes
+
+    if out.exists():
+        raise UsageError(f"{out} exists already; choose another --out.")
+    import pyarrow as pa
+
+    drawn = draw_episodes(scene, split, episodes, seed, tuple(filter(None, objects.split(","))))
+    make_folder(out.parent)
+    write_table(out, pa.table(to_columns(drawn)))
+    things = sum(len(one.models) for one in drawn)
+    facts = {
+        "scene": scene,
+        "episodes": len(drawn),
+        "objects": things,
+        "misplaced": sum(one.misplaced for one in drawn),
+    }
+    print_facts(str(out), facts, as_json)

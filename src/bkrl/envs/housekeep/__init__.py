@@ -3,7 +3,8 @@
 Data: `tables` (on `data/`), `labels` (where things belong), `episodes`, `sampling` (new ones). The house: `floors`
 (walking, lines of sight, ways), `houses` (all as arrays), `packer` (room on receptacles). The engine: `state`, `sight`,
 `acting`, `kernels`, `engine`; `vector` is what Gymnasium sees. `layout` is the symbolic observation, `captions` its
-sentences, `options` and `catalogue` what an id stands for.
+sentences, `options` and `catalogue` what an id stands for, `metrics` how an episode is judged, `bot` an expert,
+`drawing` pictures.
 
 Sources: Kant et al. 2022 (Housekeep, ECCV) for data and rules, Du et al. 2023 (arXiv 2302.06692) for the world as ELLM
 has it.
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.flags import Setting
-from bkrl.envs.family import Episodes, Family, Symbols, World
+from bkrl.envs.family import Bot, Episodes, Family, Symbols, World
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.placing import Described, Places
 
@@ -107,6 +108,18 @@ class Housekeep(Family):
         from bkrl.envs.housekeep.options import chosen
 
         return Places(chosen(world.env_id, **options).scene)
+
+    def bot(self, world: World) -> Bot:
+        """What tidies up by the votes themselves, and knows where everything is."""
+        from bkrl.envs.housekeep.bot import HousekeepBot
+
+        return HousekeepBot(world.action_names != _ACTIONS)
+
+    def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """The agent's map of what it has seen."""
+        from bkrl.envs.housekeep.drawing import tile_maps
+
+        return tile_maps(observations)
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
         """Of the 294 bytes: unseen is the ordinary case everywhere."""

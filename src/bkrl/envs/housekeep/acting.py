@@ -120,13 +120,27 @@ def way_to(house: Any, x: float, z: float, to: Int) -> tuple[float, Int]:
 
 
 @helper
+def way_between(house: Any, x: float, z: float, to_x: float, to_z: float) -> float:
+    """Length of the shortest way between two points of the floor."""
+    if sees_straight(house.ground, x, z, to_x, to_z):
+        return np.hypot(to_x - x, to_z - z)
+    best = np.inf
+    for last in range(len(house.places)):
+        end_x, end_z = house.places[last]
+        end = np.hypot(to_x - end_x, to_z - end_z)
+        if house.polygon[last] >= 0 and end < best and sees_straight(house.ground, end_x, end_z, to_x, to_z):
+            best = min(best, way_to(house, x, z, np.int64(last))[0] + end)
+    return best
+
+
+@helper
 def _turns(from_yaw: float, to_yaw: float) -> Int:
     """Turns of 20 degrees from one direction to another, rounded."""
     return np.int64(np.floor(abs((to_yaw - from_yaw + 540.0) % 360.0 - 180.0) / TURN + 0.5))
 
 
 @helper
-def _yaw_along(x: float, z: float, to_x: float, to_z: float) -> float:
+def yaw_along(x: float, z: float, to_x: float, to_z: float) -> float:
     return np.degrees(np.arctan2(-(to_x - x), -(to_z - z))) % 360.0
 
 
@@ -146,7 +160,7 @@ def go(world: Any, things: Any, house: Any, receptacle: Int) -> None:
     for _ in range(len(house.places)):
         there_x, there_z = house.places[via]
         if np.hypot(there_x - x, there_z - z) > 0.01:
-            along = _yaw_along(x, z, there_x, there_z)
+            along = yaw_along(x, z, there_x, there_z)
             turns += _turns(yaw, along)
             yaw = along
         x, z = there_x, there_z

@@ -13,7 +13,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
 from bkrl.envs.housekeep.acting import LOW_LEVEL
 from bkrl.envs.housekeep.episodes import MOST_THINGS, Episode, read_episodes, scenes_with_episodes, shipped
-from bkrl.envs.housekeep.floors import on_floor
+from bkrl.envs.housekeep.floors import put_on_floor
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.kernels import without_room
 from bkrl.envs.housekeep.options import ANY, TASKS, Chosen
@@ -24,6 +24,9 @@ from bkrl.envs.housekeep.tables import DATA, models, scene, votes, words
 
 LAYOUTS: Final = "task_layouts.json"
 """Where the things of the four tasks lie at first: sampled for bkrl, since the paper's layouts are not published."""
+
+FARTHEST_START: Final = 0.5
+"""Metres to the floor from where an episode may start: original ones start up to a few centimetres beside it."""
 
 
 @lru_cache(64)
@@ -74,11 +77,11 @@ def compiled(episodes: tuple[Episode, ...], source: str) -> tuple[NDArray[Any], 
     names = tuple(dict.fromkeys(one.scene for one in episodes))
     table = np.zeros(len(episodes), EPISODE)
     for row, one in zip(table, episodes, strict=True):
-        polygon = on_floor(house(one.scene).ground, *one.start[:2])
-        if polygon < 0:
+        polygon, x, z = put_on_floor(house(one.scene).ground, *one.start[:2])
+        if np.hypot(x - one.start[0], z - one.start[1]) > FARTHEST_START:
             raise InputError(f"Episode {one.number} of {source} starts beside the floor of {one.scene}.")
         row["house"], row["reduced"], row["polygon"] = names.index(one.scene), one.reduced, polygon
-        row["x"], row["z"], row["yaw"] = one.start[0], one.start[1], one.start[2] % 360
+        row["x"], row["z"], row["yaw"] = x, z, one.start[2] % 360
         row["count"], row["misplaced"] = len(one.models), one.misplaced
         row["models"][: len(one.models)] = one.models
         row["receptacles"][: len(one.models)] = one.receptacles

@@ -69,9 +69,13 @@ class Engine:
         """Restart the stream from which world `index` draws its episodes."""
         self.worlds["stream"][index] = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
 
-    def begin(self, chosen: NDArray[np.bool_]) -> None:
-        """Start the next episode in the chosen worlds (N,)."""
+    def begin(self, chosen: NDArray[np.bool_], numbers: NDArray[np.int64] | None = None) -> None:
+        """Start the next episode in the chosen worlds (N,): drawn, or with these numbers (N,) of `episodes`."""
         kernels.draw_episodes(self.worlds, chosen, self.table)
+        if numbers is not None:
+            self.worlds["episode"][chosen] = numbers[chosen]
+            self.worlds["house"][chosen] = self.table["house"][numbers[chosen]]
+        self.out.terminated[chosen] = self.out.truncated[chosen] = False
         for number, one in enumerate(self.houses):
             kernels.begin_worlds(
                 self.worlds,

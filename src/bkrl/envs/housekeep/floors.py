@@ -54,6 +54,24 @@ def polygon_at(floor: Any, x: float, z: float) -> Int:
 
 
 @helper
+def nearest_floor(floor: Any, x: float, z: float) -> tuple[Int, float, float]:
+    """The nearest point of the main island: polygon, x, z."""
+    polygon = polygon_at(floor, x, z)
+    if polygon >= 0:
+        return polygon, x, z
+    best, found, best_x, best_z = np.inf, np.int64(0), x, z
+    for p in range(len(floor.sides)):
+        for k in range(floor.sides[p] if floor.main[p] else 0):
+            ax, az = floor.corners[p, k]
+            bx, bz = floor.corners[p, (k + 1) % floor.sides[p]]
+            near_x, near_z = nearest_on(ax, az, bx, bz, x, z)
+            away = np.hypot(near_x - x, near_z - z)
+            if away < best:
+                best, found, best_x, best_z = away, np.int64(p), near_x, near_z
+    return found, best_x, best_z
+
+
+@helper
 def nearest_on(ax: float, az: float, bx: float, bz: float, x: float, z: float) -> Point:
     """The point of the segment a–b that is nearest to (x, z)."""
     dx, dz = bx - ax, bz - az
@@ -242,6 +260,12 @@ def corners_of(ground: Floor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
 
 def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return vector / max(1e-9, float(np.linalg.norm(vector)))
+
+
+@kernel
+def put_on_floor(floor: Any, x: float, z: float) -> Any:
+    """`nearest_floor`, for Python."""
+    return nearest_floor(floor, x, z)
 
 
 @kernel

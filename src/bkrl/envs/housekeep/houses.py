@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import Int, helper, kernel
+from bkrl.core.jit import helper, kernel
 from bkrl.envs.housekeep import layout
-from bkrl.envs.housekeep.floors import corners_of, nearest_on, on_floor, straight, view_map
+from bkrl.envs.housekeep.floors import corners_of, inside, on_floor, straight, view_map
 from bkrl.envs.housekeep.labels import holders, labels
 from bkrl.envs.housekeep.tables import floor, scene, scene_names
 
@@ -42,7 +42,8 @@ class House(NamedTuple):
         owner: (W', H') 1 + the receptacle that a square belongs to, 0 none.
         squares: (Q, 2) middles of the squares of half a metre that are floor.
         square_at: (W'', H'') 1 + the number of the square, 0 none.
-        centre: (R, 3) middle of each receptacle; low: (R,) its lower side; top: (R,) NaN where it is not known.
+        centre: (R, 3) middle of each receptacle; low: (R,) its lower side; top: (R,) NaN where it is not known;
+            spread: (R,) how far its corners are from its middle, seen from above.
         base, half: (R, 2) footprint.
         present: (2, R) bool, in the full and the reduced layout.
         holds: (R,) bool, things can be put on it.
@@ -65,6 +66,7 @@ class House(NamedTuple):
     centre: NDArray[np.float64]
     low: NDArray[np.float64]
     top: NDArray[np.float64]
+    spread: NDArray[np.float64]
     base: NDArray[np.float64]
     half: NDArray[np.float64]
     present: NDArray[np.bool_]
@@ -90,11 +92,9 @@ def house(name: str) -> House:
     view, origin = view_map(name)
     codes, owner, squares, square_at = _maps(name)
     low = np.fmax(ground.height, 2 * known.y - np.where(np.isnan(known.top), known.y, known.top))
-    near = np.stack([np.nan_to_num(known.base[:, i], nan=0.0) for i in range(2)], 1)
-    spread = np.nan_to_num(known.half)
-    corners = [near + spread * sign for sign in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
-    corners.append(np.stack([known.x, known.z], 1))
-    reached = np.min([np.hypot(*(corner - known.nav).T) for corner in corners], 0) < REACH
+    middle, wide = np.stack([known.x, known.z], 1), known.half
+    corners = [known.base + wide * sign for sign in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
+    reached = np.nanmin([np.hypot(*(one - known.nav).T) for one in (*corners, middle)], 0) < REACH
     yaw = np.degrees(np.arctan2(-(known.x - known.nav[:, 0]), -(known.z - known.nav[:, 1])))
     corners_inside, turning = corners_of(ground)
     nearest = np.hypot(*(known.nav[:, None] - corners_inside).transpose(2, 0, 1)).argmin(1)
@@ -115,6 +115,7 @@ def house(name: str) -> House:
         np.stack([known.x, known.y, known.z], 1),
         low,
         known.top,
+        np.nan_to_num(np.max([np.hypot(*(one - middle).T) for one in corners], 0)),
         known.base,
         known.half,
         np.stack([one.present for one in both]),
@@ -180,25 +181,9 @@ def _ways(ground: Ground, places: NDArray[np.float64]) -> tuple[NDArray[np.int64
 def sees_straight(ground: Any, x: float, z: float, to_x: float, to_z: float) -> bool:
     """Can one walk straight from a point of the main island to another? All polygons that hold the first are tried."""
     for polygon in range(len(ground.sides)):
-        if ground.main[polygon] and _near(ground, polygon, x, z) and straight(ground, polygon, x, z, to_x, to_z) >= 0:
+        if ground.main[polygon] and inside(ground, polygon, x, z) and straight(ground, polygon, x, z, to_x, to_z) >= 0:
             return True
     return False
-
-
-@helper
-def _near(ground: Any, polygon: Int, x: float, z: float) -> bool:
-    """Is the point in the polygon or on its rim?"""
-    left = right = False
-    for k in range(ground.sides[polygon]):
-        ax, az = ground.corners[polygon, k]
-        bx, bz = ground.corners[polygon, (k + 1) % ground.sides[polygon]]
-        near_x, near_z = nearest_on(ax, az, bx, bz, x, z)
-        if np.hypot(near_x - x, near_z - z) < 1e-6:
-            return True
-        side = (bx - ax) * (z - az) - (bz - az) * (x - ax)
-        left |= side > 0
-        right |= side < 0
-    return not (left and right)
 
 
 @kernel

@@ -18,6 +18,7 @@ GRAB_RANGE: Final = 3.0
 GRAB_ANGLE: Final = np.radians(12.0)
 """How far beside the view axis something may be that the axis itself does not hit: turns of 20 and tilts of 10 degrees
 miss by up to 11.2."""
+_TALL: Final = 2.5
 _ROWS, _COLUMNS = layout.ROWS, layout.COLUMNS
 _MAP, _SQUARE, _FIRST, _THING = layout.MAP.stop, layout.SQUARE, layout.FIRST_CATEGORY, layout.THING
 
@@ -61,22 +62,25 @@ def _seen(world: Any, camera: float, axis: Any, room: Any, corner_of: Any, middl
 
 
 @helper
-def look(world: Any, things: Any, squares: Any, house: Any) -> None:
-    """Take in what is in view now. `squares`: (Q,) bool, the floor's squares that were seen in this episode."""
+def look_for(world: Any, things: Any, house: Any) -> None:
+    """Say of all receptacles and things whether they are in view. Who stands at a receptacle sees what is on it."""
     # Helpers get single arrays, and those only where they must: to hand over a whole house costs more than to look
     axis, camera, room, origin = axes(world), house.camera, house.open, (house.origin[0], house.origin[1])
     sin_yaw, cos_yaw = axis[0], axis[1]
     present, centre, base, half, tops = house.present[world.reduced], house.centre, house.base, house.half, house.top
+    spread = house.spread
     for r in range(len(tops)):
         seen = False
         x, y, z = centre[r, 0], centre[r, 1], centre[r, 2]
         half_x, half_z = half[r, 0], half[r, 1]
-        wide = 1.0 if np.isnan(half_x) else 1.0 + half_x + half_z
-        ahead = -sin_yaw * (x - world.x) - cos_yaw * (z - world.z)
-        # Tilted by 30 degrees the picture reaches behind the camera for what is high or low: up to 2 m
-        if present[r] and ahead > -2.0 - wide and (x - world.x) ** 2 + (z - world.z) ** 2 < (RANGE + wide) ** 2:
+        dx, dz, wide = x - world.x, z - world.z, spread[r]
+        ahead, aside = -sin_yaw * dx - cos_yaw * dz, abs(cos_yaw * dx - sin_yaw * dz)
+        # No corner can be in the picture beyond these: nothing is more than _TALL above or below the camera
+        near = dx * dx + dz * dz <= (RANGE + wide) ** 2
+        if near and present[r] and aside - wide <= (ahead + wide) * axis[3] + _TALL * abs(axis[2]):
             top = (base[r, 0], y if np.isnan(tops[r]) else tops[r], base[r, 1])
             seen = _seen(world, camera, axis, room, origin, (x, y, z), (half_x, half_z), top)
+        seen |= world.at == r
         world.receptacles[r] = 2 if seen else min(1, world.receptacles[r])
     for t in range(len(things)):
         thing = things[t]
@@ -86,10 +90,18 @@ def look(world: Any, things: Any, squares: Any, house: Any) -> None:
             thing.seen, thing.seen_on = 1, NOWHERE
             continue
         middle, top = (thing.x, thing.y, thing.z), (thing.x, thing.y + thing.half[1], thing.z)
-        if _seen(world, camera, axis, room, origin, middle, (thing.half[0], thing.half[2]), top):
+        here = world.at >= 0 and thing.receptacle == world.at
+        if here or _seen(world, camera, axis, room, origin, middle, (thing.half[0], thing.half[2]), top):
             thing.seen, thing.seen_on = 2, thing.receptacle
         else:
             thing.seen = min(1, thing.seen)
+
+
+@helper
+def look(world: Any, things: Any, squares: Any, house: Any) -> None:
+    """Take in what is in view now. `squares`: (Q,) bool, the floor's squares that were seen in this episode."""
+    look_for(world, things, house)
+    axis, camera, room, origin = axes(world), house.camera, house.open, (house.origin[0], house.origin[1])
     down, middles = house.floor - camera, house.squares
     for q in range(len(middles)):
         x, z = middles[q, 0], middles[q, 1]

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from bkrl.envs.family import World
 from bkrl.envs.housekeep import layout
+from bkrl.envs.housekeep.bot import STATE
 from bkrl.envs.housekeep.catalogue import action_names
+from bkrl.envs.housekeep.drawing import draw
 from bkrl.envs.housekeep.engine import Engine
+from bkrl.envs.housekeep.metrics import METRICS, measure
 from bkrl.envs.housekeep.options import chosen
 from bkrl.envs.housekeep.state import FAILED
 from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
@@ -31,7 +34,8 @@ class HousekeepVectorEnv(WorldVectorEnv):
 
     `infos` always hold what the last action did, (N,) each: `deed` (0 nothing, 1 picked, 2 placed, 3 failed),
     `deed_thing` (number of the class, -1), `deed_place` (the receptacle that the thing was taken from or put on, -1),
-    and `action_success` (not failed).
+    and `action_success` (not failed). On steps that end an episode they hold `metrics`, a dict of (N,) float64 by the
+    names of `metrics.METRICS` (NaN for envs that go on, and for what has no value), with the mask `_metrics`.
     """
 
     def __init__(self, world: World, num_envs: int, threads: int = 1, **options: Any) -> None:
@@ -49,7 +53,18 @@ class HousekeepVectorEnv(WorldVectorEnv):
 
     def env_states(self) -> NDArray[Any]:
         """(N,) records of all that is true of each env, for the bot."""
-        raise NotImplementedError
+        engine, numbers = self.engine, np.array([one.number for one in self.engine.houses], np.int16)
+        states = np.zeros(self.num_envs, STATE)
+        states["scene"] = numbers[engine.worlds["house"]]
+        states["world"], states["things"], states["rows"] = engine.worlds, engine.things, engine.rows
+        return states
+
+    def frame(self, index: int) -> NDArray[np.uint8]:
+        """The house of env `index` seen from above."""
+        self._check_begun("frame")
+        engine, index = self.engine, range(self.num_envs)[index]
+        world = engine.worlds[index]
+        return draw(engine.houses[world["house"]], world, engine.things[index], engine.squares[index])
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         for i, seed in enumerate(seeds or ()):
@@ -82,7 +97,20 @@ class HousekeepVectorEnv(WorldVectorEnv):
         }
 
     def _details(self, index: int) -> dict[str, Any]:
-        return {name: values[index].item() for name, values in self._about().items()}
+        facts = {name: values[index].item() for name, values in self._about().items()}
+        if self.engine.out.terminated[index] or self.engine.out.truncated[index]:
+            facts["metrics"] = dict(zip(METRICS, self._measure(index).tolist(), strict=True))
+        return facts
+
+    def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
+        found = np.full((self.num_envs, len(METRICS)), np.nan)
+        for index in np.flatnonzero(done).tolist():
+            found[index] = self._measure(index)
+        return {"metrics": dict(zip(METRICS, found.T, strict=True)), "_metrics": done.copy()}
+
+    def _measure(self, index: int) -> NDArray[np.float64]:
+        world = self.engine.worlds[index]
+        return measure(self.engine.houses[world["house"]], world, self.engine.things[index])
 
     def _views(self, which: Any = ...) -> Obs:
         return self.engine.out.symbolic[which].copy()

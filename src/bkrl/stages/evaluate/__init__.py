@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from PIL import Image
 
 from bkrl.agents import load_agent
 from bkrl.agents.build import check_acts_in, options_of
-from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, play
+from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, metrics_of, play
 from bkrl.agents.protocol import Agent
 from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
@@ -31,6 +31,7 @@ from bkrl.stats.scores import score_interval
 
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
+SHOWN_METRICS = 3
 _WORK = ("time/env", "time/policy", "time/potential", "time/update")
 
 
@@ -114,6 +115,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
                 "return",
                 "length",
                 *(("achievements", "score") if family(facts.family).achievements else ()),
+                *_own(document["modes"]),
             ],
             "rows": [_row(mode, scores) for mode, scores in document["modes"].items()],
         },
@@ -201,6 +203,14 @@ def measure(episodes: Sequence[Episode], names: Sequence[str] = ()) -> dict[str,
             "high": interval.high,
             "std": float(values.std(ddof=1)) if len(values) > 1 else None,
         }
+    own = metrics_of(episodes)
+    if own:
+        scores["metrics"] = {}
+    for name, values in own.items():
+        if len(values):
+            interval = t_interval(values)
+            mean = {"mean": float(values.mean()), "low": interval.low, "high": interval.high}
+            scores["metrics"][name] = {**mean, "episodes": len(values)}
     scores["episodes"] = [
         {
             "seed": e.seed,
@@ -266,4 +276,11 @@ def _row(mode: str, scores: dict[str, Any]) -> list[str]:
         f"{scores['return']['mean']:.3f}",
         f"{scores['length']['mean']:.1f}",
         *([f"{scores['achievements']['mean']:.2f}", percent(scores["score"]["mean"], 1)] if "score" in scores else []),
+        *(f"{one['mean']:.3f}" for one in list(scores.get("metrics", {}).values())[:SHOWN_METRICS]),
     ]
+
+
+def _own(modes: Mapping[str, dict[str, Any]]) -> list[str]:
+    """The first of the env's own metrics, which tables show; evaluation.json has them all."""
+    first: dict[str, Any] = next(iter(modes.values())).get("metrics", {})
+    return [name.replace("_", " ") for name in first][:SHOWN_METRICS]

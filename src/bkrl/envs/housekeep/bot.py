@@ -1,0 +1,250 @@
+"""The bot: it knows everything, also what the agent has not seen, and what the votes say. An upper bound, no agent.
+
+It takes the nearest misplaced thing to the nearest place where it is right and has room, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.jit import Int, helper, kernel
+from bkrl.envs.housekeep.acting import DOWN, FORWARD, GRAB, LEFT, RIGHT, TILT, TURN, UP, way_to, yaw_along
+from bkrl.envs.housekeep.catalogue import goals_of
+from bkrl.envs.housekeep.houses import house
+from bkrl.envs.housekeep.layout import SLOTS
+from bkrl.envs.housekeep.packer import MOST_ROWS, NOWHERE, ROW, THING, find_room
+from bkrl.envs.housekeep.sampling import model_sizes
+from bkrl.envs.housekeep.sight import GRAB_RANGE, aimed_at, look_for
+from bkrl.envs.housekeep.state import WORLD
+from bkrl.envs.housekeep.tables import scene_names
+
+STATE: Final = np.dtype(
+    [("scene", np.int16), ("world", WORLD), ("things", THING, (SLOTS,)), ("rows", ROW, (MOST_ROWS,))], align=True
+)
+_THERE: Final = 0.2
+_ASIDE: Final = 12
+"""Steps for which the bot, where it cannot aim at what it stands before, walks aside before it comes back."""
+
+
+class HousekeepBot:
+    """See `family.Bot`.
+
+    Args:
+        high: high-level control.
+    """
+
+    def __init__(self, high: bool) -> None:
+        self.high = high
+
+    def begin(self, num_envs: int) -> dict[str, NDArray[Any]]:
+        """What each is after (see `_goal`), and its steps where it stood before that without being able to aim."""
+        return {"goal": np.full((num_envs, 2), NOWHERE, np.int16), "waiting": np.zeros(num_envs, np.int32)}
+
+    def act(
+        self,
+        env_states: NDArray[Any],
+        symbols: NDArray[np.uint8],
+        memory: dict[str, NDArray[Any]],
+        started: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """The next actions."""
+        memory["waiting"][started], memory["goal"][started] = 0, NOWHERE
+        actions, sizes = np.zeros(len(env_states), np.int64), model_sizes()
+        worlds, things, rows = (np.ascontiguousarray(env_states[name]) for name in ("world", "things", "rows"))
+        for number in np.unique(env_states["scene"]).tolist():
+            name, chosen = scene_names()[number], env_states["scene"] == number
+            plan = _plan_high if self.high else _plan_low
+            plan(
+                worlds,
+                things,
+                rows,
+                chosen,
+                house(name),
+                sizes,
+                goals_of(name),
+                memory["goal"],
+                memory["waiting"],
+                actions,
+            )
+        return actions
+
+
+@helper
+def _right_place(world: Any, things: Any, rows: Any, house: Any, sizes: Any, slot: Int, r: Int) -> bool:
+    """Is a thing right on a receptacle that can be used and has room for it?"""
+    if not house.usable[r] or not house.right[world.reduced, r, things[slot].kind]:
+        return False
+    long, short, _ = sizes[things[slot].model]
+    return find_room(rows, things, r, house.half[r], long, short)[0] != NOWHERE
+
+
+@helper
+def _distance(house: Any, world: Any, r: Int) -> float:
+    """About how far a receptacle's stand is: the shortest way from the place that is nearest to the agent."""
+    to = len(house.places) - len(house.low) + r
+    best, away = np.inf, np.inf
+    for p in range(len(house.places)):
+        near = (house.places[p, 0] - world.x) ** 2 + (house.places[p, 1] - world.z) ** 2
+        if near < best and house.away[p, to] < 1e8:
+            best, away = near, np.sqrt(near) + house.away[p, to]
+    return away
+
+
+@helper
+def _goal(world: Any, things: Any, rows: Any, house: Any, sizes: Any, last: Any) -> tuple[Int, Int]:
+    """The thing to pick and the receptacle it lies on; with full hands -1 and where to put what is held.
+
+    What the bot was after last, it stays after as long as that makes sense.
+    """
+    slot, place = np.int64(last[0]), np.int64(last[1])
+    if place >= 0 and (world.held >= 0) == (slot < 0):
+        if slot < 0:
+            sensible = _right_place(world, things, rows, house, sizes, np.int64(world.held), place)
+        else:
+            lies_there = things[slot].receptacle == place
+            sensible = lies_there and not house.right[world.reduced, place, things[slot].kind]
+        if sensible:
+            return slot, place
+    best, slot, place = np.inf, np.int64(-1), np.int64(-1)
+    if world.held >= 0:
+        for r in range(len(house.low)):
+            if _right_place(world, things, rows, house, sizes, np.int64(world.held), r):
+                far = _distance(house, world, r)
+                if far < best:
+                    best, place = far, np.int64(r)
+        return slot, place
+    for t in range(len(things)):
+        thing = things[t]
+        if thing.model < 0 or house.right[world.reduced, thing.receptacle, thing.kind]:
+            continue
+        far = _distance(house, world, np.int64(thing.receptacle))
+        if far < best:
+            best, slot, place = far, np.int64(t), np.int64(thing.receptacle)
+    return slot, place
+
+
+@kernel
+def _plan_high(
+    worlds: Any,
+    things: Any,
+    rows: Any,
+    chosen: Any,
+    house: Any,
+    sizes: Any,
+    goals: Any,
+    lasts: Any,
+    waiting: Any,
+    actions: Any,
+) -> None:
+    for n in range(len(worlds)):
+        if not chosen[n]:
+            continue
+        slot, place = _goal(worlds[n], things[n], rows[n], house, sizes, lasts[n])
+        lasts[n, 0], lasts[n, 1] = slot, place
+        actions[n] = len(goals) + (slot if slot >= 0 else len(things[n]))
+        for g in range(len(goals)):
+            if goals[g] == place and worlds[n].at != place:
+                actions[n] = g
+
+
+@helper
+def _wanted(world: Any, things: Any, rows: Any, house: Any, sizes: Any, slot: Int) -> bool:
+    """Would grabbing, as the agent looks now, take up the thing, or put what is held where it is right?"""
+    target = aimed_at(world, things, house)
+    if target < 0:
+        return False
+    if slot >= 0:
+        return target == slot
+    return _right_place(world, things, rows, house, sizes, np.int64(world.held), target)
+
+
+@helper
+def _aim(world: Any, things: Any, rows: Any, house: Any, sizes: Any, slot: Int, place: Int) -> Int:
+    """The action that leads to a grab from where the agent stands; -1 where turning and tilting do not help."""
+    if slot >= 0:
+        x, y, z = things[slot].x, things[slot].y, things[slot].z
+    else:
+        x, y, z = house.base[place, 0], house.top[place], house.base[place, 1]
+    away = np.hypot(x - world.x, z - world.z)
+    if away > GRAB_RANGE + 0.5:
+        return np.int64(-1)
+    yaw, tilt = world.yaw, np.int64(world.tilt)
+    bearing = (yaw_along(world.x, world.z, x, z) - yaw + 540.0) % 360.0 - 180.0
+    first_turn = np.int64(np.floor(bearing / TURN))
+    slope = np.degrees(np.arctan2(y - house.camera, max(away, 0.05)))
+    first_tilt = np.int64(np.floor(slope / TILT))
+    best: Int = np.int64(1000)
+    action: Int = np.int64(-1)
+    for turn in range(first_turn - 1, first_turn + 3):
+        for level in range(first_tilt - 1, first_tilt + 3):
+            if abs(level) * TILT > 30:
+                continue
+            cost = abs(turn) + abs(level - tilt // TILT)
+            if cost >= best:
+                continue
+            world.yaw, world.tilt = (yaw + turn * TURN + 360.0) % 360.0, level * TILT
+            look_for(world, things, house)
+            if _wanted(world, things, rows, house, sizes, slot):
+                best = cost
+                if turn != 0:
+                    action = LEFT if turn > 0 else RIGHT
+                elif level * TILT != tilt:
+                    action = UP if level * TILT > tilt else DOWN
+                else:
+                    action = GRAB
+    world.yaw, world.tilt = yaw, tilt
+    return np.int64(action)
+
+
+@helper
+def _towards(world: Any, x: float, z: float) -> Int:
+    """The action that leads straight to a point."""
+    bearing = (yaw_along(world.x, world.z, x, z) - world.yaw + 540.0) % 360.0 - 180.0
+    if bearing > TURN / 2 + 0.01:
+        return LEFT
+    return RIGHT if bearing < -TURN / 2 - 0.01 else FORWARD
+
+
+@kernel
+def _plan_low(
+    worlds: Any,
+    things: Any,
+    rows: Any,
+    chosen: Any,
+    house: Any,
+    sizes: Any,
+    goals: Any,
+    lasts: Any,
+    waiting: Any,
+    actions: Any,
+) -> None:
+    for n in range(len(worlds)):
+        if not chosen[n]:
+            continue
+        world = worlds[n]
+        slot, place = _goal(world, things[n], rows[n], house, sizes, lasts[n])
+        if lasts[n, 0] != slot or lasts[n, 1] != place:
+            lasts[n, 0], lasts[n, 1], waiting[n] = slot, place, 0
+        if place < 0:
+            actions[n] = LEFT
+            continue
+        action = _aim(world, things[n], rows[n], house, sizes, slot, place)
+        if action >= 0:
+            actions[n] = action
+            continue
+        to = len(house.places) - len(house.low) + place
+        stage = waiting[n] % _ASIDE
+        if stage == 0 and np.hypot(house.places[to, 0] - world.x, house.places[to, 1] - world.z) > _THERE:
+            _, first = way_to(house, world.x, world.z, to)
+            # A step is longer than the last bit to a corner: there the bot already heads for the next one
+            if np.hypot(house.places[first, 0] - world.x, house.places[first, 1] - world.z) < _THERE:
+                first = np.int64(house.next[first, to])
+            actions[n] = _towards(world, house.places[first, 0], house.places[first, 1])
+            continue
+        # It stands there and can aim at nothing: it walks aside, each time in another direction
+        turns = (5 * (waiting[n] // _ASIDE) + 2) % 9
+        actions[n] = LEFT if stage < turns else FORWARD
+        waiting[n] += 1

@@ -1,0 +1,336 @@
+"""The engine of symbolic Housekeep against slow references and rules worked out by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.play import play
+from bkrl.core.errors import InputError, UsageError
+from bkrl.envs import captioner, make, make_vec, world
+from bkrl.envs.housekeep import captions, layout
+from bkrl.envs.housekeep.episodes import read_episodes, to_columns
+from bkrl.envs.housekeep.floors import CELL
+from bkrl.envs.housekeep.houses import house
+from bkrl.envs.housekeep.sampling import draw_episodes
+from bkrl.envs.housekeep.tables import scene
+from tests.envs.solved_housekeep import solved
+
+TASK = "Housekeep-Symbolic-Task1"
+ORIGINAL = "Housekeep-Symbolic-Original"
+FORWARD, LEFT, _, UP, DOWN, GRAB = range(6)
+POSES = 10_000
+
+
+@pytest.fixture(scope="module")
+def placed() -> tuple[Any, Any]:
+    """10,000 envs of Merom_1_int with the agent anywhere on the floor, looking anywhere."""
+    envs: Any = make_vec(f"{ORIGINAL}@scene=Merom_1_int", POSES)
+    envs.reset(seed=0)
+    own, rng = house("Merom_1_int"), np.random.default_rng(0)
+    main = np.flatnonzero(own.ground.main)
+    areas = np.array([np.ptp(own.ground.corners[p, : own.ground.sides[p]], 0).prod() for p in main])
+    polygons = rng.choice(main, POSES, p=areas / areas.sum())
+    weights = rng.dirichlet(np.ones(3), POSES)
+    third = rng.integers(2, own.ground.sides[polygons])
+    corners = own.ground.corners[polygons[:, None], np.stack([np.zeros_like(third), third - 1, third], 1)]
+    x, z = (corners * weights[..., None]).sum(1).T
+    worlds = envs.engine.worlds
+    worlds["x"], worlds["z"], worlds["polygon"] = x, z, polygons
+    worlds["yaw"], worlds["tilt"] = rng.uniform(0, 360, POSES), rng.integers(-3, 4, POSES) * 10
+    return envs, envs.snapshot()
+
+
+def crossed(own: Any, a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
+    """Are all squares that the segment a–b runs through open? By the middles between its crossings of grid lines."""
+    a, b = (a - own.origin) / CELL, (b - own.origin) / CELL
+    cuts = [np.array([0.0, 1.0])]
+    for p, q in zip(a, b, strict=True):
+        lines = np.arange(math.ceil(min(p, q)), math.floor(max(p, q)) + 1)
+        cuts.append((lines - p) / (q - p) if p != q else np.zeros(0))
+    t = np.sort(np.concatenate(cuts))
+    t = t[(t >= 0) & (t <= 1)]
+    middles = ((t[1:] + t[:-1]) / 2)[np.diff(t) > 1e-7]
+    squares = np.floor(a + middles[:, None] * (b - a)).astype(int)
+    inside = ((squares >= 0) & (squares < own.open.shape)).all(1)
+    return bool(inside.all() and own.open[squares[:, 0], squares[:, 1]].all())
+
+
+def seen(own: Any, pose: Any, points: NDArray[np.float64]) -> bool:
+    """Is one of the points (K, 3) in the picture and in the line of sight? By angles, not by the engine's products."""
+    yaw, tilt = math.radians(pose["yaw"]), math.radians(int(pose["tilt"]))
+    eye = np.array([pose["x"], own.camera, pose["z"]])
+    about_y = np.array([[math.cos(yaw), 0, math.sin(yaw)], [0, 1, 0], [-math.sin(yaw), 0, math.cos(yaw)]])
+    about_x = np.array([[1, 0, 0], [0, math.cos(tilt), -math.sin(tilt)], [0, math.sin(tilt), math.cos(tilt)]])
+    for point in points:
+        x, y, z = (about_y @ about_x).T @ (point - eye)  # the camera's own axes: it looks along -z
+        within = max(abs(math.atan2(x, -z)), abs(math.atan2(y, -z))) <= math.pi / 4
+        if math.dist(point, eye) <= 5 and within and crossed(own, eye[[0, 2]], point[[0, 2]]):
+            return True
+    return False
+
+
+def test_what_is_in_view_is_what_a_slow_reference_sees_from_10000_poses(placed: tuple[Any, Any]) -> None:
+    envs, start = placed
+    envs.restore(start)
+    envs.engine.worlds["yaw"] -= 20
+    envs.step(np.full(POSES, LEFT))
+    worlds, own, rng = envs.engine.worlds, house("Merom_1_int"), np.random.default_rng(1)
+    known = np.flatnonzero(~np.isnan(own.top))
+    hits = 0
+    for i, pose in enumerate(worlds):
+        near = known[np.hypot(own.centre[known, 0] - pose["x"], own.centre[known, 2] - pose["z"]) < 6]
+        r = int(rng.choice(near if len(near) else known))
+        signs = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)]) * own.half[r] + own.base[r]
+        corners = np.stack([signs[:, 0], np.full(4, own.top[r]), signs[:, 1]], 1)
+        wanted = bool(own.present[pose["reduced"], r]) and seen(own, pose, np.vstack([own.centre[r], corners]))
+        assert (pose["receptacles"][r] == 2) == wanted, (i, scene("Merom_1_int").keys[r])
+        hits += wanted
+        one = envs.engine.things[i, 0]
+        half = one["half"]
+        top = [(one["x"] + a * half[0], one["y"] + half[1], one["z"] + b * half[2]) for a in (1, -1) for b in (1, -1)]
+        assert (one["seen"] == 2) == seen(own, pose, np.array([(one["x"], one["y"], one["z"]), *top])), i
+    assert 1000 < hits < 5000
+
+
+def stepped(own: Any, polygon: int, here: NDArray[np.float64], to: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where a step ends: the target if a polygon reached holds it, otherwise the nearest point of their walls."""
+    ground, middle = own.ground, (here + to) / 2
+    radius = float(np.linalg.norm(to - here)) / 2 + 0.001
+
+    def nearest(a: NDArray[np.float64], b: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+        t = float(np.clip((p - a) @ (b - a) / max((b - a) @ (b - a), 1e-30), 0, 1))
+        return a + t * (b - a)
+
+    reached, walls = [polygon], []
+    for one in reached:
+        corners = ground.corners[one, : ground.sides[one]]
+        edges = list(zip(corners, np.roll(corners, -1, 0), strict=True))
+        turns = [(b - a)[0] * (to - a)[1] - (b - a)[1] * (to - a)[0] for a, b in edges]
+        if min(turns) >= -1e-7 or max(turns) <= 1e-7:
+            return to
+        for k, (a, b) in enumerate(edges):
+            other = int(ground.neighbours[one, k])
+            if other < 0:
+                walls.append(nearest(a, b, to))
+            elif other not in reached and np.linalg.norm(nearest(a, b, middle) - middle) <= radius:
+                reached.append(other)
+    return min(walls, key=lambda point: float(np.linalg.norm(point - to)))
+
+
+def test_steps_slide_along_walls_as_a_slow_reference_says_from_10000_poses(placed: tuple[Any, Any]) -> None:
+    envs, start = placed
+    envs.restore(start)
+    before, own = envs.engine.worlds.copy(), house("Merom_1_int")
+    envs.step(np.full(POSES, FORWARD))
+    after = envs.engine.worlds
+    slid = 0
+    for old, new in zip(before, after, strict=True):
+        here, yaw = np.array([old["x"], old["z"]]), math.radians(old["yaw"])
+        to = here - 0.25 * np.array([math.sin(yaw), math.cos(yaw)])
+        wanted = stepped(own, int(old["polygon"]), here, to)
+        assert math.dist(wanted, (new["x"], new["z"])) < 1e-6
+        slid += math.dist(wanted, to) > 1e-6
+    assert 1000 < slid < 9000
+
+
+def act(envs: Any, name: str) -> tuple[float, bool]:
+    action = envs.world.action_names.index(name)
+    _, rewards, terminated, _, _ = envs.step(np.array([action]))
+    return round(float(rewards[0]), 3), bool(terminated[0])
+
+
+def test_the_golden_trace_of_rewards() -> None:
+    envs: Any = make_vec(f"{TASK}@control=high", 1)
+    envs.reset(seed=0)
+    bed, table = "go to bedroom 0 bed 28 2", "go to living room 0 coffee table 5"
+    trace = [
+        ("place", -0.2),  # nothing is held
+        ("pick up peppermint", -0.2),  # it is not here
+        (bed, 0.0),
+        ("pick up peppermint", 2.5),  # first pick of a misplaced thing
+        ("pick up lamp", -0.2),  # the hand is full
+        ("place", -0.25),  # wrong
+        ("pick up peppermint", 0.0),  # a later pick
+        (table, 0.0),
+        ("place", 0.0),  # right, but not after its first pick
+        ("pick up peppermint", -0.25),  # from where it belongs
+        ("place", 0.0),
+        ("go to kitchen 0 bottom cabinet 41", 0.0),
+        ("pick up lamp", 2.5),
+        (table, 0.0),
+        ("place", 2.5),  # right after its first pick
+    ]
+    assert [(name, act(envs, name)[0]) for name, _ in trace] == trace
+
+
+def test_the_four_rewards_differ_as_they_say() -> None:
+    bot = {reward: solved(f"{TASK}@control=high,reward={reward}", 1) for reward in ("env", "clipped", "sparse", "none")}
+    assert {reward: round(float(one.returns[0]), 4) for reward, one in bot.items()} == {
+        "env": 25.0,  # five picks, five places
+        "clipped": 10.0,
+        "sparse": 1.0,
+        "none": 0.0,
+    }
+    assert all(one.solved.all() for one in bot.values())
+
+
+@pytest.mark.parametrize("control", ["low", "high"])
+@pytest.mark.parametrize("name", ["Pomaria_2_int", "Benevolence_1_int"])
+def test_the_bot_tidies_within_three_times_the_oracles_steps(name: str, control: str) -> None:
+    """A sample; `python -m tests.envs.solved_housekeep` plays all 5,000 episodes."""
+    found = solved(f"{ORIGINAL}@scene={name},control={control}", 12)
+    assert found.solved.all()
+    assert (found.steps <= 3 * found.oracle).all()
+
+
+def test_the_bots_episode_is_perfect_by_every_metric() -> None:
+    agent = BotAgent.of(f"{TASK}@control=high")
+    (episode,) = play(agent, make_vec(agent.env_id, 1), 1, seed=0, greedy=True)
+    found = episode.metrics
+    assert episode.success
+    perfect = ("rearrange_success", "object_success", "pick_place_efficiency", "misplaced_found", "pick_place_success")
+    assert [found[name] for name in perfect] == [1] * 5
+    assert found["path_efficiency"] == pytest.approx(1, abs=1e-6)
+    assert 0.6 <= found["soft_score"] <= 1
+    assert 0 < found["rearrangement_quality"] <= 1
+    assert (found["success_seen_classes"], math.isnan(found["success_unseen_classes"])) == (1, True)
+
+
+@pytest.mark.parametrize("control", ["low", "high"])
+def test_random_actions_hardly_ever_tidy_up(control: str) -> None:
+    envs = make_vec(f"{TASK}@control={control}", 100)
+    envs.reset(seed=0)
+    rng, ended, successes = np.random.default_rng(0), 0, 0
+    while ended < 100:
+        _, _, terminated, truncated, _ = envs.step(rng.integers(0, len(envs.world.action_names), 100))
+        ended += int((terminated | truncated).sum())
+        successes += int(terminated.sum())
+    assert successes < 0.05 * ended
+
+
+def fingerprint() -> str:
+    """Of observations, rewards and captions of random actions."""
+    digest = hashlib.sha256()
+    envs = make_vec(f"{ORIGINAL}@scene=Pomaria_2_int,things=all", 8)
+    observations, _ = envs.reset(seed=3)
+    rng, caption = np.random.default_rng(0), captioner(TASK)
+    ellm = captioner(TASK, "ellm")
+    for _ in range(60):
+        observations, rewards, *_ = envs.step(rng.integers(0, 6, 8))
+        digest.update(observations.tobytes() + rewards.tobytes())
+    digest.update(repr([*caption(observations), *ellm(observations)]).encode())
+    return digest.hexdigest()
+
+
+def test_the_same_seeds_give_the_same_bytes_under_another_hash_seed() -> None:
+    code = "from tests.envs.test_housekeep_world import fingerprint; print(fingerprint())"
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=root, check=True)
+    assert done.stdout.split()[-1] == fingerprint()
+
+
+def test_a_snapshot_goes_on_as_before_and_is_refused_elsewhere() -> None:
+    envs, other = (make_vec(f"{TASK}@control=high", 3) for _ in range(2))
+    envs.reset(seed=0)
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, len(envs.world.action_names), (40, 3))
+    for row in actions[:20]:
+        envs.step(row)
+    state = envs.snapshot()
+    other.restore(state)
+    for row in actions[20:]:
+        for mine, theirs in zip(envs.step(row)[:4], other.step(row)[:4], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(InputError, match="snapshot is of other episodes"):
+        make_vec(f"{TASK}@control=low", 3).restore(state)
+
+
+def test_captions_say_what_is_held_where_things_lie_and_what_happened() -> None:
+    envs: Any = make_vec(f"{TASK}@control=high", 1)
+    envs.reset(seed=0)
+    act(envs, "go to bedroom 0 bed 28 2")
+    before = envs._views()
+    act(envs, "pick up peppermint")
+    held = envs._views()
+    act(envs, "go to living room 0 coffee table 5")
+    carried = envs._views()
+    act(envs, "place")
+    after = envs._views()
+    assert "The peppermint is on the bedroom bed." in captioner(TASK)(before)[0]
+    assert captioner(TASK)(held)[0].startswith("You hold the peppermint.")
+    assert "The peppermint is on the living room coffee table." in captioner(TASK)(after)[0]
+    text = captioner(TASK, "ellm")(held)[0]
+    assert text.startswith("objects: ")
+    assert text.endswith(".you are holding: peppermint.")
+    happened = captions.caption_transitions
+    assert happened(before, held) == ["pick peppermint"]
+    assert happened(carried, after) == ["peppermint in living room coffee table"]
+    assert happened(held, carried) == [""]
+
+
+def test_nothing_is_told_of_what_was_not_seen() -> None:
+    envs: Any = make_vec(TASK, 1)
+    observations, _ = envs.reset(seed=0)
+    for slot, one in enumerate(envs.engine.things[0]):
+        first = layout.THINGS + slot * layout.SLOT_BYTES
+        assert observations[0, first : first + layout.SLOT_BYTES].any() == (one["seen"] > 0)
+    assert (envs.engine.things[0]["seen"][:5] == 0).any()
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    from bkrl.core.files import write_table
+
+    for options, says in (
+        ("scene=Rs_ent", r"no scene 'Rs_ent'. Did you mean 'Rs_int'\?"),
+        ("scene=Rs_int", "does not hold the episodes of Rs_int"),
+        ("scene=Merom_1_int,episode=200", "has the episodes 0 to 199, not 200"),
+        ("scene=Merom_1_int,split=test", "is of the split 'val', not 'test'"),
+        ("control=high", "give scene=NAME"),
+        ("episode=3", "give scene=NAME too"),
+        ("reward=dense", "has no reward 'dense'"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            world(f"{ORIGINAL}@{options}")
+    import pyarrow as pa
+
+    (one,) = draw_episodes("Rs_int", "train", 1, 0)
+    known = scene("Rs_int")
+    loudspeaker = next(r for r, key in enumerate(known.keys) if "loudspeaker" in key)
+    toilet = next(r for r, key in enumerate(known.keys) if "toilet" in key)
+    for name, receptacles, says in (
+        ("none", (loudspeaker, *one.receptacles[1:]), "nothing can lie on living_room_0 loudspeaker"),
+        ("full", (toilet,) * len(one.models), "has no room for the"),
+    ):
+        path = tmp_path / f"{name}.parquet"
+        write_table(path, pa.table(to_columns([one._replace(receptacles=receptacles)])))
+        with pytest.raises(InputError, match=says):
+            make(f"{ORIGINAL}@file={path}")
+
+
+def test_sampled_episodes_can_be_written_read_and_tidied(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from bkrl.core.files import write_table
+
+    episodes = draw_episodes("Rs_int", "train", 6, 0)
+    assert draw_episodes("Rs_int", "train", 3, 0) == episodes[:3]
+    path = tmp_path / "own.parquet"
+    write_table(path, pa.table(to_columns(episodes)))
+    assert list(read_episodes(path)) == episodes
+    for one in episodes:
+        assert 7 <= len(one.models) <= 10
+        assert 3 <= one.misplaced <= 5
+    found = solved(f"{ORIGINAL}@file={path},scene=Rs_int,control=high", 6)
+    assert found.solved.all()
