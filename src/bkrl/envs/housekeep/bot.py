@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import Int, helper, kernel
-from bkrl.envs.housekeep.acting import DOWN, FORWARD, GRAB, LEFT, RIGHT, TILT, TURN, UP, way_to, yaw_along
+from bkrl.envs.housekeep.acting import DOWN, FORWARD, GRAB, LEFT, RIGHT, STEP, TILT, TURN, UP, way_to, yaw_along
 from bkrl.envs.housekeep.catalogue import goals_of
+from bkrl.envs.housekeep.floors import walk
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.layout import SLOTS
 from bkrl.envs.housekeep.packer import MOST_ROWS, NOWHERE, ROW, THING, find_room
@@ -24,7 +25,8 @@ from bkrl.envs.housekeep.tables import scene_names
 STATE: Final = np.dtype(
     [("scene", np.int16), ("world", WORLD), ("things", THING, (SLOTS,)), ("rows", ROW, (MOST_ROWS,))], align=True
 )
-_THERE: Final = 0.2
+_NEAR: Final = 0.3
+_LEAST: Final = 0.01  # metres that a step must lead nearer, and that a turn is worth
 _ASIDE: Final = 12
 """Steps for which the bot, where it cannot aim at what it stands before, walks aside before it comes back."""
 
@@ -174,7 +176,7 @@ def _aim(world: Any, things: Any, rows: Any, house: Any, sizes: Any, slot: Int, 
     yaw, tilt = world.yaw, np.int64(world.tilt)
     bearing = (yaw_along(world.x, world.z, x, z) - yaw + 540.0) % 360.0 - 180.0
     first_turn = np.int64(np.floor(bearing / TURN))
-    slope = np.degrees(np.arctan2(y - house.camera, max(away, 0.05)))
+    slope = min(30.0, max(-30.0, np.degrees(np.arctan2(y - house.camera, max(away, 0.05)))))
     first_tilt = np.int64(np.floor(slope / TILT))
     best: Int = np.int64(1000)
     action: Int = np.int64(-1)
@@ -208,6 +210,24 @@ def _towards(world: Any, x: float, z: float) -> Int:
     return RIGHT if bearing < -TURN / 2 - 0.01 else FORWARD
 
 
+@helper
+def _on_the_way(world: Any, house: Any, to: Int) -> Int:
+    """The action that leads to a place of the house; -1 where no step leads nearer to it."""
+    length, first = way_to(house, world.x, world.z, to)
+    if np.hypot(house.places[first, 0] - world.x, house.places[first, 1] - world.z) > _NEAR:
+        return _towards(world, house.places[first, 0], house.places[first, 1])
+    # Around corners a step is not small: that one is taken from whose end the way is shortest
+    best, action = length - _LEAST, np.int64(-1)
+    for turn in range(-9, 9):
+        yaw = np.radians(world.yaw + turn * TURN)
+        to_x, to_z = world.x - STEP * np.sin(yaw), world.z - STEP * np.cos(yaw)
+        _, x, z = walk(house.ground, np.int64(world.polygon), world.x, world.z, to_x, to_z)
+        cost = way_to(house, x, z, to)[0] + _LEAST * abs(turn)
+        if cost < best:
+            best, action = cost, np.int64(FORWARD if turn == 0 else LEFT if turn > 0 else RIGHT)
+    return action
+
+
 @kernel
 def _plan_low(
     worlds: Any,
@@ -237,13 +257,10 @@ def _plan_low(
             continue
         to = len(house.places) - len(house.low) + place
         stage = waiting[n] % _ASIDE
-        if stage == 0 and np.hypot(house.places[to, 0] - world.x, house.places[to, 1] - world.z) > _THERE:
-            _, first = way_to(house, world.x, world.z, to)
-            # A step is longer than the last bit to a corner: there the bot already heads for the next one
-            if np.hypot(house.places[first, 0] - world.x, house.places[first, 1] - world.z) < _THERE:
-                first = np.int64(house.next[first, to])
-            actions[n] = _towards(world, house.places[first, 0], house.places[first, 1])
-            continue
+        if stage == 0:
+            actions[n] = _on_the_way(world, house, to)
+            if actions[n] >= 0:
+                continue
         # It stands there and can aim at nothing: it walks aside, each time in another direction
         turns = (5 * (waiting[n] // _ASIDE) + 2) % 9
         actions[n] = LEFT if stage < turns else FORWARD

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import Int, helper, kernel
+from bkrl.envs.housekeep.labels import holders
 from bkrl.envs.housekeep.tables import Floor, floor, scene
 
 CELL: Final = 0.05
@@ -22,6 +23,7 @@ BODY: Final = 0.2
 """The floor is what the middle of an agent of radius 0.18 can reach, on squares of 5 cm."""
 _MARGIN: Final = 1.0  # of the map around the floor and the receptacles
 _NEAREST: Final = 1.2  # a receptacle farther than this from the floor is not seen through a passage of its own
+_GRID: Final = np.linspace(-1, 1, 7)
 _TOLERANCE: Final = 1e-7
 _BEYOND: Final = 1e-9  # squares by which a look steps over the rim of one, so that the next one is asked for
 _FARTHEST: Final = 60
@@ -202,10 +204,10 @@ def view_map(name: str) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
 
     0: a wall. k > 0: this square and all within k - 1 squares of it, also slantwise, can be looked through.
 
-    Floor within `BODY`, the footprints of receptacles, and a passage of three squares from a receptacle to the nearest
-    corner of the floor, so that each can be seen from there.
+    Floor within `BODY`, the footprints of receptacles, and passages of three squares from a receptacle to the nearest
+    corner of the floor, so that it can be seen from there, and all of its footprint where things can be put on it.
     """
-    ground, known = floor(name), scene(name)
+    ground, known, able = floor(name), scene(name), holders(name)
     places = np.concatenate([ground.corners.reshape(-1, 2), np.stack([known.x, known.z], 1)])
     origin = np.floor((places.min(0) - _MARGIN) / CELL) * CELL
     view = np.zeros(np.ceil((places.max(0) + _MARGIN - origin) / CELL).astype(int), bool)
@@ -215,11 +217,15 @@ def view_map(name: str) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
             first, last = ((known.base[r] + sign * known.half[r] - origin) / CELL for sign in (-1, 1))
             (i, k), (end_i, end_k) = np.maximum(0, np.floor(first).astype(int)), np.ceil(last).astype(int)
             view[i:end_i, k:end_k] = True
-        here = np.array([known.x[r], known.z[r]])
-        if np.hypot(*(known.nav[r] - here)) < _NEAREST:
-            for t in np.linspace(0, 1, 1 + int(_NEAREST / CELL) * 2):
-                i, k = np.floor((here + t * (known.nav[r] - here) - origin) / CELL).astype(int)
-                view[max(0, i - 1) : i + 2, max(0, k - 1) : k + 2] = True
+        here = np.array([[known.x[r], known.z[r]]])
+        if np.hypot(*(known.nav[r] - here[0])) < _NEAREST:
+            if able[r]:
+                grid = np.stack(np.meshgrid(_GRID, _GRID), -1).reshape(-1, 2)
+                here = np.concatenate([here, known.base[r] + grid * known.half[r]])
+            t = np.linspace(0, 1, 1 + int(4 * _NEAREST / CELL))[:, None, None]
+            i, k = np.floor((here + t * (known.nav[r] - here) - origin) / CELL).astype(int).reshape(-1, 2).T
+            for di, dk in np.ndindex(3, 3):
+                view[i + di - 1, k + dk - 1] = True
     room, wide = view.astype(np.uint8), np.pad(view, 1)
     for _ in range(_FARTHEST):
         shifts = [wide[i : i + view.shape[0], k : k + view.shape[1]] for i in range(3) for k in range(3)]

@@ -18,6 +18,7 @@ GRAB_RANGE: Final = 3.0
 GRAB_ANGLE: Final = np.radians(12.0)
 """How far beside the view axis something may be that the axis itself does not hit: turns of 20 and tilts of 10 degrees
 miss by up to 11.2."""
+STEEPEST: Final = np.radians(30.0)
 _TALL: Final = 2.5
 _ROWS, _COLUMNS = layout.ROWS, layout.COLUMNS
 _MAP, _SQUARE, _FIRST, _THING = layout.MAP.stop, layout.SQUARE, layout.FIRST_CATEGORY, layout.THING
@@ -177,16 +178,20 @@ def _hit(low: Any, high: Any, eye: Any, ray: Any) -> float:
 def _nearness(low: Any, high: Any, middle: Any, eye: Any, ray: Any) -> float:
     """How well the view axis points at a box: its distance - 100 where it is hit, its angle to `middle` otherwise.
 
-    Infinite beyond the range or the angle. Less is better.
+    A middle more than 30 degrees above or below counts as one at 30 degrees. Infinite beyond the range or the angle.
+    Less is better.
     """
     distance = _hit(low, high, eye, ray)
     if 0 <= distance <= GRAB_RANGE:
         return distance - 100.0
     dx, dy, dz = middle[0] - eye[0], middle[1] - eye[1], middle[2] - eye[2]
-    away = np.sqrt(dx * dx + dy * dy + dz * dz)
-    if away > GRAB_RANGE or away == 0:
+    flat = np.hypot(dx, dz)
+    if dx * dx + dy * dy + dz * dz > GRAB_RANGE * GRAB_RANGE or flat == 0:
         return np.inf
-    angle = np.arccos(min(1.0, max(-1.0, (dx * ray[0] + dy * ray[1] + dz * ray[2]) / away)))
+    # The camera tilts by 30 degrees only: what is higher or lower is aimed at by tilting as far as it goes
+    rise = min(STEEPEST, max(-STEEPEST, np.arctan2(dy, flat)))
+    along = (dx * ray[0] + dz * ray[2]) / flat * np.cos(rise) + ray[1] * np.sin(rise)
+    angle = np.arccos(min(1.0, max(-1.0, along)))
     return angle if angle <= GRAB_ANGLE else np.inf
 
 
