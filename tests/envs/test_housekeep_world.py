@@ -23,7 +23,7 @@ from bkrl.envs.housekeep.episodes import read_episodes, to_columns
 from bkrl.envs.housekeep.floors import CELL
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.sampling import draw_episodes
-from bkrl.envs.housekeep.tables import scene
+from bkrl.envs.housekeep.tables import models, scene
 from tests.envs.solved_housekeep import solved
 
 TASK = "Housekeep-Symbolic-Task1"
@@ -253,7 +253,7 @@ def test_a_snapshot_goes_on_as_before_and_is_refused_elsewhere() -> None:
     for row in actions[20:]:
         for mine, theirs in zip(envs.step(row)[:4], other.step(row)[:4], strict=True):
             np.testing.assert_array_equal(mine, theirs)
-    with pytest.raises(InputError, match="snapshot is of other episodes"):
+    with pytest.raises(InputError, match="snapshot is of other Housekeep episodes"):
         make_vec(f"{TASK}@control=low", 3).restore(state)
 
 
@@ -309,12 +309,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
     known = scene("Rs_int")
     loudspeaker = next(r for r, key in enumerate(known.keys) if "loudspeaker" in key)
     toilet = next(r for r, key in enumerate(known.keys) if "toilet" in key)
-    for name, receptacles, says in (
-        ("none", (loudspeaker, *one.receptacles[1:]), "nothing can lie on living_room_0 loudspeaker"),
-        ("full", (toilet,) * len(one.models), "has no room for the"),
+    largest = (int(models().long.argmax()),) * len(one.models)
+    for name, changed, says in (
+        ("none", {"receptacles": (loudspeaker, *one.receptacles[1:])}, "nothing can lie on living_room_0 loudspeaker"),
+        ("full", {"receptacles": (toilet,) * len(largest), "models": largest}, "has no room for the"),
     ):
         path = tmp_path / f"{name}.parquet"
-        write_table(path, pa.table(to_columns([one._replace(receptacles=receptacles)])))
+        write_table(path, pa.table(to_columns([one._replace(**changed)])))
         with pytest.raises(InputError, match=says):
             make(f"{ORIGINAL}@file={path}")
 
