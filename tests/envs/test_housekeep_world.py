@@ -257,6 +257,19 @@ def test_a_snapshot_goes_on_as_before_and_is_refused_elsewhere() -> None:
         make_vec(f"{TASK}@control=low", 3).restore(state)
 
 
+def test_an_episode_begins_the_same_whatever_was_played_before() -> None:
+    """Also: all episodes of a house have room, one after the other in the same tables."""
+    one, other = (make_vec(f"{ORIGINAL}@scene=Pomaria_0_int", 20) for _ in range(2))
+    everywhere, numbers = np.ones(20, bool), np.arange(20)
+    for envs in (one, other):
+        envs.reset(seed=0)
+    one.engine.begin(everywhere, numbers + 500)  # type: ignore[attr-defined]
+    for envs in (one, other):
+        envs.engine.begin(everywhere, numbers)  # type: ignore[attr-defined]
+    for field in ("model", "receptacle", "x", "y", "z", "half"):
+        np.testing.assert_array_equal(one.engine.things[field], other.engine.things[field])  # type: ignore[attr-defined]
+
+
 def test_captions_say_what_is_held_where_things_lie_and_what_happened() -> None:
     envs: Any = make_vec(f"{TASK}@control=high", 1)
     envs.reset(seed=0)

@@ -37,6 +37,8 @@ def _lay_out(things: Any, rows: Any, house: Any, episode: Any, kinds: Any, sizes
     """Put an episode's things where they lie at first; the slot of the first one without room, -1: all have room."""
     for row in range(MOST_ROWS):
         rows[row].receptacle = NOWHERE
+    for slot in range(len(things)):  # all of them first: what lay there before takes no room
+        things[slot].model = things[slot].row = NOWHERE
     for slot in range(len(things)):
         thing = things[slot]
         wrong = slot < episode.misplaced
@@ -46,6 +48,7 @@ def _lay_out(things: Any, rows: Any, house: Any, episode: Any, kinds: Any, sizes
         thing.wrong = thing.seen = thing.picked = thing.placed = 0
         thing.walked = thing.x = thing.y = thing.z = thing.left = thing.right = 0.0
         thing.from_x = thing.from_z = thing.to_x = thing.to_z = 0.0
+        thing.half[0] = thing.half[1] = thing.half[2] = 0.0
         if thing.model < 0:
             continue
         thing.kind, thing.wrong = kinds[thing.model], wrong
