@@ -108,9 +108,9 @@ def test_the_bot_carries_missions_out(name: str) -> None:
     assert all(episode.success for episode in play(BotAgent.of(env_id), make_vec(env_id, 8), 16, seed=0))
 
 
-def test_there_is_no_bot_for_tasks_that_babyai_does_not_have() -> None:
+def test_there_is_no_bot_where_things_move_by_themselves() -> None:
     with pytest.raises(UsageError, match="has no bot"):
-        BotAgent.of("MiniGrid-Fetch-5x5-N2-v0")
+        BotAgent.of("MiniGrid-Dynamic-Obstacles-5x5-v0")
 
 
 def test_running_into_an_obstacle_is_punished() -> None:

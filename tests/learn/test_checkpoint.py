@@ -267,7 +267,9 @@ def test_advice_is_asked_for_once_in_an_update(monkeypatch: pytest.MonkeyPatch) 
     ppo.iterate()
     asked: list[int] = []
     evaluate = Advice.forward
-    monkeypatch.setattr(Advice, "forward", lambda self, seen: asked.append(len(seen)) or evaluate(self, seen))
+    monkeypatch.setattr(
+        Advice, "forward", lambda self, seen, *words: asked.append(len(seen)) or evaluate(self, seen, *words)
+    )
     ppo.update(*ppo.advantages())
     assert asked == [len(np.unique(ppo.collector.repeats.origins))]
 
