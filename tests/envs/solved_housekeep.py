@@ -1,7 +1,7 @@
-"""The bot in Housekeep's original episodes: `python -m tests.envs.solved_housekeep [low|high] [SCENE …]`.
+"""The bot in Housekeep's original episodes: `python -m tests.envs.solved_housekeep [low|high] [SCENE …] [N]`.
 
-Each of the 5,000 is played once, in both controls unless one is named. What it prints for each scene: how many it
-tidied, and its steps as a multiple of the episode's `oracle_steps_solve`.
+Each of the 5,000 is played once, in both controls unless one is named; with a number N the first N of each scene.
+What it prints for each scene: how many it tidied, and its steps as a multiple of the episode's `oracle_steps_solve`.
 """
 
 from __future__ import annotations
@@ -57,11 +57,14 @@ def solved(env_id: str, num_envs: int, every: bool = False) -> Solved:
 def main(arguments: list[str]) -> None:
     """All episodes, or those of some scenes."""
     controls = [name for name in ("low", "high") if name in arguments] or ["low", "high"]
-    scenes = [name for name in arguments if name not in controls] or scenes_with_episodes()
+    most = next((int(word) for word in arguments if word.isdigit()), 1000)
+    scenes = [word for word in arguments if word not in controls and not word.isdigit()] or scenes_with_episodes()
     for control in controls:
         for name in scenes:
             begun = time.process_time()
-            found = solved(f"Housekeep-Symbolic-Original@scene={name},control={control}", len(shipped(name)), True)
+            found = solved(
+                f"Housekeep-Symbolic-Original@scene={name},control={control}", min(most, len(shipped(name))), True
+            )
             ratio = found.steps / found.oracle
             within = found.solved & (ratio <= 3)
             print(

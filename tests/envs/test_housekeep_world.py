@@ -194,6 +194,13 @@ def test_the_bot_tidies_within_three_times_the_oracles_steps(name: str, control:
     assert (found.steps <= 3 * found.oracle).all()
 
 
+def test_the_bot_does_not_walk_to_and_fro() -> None:
+    """It did, to the end, in episode 4 of Merom_1_int: from either of two points the shortest way led to the other."""
+    found = solved(f"{ORIGINAL}@scene=Merom_1_int,episode=4", 1)
+    assert found.solved.all()
+    assert (found.steps <= 3 * found.oracle).all()
+
+
 def test_the_bots_episode_is_perfect_by_every_metric() -> None:
     agent = BotAgent.of(f"{TASK}@control=high")
     (episode,) = play(agent, make_vec(agent.env_id, 1), 1, seed=0, greedy=True)

@@ -120,8 +120,35 @@ def way_to(house: Any, x: float, z: float, to: Int) -> tuple[float, Int]:
 
 
 @helper
+def ways_from(house: Any, x: float, z: float, straight: Any, away: Any, first: Any) -> None:
+    """`way_to` all R receptacles' places at once, into `away` and `first` (R,). straight: (C,) to work with."""
+    places, R = house.places, len(house.low)
+    for p in range(len(places)):
+        sees = house.polygon[p] >= 0 and sees_straight(house.ground, x, z, places[p, 0], places[p, 1])
+        straight[p] = np.hypot(places[p, 0] - x, places[p, 1] - z) if sees else np.inf
+    for r in range(R):
+        to = len(places) - R + r
+        away[r], first[r] = np.inf, to
+        for p in range(len(places)):
+            if straight[p] + house.away[p, to] < away[r] - 1e-9:
+                away[r], first[r] = straight[p] + house.away[p, to], p
+
+
+@helper
+def _place_at(house: Any, x: float, z: float) -> Int:
+    """The place of the house that is exactly there; -1: none."""
+    for p in range(len(house.places)):
+        if house.polygon[p] >= 0 and house.places[p, 0] == x and house.places[p, 1] == z:
+            return np.int64(p)
+    return np.int64(-1)
+
+
+@helper
 def way_between(house: Any, x: float, z: float, to_x: float, to_z: float) -> float:
     """Length of the shortest way between two points of the floor."""
+    here, there = _place_at(house, x, z), _place_at(house, to_x, to_z)
+    if here >= 0 and there >= 0:
+        return house.away[here, there]
     if sees_straight(house.ground, x, z, to_x, to_z):
         return np.hypot(to_x - x, to_z - z)
     best = np.inf
@@ -145,7 +172,7 @@ def yaw_along(x: float, z: float, to_x: float, to_z: float) -> float:
 
 
 @helper
-def go(world: Any, things: Any, house: Any, receptacle: Int) -> None:
+def go(world: Any, things: Any, house: Any, views: Any, receptacle: Int) -> None:
     """Go to where a receptacle is used from, and look at it; it takes the steps that the way would take.
 
     These are its length in steps of 0.25 m, rounded up, and the turns at its corners in steps of 20 degrees, rounded.
@@ -155,7 +182,7 @@ def go(world: Any, things: Any, house: Any, receptacle: Int) -> None:
         here = len(house.places) - len(house.low) + world.at
         length, via = house.away[here, to], np.int64(house.next[here, to])
     else:
-        length, via = way_to(house, world.x, world.z, to)
+        length, via = views.away[world.episode, receptacle], views.first[world.episode, receptacle]
     x, z, yaw, turns = world.x, world.z, world.yaw, np.int64(0)
     for _ in range(len(house.places)):
         there_x, there_z = house.places[via]
@@ -167,27 +194,33 @@ def go(world: Any, things: Any, house: Any, receptacle: Int) -> None:
         if via == to:
             break
         via = np.int64(house.next[via, to])
-    stand_yaw = house.stands[receptacle, 2] % 360.0
-    world.steps += np.int64(np.ceil(length / STEP - 1e-6)) + turns + _turns(yaw, stand_yaw)
-    world.x, world.z, world.yaw = house.stands[receptacle, 0], house.stands[receptacle, 1], stand_yaw
+    stand(world, house, receptacle)
+    world.steps += np.int64(np.ceil(length / STEP - 1e-6)) + turns + _turns(yaw, world.yaw)
+    if world.held >= 0:
+        things[world.held].walked += length
+
+
+@helper
+def stand(world: Any, house: Any, receptacle: Int) -> None:
+    """Stand where a receptacle is used from, and look at it."""
+    world.x, world.z = house.stands[receptacle, 0], house.stands[receptacle, 1]
+    world.yaw = house.stands[receptacle, 2] % 360.0
     world.polygon = house.stand_polygon[receptacle]
     top = house.top[receptacle]
     away = np.hypot(house.base[receptacle, 0] - world.x, house.base[receptacle, 1] - world.z)
     world.tilt = np.int64(np.round(np.degrees(np.arctan2(top - house.camera, max(0.1, away))) / TILT)) * TILT
     world.tilt = min(MOST_TILT, max(-MOST_TILT, world.tilt))
     world.at = receptacle
-    if world.held >= 0:
-        things[world.held].walked += length
 
 
 @helper
-def high_level(world: Any, things: Any, rows: Any, house: Any, sizes: Any, goals: Any, action: Int) -> None:
+def high_level(world: Any, things: Any, rows: Any, house: Any, sizes: Any, goals: Any, views: Any, action: Int) -> None:
     """One high-level action: goto each of `goals` (G,), pick each slot, or place."""
     before = world.steps
     if action < len(goals):
         receptacle = goals[action]
         if house.present[world.reduced, receptacle] and world.at != receptacle:
-            go(world, things, house, receptacle)
+            go(world, things, house, views, receptacle)
     elif action < len(goals) + len(things):
         slot = action - len(goals)
         thing = things[slot]

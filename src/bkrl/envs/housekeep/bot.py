@@ -202,30 +202,44 @@ def _aim(world: Any, things: Any, rows: Any, house: Any, sizes: Any, slot: Int, 
 
 
 @helper
-def _towards(world: Any, x: float, z: float) -> Int:
-    """The action that leads straight to a point."""
+def _turns_to(world: Any, x: float, z: float) -> Int:
+    """Turns to the left, negative ones to the right, after which a point lies straight ahead, as far as turns allow."""
     bearing = (yaw_along(world.x, world.z, x, z) - world.yaw + 540.0) % 360.0 - 180.0
-    if bearing > TURN / 2 + 0.01:
-        return LEFT
-    return RIGHT if bearing < -TURN / 2 - 0.01 else FORWARD
+    turns = np.int64(np.ceil((abs(bearing) - 0.01) / TURN - 0.5))
+    return turns if bearing > 0 else -turns
+
+
+@helper
+def _length_after(world: Any, house: Any, turns: Int, to: Int) -> float:
+    """Length of the shortest way to a place of the house after so many turns and a step."""
+    yaw = np.radians(world.yaw + turns * TURN)
+    to_x, to_z = world.x - STEP * np.sin(yaw), world.z - STEP * np.cos(yaw)
+    _, x, z = walk(house.ground, np.int64(world.polygon), world.x, world.z, to_x, to_z)
+    return way_to(house, x, z, to)[0]
 
 
 @helper
 def _on_the_way(world: Any, house: Any, to: Int) -> Int:
-    """The action that leads to a place of the house; -1 where no step leads nearer to it."""
+    """The action that leads to a place of the house; -1 where no step leads nearer to it.
+
+    Each step makes the shortest way shorter, and where the agent steps depends on where it stands, not on how it is
+    turned: so it never walks to and fro.
+    """
     length, first = way_to(house, world.x, world.z, to)
-    if np.hypot(house.places[first, 0] - world.x, house.places[first, 1] - world.z) > _NEAR:
-        return _towards(world, house.places[first, 0], house.places[first, 1])
-    # Around corners a step is not small: that one is taken from whose end the way is shortest
-    best, action = length - _LEAST, np.int64(-1)
-    for turn in range(-9, 9):
-        yaw = np.radians(world.yaw + turn * TURN)
-        to_x, to_z = world.x - STEP * np.sin(yaw), world.z - STEP * np.cos(yaw)
-        _, x, z = walk(house.ground, np.int64(world.polygon), world.x, world.z, to_x, to_z)
-        cost = way_to(house, x, z, to)[0] + _LEAST * abs(turn)
-        if cost < best:
-            best, action = cost, np.int64(FORWARD if turn == 0 else LEFT if turn > 0 else RIGHT)
-    return action
+    there_x, there_z = house.places[first]
+    chosen, best = np.int64(0), length - _LEAST
+    if np.hypot(there_x - world.x, there_z - world.z) > _NEAR:
+        chosen = _turns_to(world, there_x, there_z)
+        best = min(best, _length_after(world, house, chosen, to))
+    if best == length - _LEAST:
+        # Around corners and along walls that step may lead no nearer: the one from whose end the way is shortest
+        for turns in range(-9, 9):
+            cost = _length_after(world, house, np.int64(turns), to) + _LEAST * abs(turns)
+            if cost < best:
+                best, chosen = cost, np.int64(turns)
+        if best == length - _LEAST:
+            return np.int64(-1)
+    return np.int64(FORWARD if chosen == 0 else LEFT if chosen > 0 else RIGHT)
 
 
 @kernel

@@ -12,11 +12,13 @@ from bkrl.core.errors import InputError
 from bkrl.envs.housekeep import kernels, layout
 from bkrl.envs.housekeep.catalogue import compiled, episodes_of, goals_of
 from bkrl.envs.housekeep.houses import house
+from bkrl.envs.housekeep.metrics import METRICS, measure, train_classes
 from bkrl.envs.housekeep.options import Chosen
 from bkrl.envs.housekeep.packer import MOST_ROWS, ROW, THING
 from bkrl.envs.housekeep.sampling import model_sizes
 from bkrl.envs.housekeep.state import WORLD
 from bkrl.envs.housekeep.tables import models
+from bkrl.envs.housekeep.views import views_of
 from bkrl.envs.threads import Shares
 
 
@@ -49,6 +51,8 @@ class Engine:
         self.episodes = episodes_of(env_id, options)
         self.table, self.names = compiled(self.episodes, options.file or "Housekeep")
         self.houses = [house(name) for name in self.names]
+        seen_from = self.table if self.rules.high else self.table[:0]
+        self.views = [views_of(one, number, seen_from) for number, one in enumerate(self.houses)]
         self.goals = [goals_of(name) for name in self.names]
         self.worlds = np.zeros(num_envs, WORLD)
         self.things = np.zeros((num_envs, layout.SLOTS), THING)
@@ -89,6 +93,7 @@ class Engine:
                 self._kinds,
                 self._sizes,
                 self.options.things == "all",
+                self.views[number],
                 self.out.symbolic,
             )
 
@@ -107,9 +112,23 @@ class Engine:
                 number,
                 self.goals[number],
                 self._sizes,
+                self.views[number],
                 self.rules,
                 self.out,
             )
+
+    def deeds(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """See `kernels.tell_deeds`."""
+        deeds, kinds, places = (np.empty(self.num_envs, np.int64) for _ in range(3))
+        kernels.tell_deeds(self.worlds, self.things, deeds, kinds, places)
+        return deeds, kinds, places
+
+    def measure(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(N, METRICS) of the chosen worlds as they stand, NaN for the others."""
+        found = np.full((self.num_envs, len(METRICS)), np.nan)
+        for number, one in enumerate(self.houses):
+            measure(self.worlds, self.things, chosen, one, number, train_classes(), found)
+        return found
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything the future depends on, as uint8 arrays."""

@@ -10,7 +10,8 @@ from bkrl.core.jit import Int, helper, kernel
 from bkrl.envs.housekeep.acting import START_TILT, high_level, judge, low_level, pay
 from bkrl.envs.housekeep.packer import MOST_ROWS, NOWHERE, find_room, put
 from bkrl.envs.housekeep.sight import look, observe
-from bkrl.envs.housekeep.state import NOTHING
+from bkrl.envs.housekeep.state import FAILED, NOTHING
+from bkrl.envs.housekeep.views import recall
 
 
 @helper
@@ -85,6 +86,7 @@ def begin_worlds(
     kinds: Any,
     sizes: Any,
     all_things: bool,
+    views: Any,
     observations: Any,
 ) -> None:
     """Begin the drawn episodes of the chosen worlds that are in house `number`."""
@@ -104,7 +106,10 @@ def begin_worlds(
             world.receptacles[r] = 0
         squares[n, :] = False
         _lay_out(things[n], rows[n], house, episode, kinds, sizes, all_things)
-        look(world, things[n], squares[n], house)
+        if len(views.away) > 0:
+            recall(world, things[n], squares[n], house, views)
+        else:
+            look(world, things[n], squares[n], house)
         observe(world, things[n], squares[n], house, observations[n])
 
 
@@ -120,6 +125,7 @@ def step_worlds(
     number: Int,
     goals: Any,
     sizes: Any,
+    views: Any,
     rules: Any,
     out: Any,
     start: Int,
@@ -131,6 +137,7 @@ def step_worlds(
         worlds: (N,) `WORLD`; things: (N, 10) `THING`; rows: (N, rows) `ROW`; squares: (N, Q) bool.
         actions, idle: (N,).
         house: a `House`; goals: (G,) receptacles that can be gone to; sizes: (M, 3) of the models.
+        views: the house's `Views`, used by high-level control.
         rules: a `Rules`; out: an `Outputs`.
         start, stop: the worlds to step.
     """
@@ -143,11 +150,12 @@ def step_worlds(
         if idle[n]:
             continue
         if rules.high:
-            high_level(world, things[n], rows[n], house, sizes, goals, actions[n])
+            high_level(world, things[n], rows[n], house, sizes, goals, views, actions[n])
+            recall(world, things[n], squares[n], house, views)
         else:
             low_level(world, things[n], rows[n], house, sizes, actions[n])
+            look(world, things[n], squares[n], house)
         world.decisions += 1
-        look(world, things[n], squares[n], house)
         observe(world, things[n], squares[n], house, out.symbolic[n])
         tidy = judge(world, things[n], house.right)
         reward = pay(world, things[n], house.right, rules) + (rules.solved if tidy else 0.0)
@@ -162,3 +170,14 @@ def observe_worlds(worlds: Any, things: Any, squares: Any, house: Any, number: I
     for n in range(len(worlds)):
         if worlds[n].house == number:
             observe(worlds[n], things[n], squares[n], house, observations[n])
+
+
+@kernel
+def tell_deeds(worlds: Any, things: Any, deeds: Any, kinds: Any, places: Any) -> None:
+    """Of each world what its last action did, to which class of things, and where, (N,) each; -1 where nothing was."""
+    for n in range(len(worlds)):
+        world = worlds[n]
+        done = world.deed != NOTHING and world.deed != FAILED
+        deeds[n] = world.deed
+        kinds[n] = things[n, world.deed_thing].kind if done else -1
+        places[n] = world.deed_place if done else -1

@@ -6,14 +6,14 @@ once. A held thing is not right. Definitions: Kant et al. 2022, as their code ha
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import kernel
+from bkrl.core.jit import Int, helper, kernel
 from bkrl.envs.housekeep.acting import way_between
-from bkrl.envs.housekeep.houses import House
 from bkrl.envs.housekeep.packer import NOWHERE
 from bkrl.envs.housekeep.tables import votes
 
@@ -34,50 +34,62 @@ METRICS: Final = (
 )
 
 
+@cache
+def train_classes() -> NDArray[np.bool_]:
+    """(O,) whether each class of things is of the train split."""
+    return np.array([split == "train" for split in votes().splits])
+
+
 @kernel
-def _ratio(house: Any, thing: Any, to_x: float, to_z: float) -> float:
-    """Geodesic distance over the way walked with a thing, at most 1."""
-    return min(1.0, way_between(house, thing.from_x, thing.from_z, to_x, to_z) / thing.walked)
+def measure(worlds: Any, things: Any, chosen: Any, house: Any, number: Int, train: Any, found: Any) -> None:
+    """Write `found` (N, METRICS) of the chosen worlds that are in house `number`, as they stand."""
+    for n in range(len(worlds)):
+        if chosen[n] and worlds[n].house == number:
+            _measure(worlds[n], things[n], house, train, found[n])
 
 
-def measure(house: House, world: Any, things: NDArray[Any]) -> NDArray[np.float64]:
-    """(METRICS,) of one env as it stands. world: a `WORLD` record; things: (10,) `THING` records."""
-    there = things["model"] >= 0
-    wrong = there & (things["wrong"] > 0)
-    touched = there & (things["picked"] + things["placed"] > 0)
-    counted = wrong | (touched & ~wrong)
-    on, kind = things["receptacle"].astype(int), things["kind"].astype(int)
-    lying = there & (on != NOWHERE)
-    right = lying & house.right[int(world["reduced"]), on, kind]
-    n, m = int(counted.sum()), int(wrong.sum())
-    moves = np.maximum(1, things["picked"] + things["placed"])
-    handled = int((touched & wrong).sum() + (touched & ~wrong).sum())
-    efficiency = (2 / moves)[touched & wrong & right].sum() / handled if handled else 0.0
-    ways = [
-        _ratio(house, one, world["x"], world["z"]) if one["receptacle"] == NOWHERE else
-        _ratio(house, one, one["to_x"], one["to_z"])
-        for one in things[there & (things["walked"] > 0)]
-    ]  # fmt: skip
-    learnt = np.array([votes().splits[k] == "train" for k in kind]) & wrong
-    return np.array(
-        [
-            (right & wrong).sum() / m,
-            (right & counted).sum() / n,
-            world["most_right"] / m,
-            house.soft[on, kind][counted & lying].sum() / n,
-            house.quality[on, kind][counted & right].sum() / n,
-            efficiency,
-            np.mean(ways) if ways else np.nan,
-            (wrong & (things["seen"] > 0)).sum() / m,
-            world["worked"] / world["tried"] if world["tried"] else np.nan,
-            world["squares_seen"] / len(house.squares),
-            _share(right, learnt),
-            _share(right, wrong & ~learnt),
-            world["steps"],
-        ],
-        np.float64,
-    )
-
-
-def _share(right: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:
-    return float(right[among].mean()) if among.any() else np.nan
+@helper
+def _measure(world: Any, things: Any, house: Any, train: Any, found: Any) -> None:
+    wrong = wrong_right = counted = right = learnt = learnt_right = handled = carried = seen = 0
+    soft = quality = efficiency = ways = 0.0
+    for t in range(len(things)):
+        thing = things[t]
+        moves = thing.picked + thing.placed
+        if thing.model < 0:
+            continue
+        if thing.walked > 0:
+            held = thing.receptacle == NOWHERE
+            to_x, to_z = (world.x, world.z) if held else (thing.to_x, thing.to_z)
+            ways += min(1.0, way_between(house, thing.from_x, thing.from_z, to_x, to_z) / thing.walked)
+            carried += 1
+        if thing.wrong == 0 and moves == 0:
+            continue
+        fine = thing.receptacle != NOWHERE and house.right[world.reduced, thing.receptacle, thing.kind]
+        counted += 1
+        right += fine
+        handled += moves > 0
+        if thing.receptacle != NOWHERE:
+            soft += house.soft[thing.receptacle, thing.kind]
+        if fine:
+            quality += house.quality[thing.receptacle, thing.kind]
+        if thing.wrong > 0:
+            wrong += 1
+            wrong_right += fine
+            seen += thing.seen > 0
+            learnt += train[thing.kind]
+            learnt_right += train[thing.kind] and fine
+            if fine and moves > 0:
+                efficiency += 2 / moves
+    found[0] = wrong_right / wrong
+    found[1] = right / counted
+    found[2] = world.most_right / wrong
+    found[3] = soft / counted
+    found[4] = quality / counted
+    found[5] = efficiency / handled if handled > 0 else 0.0
+    found[6] = ways / carried if carried > 0 else np.nan
+    found[7] = seen / wrong
+    found[8] = world.worked / world.tried if world.tried > 0 else np.nan
+    found[9] = world.squares_seen / len(house.squares)
+    found[10] = learnt_right / learnt if learnt > 0 else np.nan
+    found[11] = (wrong_right - learnt_right) / (wrong - learnt) if wrong > learnt else np.nan
+    found[12] = world.steps

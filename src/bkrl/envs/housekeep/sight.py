@@ -83,6 +83,13 @@ def look_for(world: Any, things: Any, house: Any) -> None:
             seen = _seen(world, camera, axis, room, origin, (x, y, z), (half_x, half_z), top)
         seen |= world.at == r
         world.receptacles[r] = 2 if seen else min(1, world.receptacles[r])
+    look_for_things(world, things, house)
+
+
+@helper
+def look_for_things(world: Any, things: Any, house: Any) -> None:
+    """`look_for`, of things alone."""
+    axis, camera, room, origin = axes(world), house.camera, house.open, (house.origin[0], house.origin[1])
     for t in range(len(things)):
         thing = things[t]
         if thing.model < 0:

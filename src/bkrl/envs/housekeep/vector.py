@@ -16,7 +16,7 @@ from bkrl.envs.housekeep.bot import STATE
 from bkrl.envs.housekeep.catalogue import action_names
 from bkrl.envs.housekeep.drawing import draw
 from bkrl.envs.housekeep.engine import Engine
-from bkrl.envs.housekeep.metrics import METRICS, measure
+from bkrl.envs.housekeep.metrics import METRICS
 from bkrl.envs.housekeep.options import chosen
 from bkrl.envs.housekeep.state import FAILED
 from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
@@ -84,33 +84,19 @@ class HousekeepVectorEnv(WorldVectorEnv):
         )
 
     def _about(self) -> dict[str, Any]:
-        worlds = self.engine.worlds
-        deed = worlds["deed"]
-        slot = np.maximum(0, worlds["deed_thing"])
-        done = (deed != 0) & (deed != FAILED)
-        kinds = self.engine.things["kind"][np.arange(self.num_envs), slot]
-        return {
-            "deed": deed.astype(np.int64),
-            "deed_thing": np.where(done, kinds, -1).astype(np.int64),
-            "deed_place": np.where(done, worlds["deed_place"], -1).astype(np.int64),
-            "action_success": deed != FAILED,
-        }
+        deed, kind, place = self.engine.deeds()
+        return {"deed": deed, "deed_thing": kind, "deed_place": place, "action_success": deed != FAILED}
 
     def _details(self, index: int) -> dict[str, Any]:
         facts = {name: values[index].item() for name, values in self._about().items()}
         if self.engine.out.terminated[index] or self.engine.out.truncated[index]:
-            facts["metrics"] = dict(zip(METRICS, self._measure(index).tolist(), strict=True))
+            found = self.engine.measure(np.arange(self.num_envs) == index)[index]
+            facts["metrics"] = dict(zip(METRICS, found.tolist(), strict=True))
         return facts
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
-        found = np.full((self.num_envs, len(METRICS)), np.nan)
-        for index in np.flatnonzero(done).tolist():
-            found[index] = self._measure(index)
+        found = self.engine.measure(done)
         return {"metrics": dict(zip(METRICS, found.T, strict=True)), "_metrics": done.copy()}
-
-    def _measure(self, index: int) -> NDArray[np.float64]:
-        world = self.engine.worlds[index]
-        return measure(self.engine.houses[world["house"]], world, self.engine.things[index])
 
     def _views(self, which: Any = ...) -> Obs:
         return self.engine.out.symbolic[which].copy()
