@@ -46,7 +46,7 @@ def labels(path: Path, variant: str) -> Path:
     [
         ("train-rs --shaping advice", "no effect here, only with --alg bk-code, bk-pref, bk-goal, bk-own or glam;"),
         ("train-rs --shaping-coef 2 --advice-coef 1", "--shaping-coef and --advice-coef have no effect here, only"),
-        ("train-rs --int-coef 0.1", "only with --alg rnd; leave it out, or pass --lenient."),
+        ("train-rs --int-coef 0.1", "only with --alg rnd, noveld, icm, apt, pqn or dqn;"),
         ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
         ("train-rs --alg bk-code --potential p --advice-coef 2", "only with --shaping advice or pbrs+advice"),
         ("train-rs --alg bk-code --potential p --shaping pbim --shaping-until 9", "advice, pbrs+advice or decay;"),

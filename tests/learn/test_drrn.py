@@ -175,7 +175,9 @@ def test_published_defects_come_back_by_their_names():
     texts = [text for text in published.keys._numbers if text is None]
     assert texts == [None]  # what an episode begins with
     assert None not in list(mended.keys.views(mended.replay.state()["seen"][0]).text)
-    with pytest.raises(UsageError, match="g1 .* concerns agents that read"):
+    with pytest.raises(
+        UsageError, match="g1 .* concerns Q-learning by an agent that reads or a policy that is a language model"
+    ):
         find_method("ppo").build(TrainRsConfig(alg="ppo", env=EASY, steps=10, compat="g1"))
 
 

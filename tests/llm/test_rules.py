@@ -203,7 +203,7 @@ def test_it_is_honest_and_knows_its_limits() -> None:
     assert "not a language model" in backend.facts()["annotator"]
     assert backend.identity is None
     unknown = Request((Message("system", "# World: Chess\n# Task: compare"), Message("user", "?")))
-    with pytest.raises(Fault, match="BabyAI and Crafter only"):
+    with pytest.raises(Fault, match="BabyAI, Crafter, Housekeep and no other env"):
         asyncio.run(backend.complete(unknown))
 
 

@@ -621,6 +621,8 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
 
     monkeypatch.setattr(cli, "import_module", lambda name: Stage())
     monkeypatch.setattr(cli.labels, "label", Stage().run)
+    monkeypatch.setattr("bkrl.stages.lm_make.run", Stage().run)
+    monkeypatch.setattr("bkrl.cli.commands.models.show_run", lambda run, as_json: None)
     study = load_study(preset, Path("here"))
     kinds = {
         (cell.stage, getattr(cell.config, "alg", ""), getattr(cell.config, "shaping", "")): cell for cell in study.cells

@@ -171,8 +171,7 @@ class OpenAIBackend:
                 self.capabilities.limit_field = other
                 return True
         for name in reversed(OPTIONAL):
-            asked = (name, f"top_{name}")
-            if name in sent and any(_names(words, field) for field in asked):
+            if any(field in sent and _names(words, field) for field in (name, f"top_{name}")):
                 setattr(self.capabilities, name, False)
                 return True
         form = sent.get("response_format", {}).get("type")

@@ -76,7 +76,7 @@ def answer(turns: list[str]) -> str:
         raise Fault(
             "stop",
             "unknown world",
-            f"The rules annotator knows {' and '.join(KNOWLEDGE)} only; name a language model with --llm.",
+            f"The rules annotator knows {', '.join(KNOWLEDGE)} and no other env; name a language model with --llm.",
         )
     if task[1] == "compare":
         return _compare(known, turns[1])
