@@ -45,10 +45,8 @@ THING: Final = np.dtype(
         ("walked", np.float64),  # the way it was carried, metres
         ("from_x", np.float64),  # where the agent stood at the first pick
         ("from_z", np.float64),
-        ("from_polygon", np.int16),
         ("to_x", np.float64),  # and at the last place
         ("to_z", np.float64),
-        ("to_polygon", np.int16),
     ],
     align=True,
 )
