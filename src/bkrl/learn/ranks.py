@@ -55,6 +55,7 @@ def joined() -> Iterator[None]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with _watched():
         torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=PATIENCE)
+    wait()  # a rank that fails at once must not be gone before another has found it
     try:
         yield
     except BkrlError as problem:
