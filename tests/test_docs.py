@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from bkrl.cli.main import app, run_command
 from bkrl.llm.prices import find_price
+from bkrl.report.sets import FIRST, SECOND
 from bkrl.stages import VERBS
 from bkrl.studies.study import plan
 
@@ -210,6 +211,19 @@ def test_the_study_in_the_documents_can_be_planned(tmp_path):
     assert {"babyai/data", "babyai/rm-pref-shuffled", "babyai/redball/coin-s1", "babyai/key/bk-pref-s5"} <= found
     found = {cell.run_dir.relative_to(tmp_path).as_posix() for cell in plan(tomllib.loads(models), tmp_path).cells}
     assert {"three/lm-P2", "three/clone-s1", "three/cloned-s2"} <= found
+
+
+def test_the_sets_in_the_documents_are_those_of_the_program():
+    rows = re.findall(r"^\| (\w+) \| (.*) \| (.*) \|$", (ROOT / "docs" / "studies.md").read_text(), re.M)
+    cells = {name: found for name, *found in rows if name in ("seeds", "Crafter", "MiniGrid", "BabyAI")}
+    for column, held in enumerate((FIRST, SECOND)):
+        listed = [
+            re.sub(r" \(.*", "", one)
+            for name in ("Crafter", "MiniGrid", "BabyAI")
+            for one in cells[name][column].split(", ")
+        ]
+        assert sorted(listed) == sorted(held.tasks)
+        assert cells["seeds"][column] == held.seeds
 
 
 def test_the_price_list_in_the_documents_is_read(tmp_path):

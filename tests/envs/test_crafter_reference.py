@@ -157,6 +157,33 @@ def test_success_in_a_task_world_terminates_and_pays_one():
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
 
 
+@pytest.mark.parametrize(
+    ("task", "deed", "material", "needed"),
+    [
+        ("MakeStonePickaxe", "make_stone_pickaxe", "table", {"wood": 1, "stone": 1}),
+        ("CollectCoal", "collect", "coal", {"wood_pickaxe": 1}),
+        ("CollectIron", "collect", "iron", {"stone_pickaxe": 1}),
+        ("EatPlant", "eat", "plant", {"sapling": 1}),
+    ],
+)
+def test_each_longer_task_pays_for_its_own_deed(task, deed, material, needed):
+    env = reference(f"Crafter-Text-{task}")
+    env.reset(seed=0)
+    if material == "plant":
+        put(env, "plant", obj=objects.Plant)
+        env.unwrapped.game._world.objects[-1].grown = 200
+    else:
+        put(env, material, material=material)
+    _, reward, terminated, _, info = env.step(action(env, deed))  # without tools, or unripe
+    assert (reward, terminated, info["success"]) == (0.0, False, False)
+    env.unwrapped.game._player.inventory.update(needed)
+    if material == "plant":
+        put(env, "plant", obj=objects.Plant)
+        env.unwrapped.game._world.objects[-1].grown = 301
+    _, reward, terminated, truncated, info = env.step(action(env, deed))
+    assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
+
+
 def test_death_terminates_and_the_clock_truncates():
     env = reference(length=3)
     env.reset(seed=0)

@@ -228,7 +228,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Results:
-    """results.json: no clock, path or hash is in it, so that the same study run again gives the same bytes."""
+    """results.json: no clock, path or hash is in it, so that the same study run again gives the same bytes.
+
+    `task_set`: "first" or "second" where all runs are of that set of tasks and seeds, else "".
+    """
 
     format: int
     title: str
@@ -241,6 +244,7 @@ class Results:
     evaluated: Sequence[Evaluated]
     evaluations: Sequence[Evaluation]
     costs: Sequence[Cost]
+    task_set: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.plots.svg import Style
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import world_facts
+from bkrl.report.sets import sentence_of, set_of_all
 from bkrl.stats.curves import step_label
 
 
@@ -32,7 +33,9 @@ def results_of(
 ) -> Results:
     """Everything of a report that does not change when the same study is run again."""
     comparisons = [comparison for comparison, _ in compared]
-    found = words.findings(comparisons, threshold, any(map(_by_rules, chain.of("label"))), problems)
+    held = set_of_all((one.env, one.seed) for one in trained)
+    said = [*([sentence_of(held)] if held else []), *problems]
+    found = words.findings(comparisons, threshold, any(map(_by_rules, chain.of("label"))), said)
     return Results(
         format=FORMAT,
         title=title,
@@ -45,6 +48,7 @@ def results_of(
         evaluated=evaluated(played),
         evaluations=[one.row for one in played],
         costs=costs(chain),
+        task_set=held,
     )
 
 

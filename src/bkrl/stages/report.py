@@ -90,6 +90,7 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         headline=results.headline,
         training_runs=len(trained),
         problems=len(problems),
+        **({"task_set": results.task_set} if results.task_set else {}),
         table=text_table(results.worlds, config.threshold),
     )
     return result

@@ -24,6 +24,7 @@ from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.loop import finished, train
 from bkrl.methods import Trainee, TrainRsConfig, find_method, methods
+from bkrl.report.sets import set_of
 from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
@@ -144,6 +145,7 @@ def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter
         best_success_rate=top["eval/success_rate"],
         best_step=top["step"],
         **made.facts,
+        **({"task_set": held} if (held := set_of(config.env, config.seed)) else {}),
         **({"warnings": made.warnings} if made.warnings else {}),
     )
 

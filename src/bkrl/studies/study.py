@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from bkrl.core import config as settings
 from bkrl.core.documents import Mismatch, parse_toml, typed
@@ -24,13 +24,14 @@ from bkrl.core.settings import build
 from bkrl.envs import world
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import methods
+from bkrl.report import sets
 from bkrl.stages import VERBS
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top, seed_list, tables_of
 
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _CONFIGS["lm_make"] = settings.LmMakeConfig
-_STUDY_KEYS = {"title", "minutes", "world", "slurm"}
+_STUDY_KEYS = {"title", "minutes", "set", "world", "slurm"}
 _WORLD_KEYS = {
     *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
     *("methods", "demonstrations", "models"),
@@ -127,6 +128,7 @@ class _Head(TypedDict):
 
     title: NotRequired[str]
     minutes: NotRequired[Annotated[float, settings.Flag("", least=0)]]
+    set: NotRequired[Literal["first", "second"]]
     slurm: NotRequired[dict[str, Any]]
 
 
@@ -169,6 +171,9 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     if not worlds:
         raise UsageError("A study needs at least one [[world]].")
     planned = [_World(table, out) for table in worlds]
+    if "set" in document:
+        for each in planned:
+            each.check_set(document["set"])
     cells = [
         cell for part in ("preparation", "training", "evaluation") for world in planned for cell in vars(world)[part]
     ]
@@ -313,6 +318,28 @@ class _World:
                     self.evaluation.append(
                         self._cell("evaluate", task, seen, policy=folder / name, out=folder / f"eval-{name}")
                     )
+
+    def check_set(self, name: str) -> None:
+        """UsageError unless all tasks and seeds are of this set, and experience is of no task of the second one."""
+        for cell in self.preparation:
+            if cell.stage == "collect":
+                sets.check_experience(cell.config.env, cell.run_dir.as_posix())
+        if any(cell.stage == "collect" for cell in self.preparation):
+            for seed in _seeds(self.table, "collect_seeds"):
+                sets.check_seed(name, settings.CollectConfig.seed if seed is None else seed, *self._called("collect"))
+        for seed in _seeds(self.table, "label_seeds"):
+            if seed is not None:
+                sets.check_seed(name, seed, *self._called("label"))
+        for cell in self.training:
+            sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
+            sets.check_seed(name, cell.config.seed, cell.run_dir.as_posix(), "seeds")
+        for cell in self.evaluation:
+            if cell.config.env is not None:
+                sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
+
+    def _called(self, stage: str) -> tuple[str, str]:
+        """What a stage of this world is called in a refusal of its seed, and the key of its seeds."""
+        return f"{stage} of {self.root.name}", f"{stage}_seeds"
 
     def _data(self, draw: _Draw) -> Path:
         return self.root / f"data{draw.collected}"

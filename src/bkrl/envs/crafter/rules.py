@@ -222,6 +222,10 @@ GAMES: Final = {
     "Crafter-Text-MakeWoodPickAxe": Game(TEXT, ("make_wood_pickaxe",), False, True),
     "Crafter-Text-CollectDrink": Game(TEXT, ("collect_drink",), False, True),
     "Crafter-Text-EatCow": Game(TEXT, ("eat_cow",), False, True),
+    "Crafter-Text-MakeStonePickaxe": Game(TEXT, ("make_stone_pickaxe",), False, True),
+    "Crafter-Text-CollectCoal": Game(TEXT, ("collect_coal",), False, True),
+    "Crafter-Text-CollectIron": Game(TEXT, ("collect_iron",), False, True),
+    "Crafter-Text-EatPlant": Game(TEXT, ("eat_plant",), False, True),
     "CrafterReward-v1": Game(ORIGINAL, ACHIEVEMENTS, True, True),
     "CrafterNoReward-v1": Game(ORIGINAL, ACHIEVEMENTS, True, False),
     **{

@@ -96,7 +96,7 @@ def report_page(
     usual = software(chain)
     extra = Extra(
         identity=identity,
-        meta=_meta(chain, trained, comparisons),
+        meta=_meta(chain, trained, comparisons, results.task_set),
         sections=[
             Section(world, f"world-{i}", figures, [row.group.doubt for row in comparison.rows if row.group.doubt])
             for i, (world, (comparison, figures)) in enumerate(zip(results.worlds, compared, strict=True))
@@ -115,7 +115,7 @@ def report_page(
     return render("report", {**vars(results), **vars(extra)})
 
 
-def _meta(chain: Chain, trained: int, comparisons: Sequence[Comparison]) -> str:
+def _meta(chain: Chain, trained: int, comparisons: Sequence[Comparison], task_set: str) -> str:
     groups = [row.group for comparison in comparisons for row in comparison.rows]
     seeds = sorted({run.seed for group in groups for run in group.runs})
     listed = f"{', '.join(map(str, seeds[:12]))}{' …' if len(seeds) > 12 else ''}"
@@ -124,6 +124,7 @@ def _meta(chain: Chain, trained: int, comparisons: Sequence[Comparison]) -> str:
         _count(len(comparisons), "world"),
         f"seed{'s' if len(seeds) > 1 else ''} {listed}" if seeds else "",
         _count(len(chain.nodes), "run") + " in the chain",
+        f"{task_set} set of tasks and seeds" if task_set else "",
     ]
     return " · ".join(part for part in parts if part)
 

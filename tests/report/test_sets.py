@@ -1,0 +1,91 @@
+"""Two sets of tasks and seeds: what belongs where, what a study may not mix, and what manifest and report say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bkrl.envs
+from bkrl.core.config import PPOConfig, ReportConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.methods import TrainRsConfig
+from bkrl.report.sets import FIRST, SECOND, set_of, set_of_all
+from bkrl.stages import report, train_rs
+from bkrl.studies.study import plan
+from tests.report import synthetic
+
+DOORS, CORRIDOR = "MiniGrid-DoorKey-6x6-v0", "MiniGrid-KeyCorridorS3R3-v0"
+
+
+def document(held: str = "first", env: str = DOORS, seeds: str = "[101]", more: str = "") -> dict:
+    world = f'name = "w"\nalgs = ["ppo"]\nseeds = {seeds}\ntrain_rs = {{ env = "{env}" }}\n{more}'
+    return tomllib.loads(f'set = "{held}"\n[[world]]\n{world}')
+
+
+def test_the_sets_share_nothing_and_every_task_exists():
+    assert not set(FIRST.tasks) & set(SECOND.tasks)
+    assert FIRST.least > SECOND.most
+    for env in (*FIRST.tasks, *SECOND.tasks):
+        assert bkrl.envs.world(env).env_id == env
+
+
+def test_a_run_belongs_to_a_set_by_task_and_seed():
+    assert set_of(DOORS, 101) == set_of(f"{DOORS}@max_steps=9", 500) == "first"
+    assert set_of(CORRIDOR, 5) == "second"
+    assert set_of(DOORS, 5) == set_of(CORRIDOR, 101) == set_of(DOORS, 50) == set_of("Toy-Chain", 1) == ""
+    assert set_of_all([(DOORS, 101), (DOORS, 102)]) == "first"
+    assert set_of_all([(DOORS, 101), (CORRIDOR, 1)]) == set_of_all([(DOORS, 101), (DOORS, 1)]) == set_of_all([]) == ""
+
+
+def test_a_study_within_its_set_is_planned(tmp_path: Path):
+    assert plan(document(), tmp_path).training
+    assert plan(document("second", CORRIDOR, "[1, 5]"), tmp_path).training
+    explored = f'collect_seeds = [101]\ncollect = {{ env = "{DOORS}" }}'
+    assert plan(document(more=explored), tmp_path).preparation
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": CORRIDOR}, f"ppo-s101 trains or plays in {CORRIDOR}, which is a task of the second set"),
+        ({"held": "second"}, "ppo-s101 trains or plays in MiniGrid-DoorKey-6x6-v0, which is a task of the first set"),
+        ({"env": "Toy-Chain"}, "in neither set"),
+        ({"seeds": "[101, 5]"}, "ppo-s5 has the seed 5, and the seeds of the first set are 101 and above; write seeds"),
+        ({"held": "second", "env": CORRIDOR, "seeds": "[6]"}, "the seeds of the second set are 1 to 5"),
+        ({"more": f'evaluate = {{ env = "{CORRIDOR}" }}'}, "second set"),
+        ({"more": f'collect = {{ env = "{DOORS}" }}'}, "collect of w has the seed 1, .*write collect_seeds = .101"),
+        ({"more": f'collect_seeds = [101]\ncollect = {{ env = "{CORRIDOR}" }}'}, "no annotator, program or potential"),
+        (
+            {"held": "second", "env": CORRIDOR, "seeds": "[1]", "more": f'collect = {{ env = "{CORRIDOR}" }}'},
+            "no annotator, program or potential",
+        ),
+        ({"more": "label_seeds = [1]"}, "label of w has the seed 1"),
+        ({"held": "third"}, "set"),
+    ],
+)
+def test_what_belongs_to_the_other_set_is_refused(changes: dict, said: str, tmp_path: Path):
+    with pytest.raises(UsageError, match=said):
+        plan(document(**changes), tmp_path)
+
+
+def test_a_manifest_says_its_set(tmp_path: Path):
+    config = TrainRsConfig(
+        env=synthetic.RED, seed=101, steps=64, eval_episodes=1, out=tmp_path / "a", ppo=PPOConfig(num_envs=2)
+    )
+    assert train_rs.run(config, Reporter()).facts["task_set"] == "first"
+
+
+@pytest.mark.parametrize(("seed", "env", "held"), [(101, synthetic.RED, "first"), (1, synthetic.RED, "")])
+def test_a_report_says_its_set(seed: int, env: str, held: str, tmp_path: Path):
+    runs = tuple(synthetic.train_rs(tmp_path, "ppo", seed + i, env=env) for i in range(2))
+    result = report.run(ReportConfig(runs=runs, out=tmp_path / "report"), Reporter())
+    found = json.loads(result.file("results.json").read_text())
+    assert found["task_set"] == result.facts.get("task_set", "") == held
+    said = "All runs are of the first set of tasks and seeds: settings are chosen here"
+    assert any(said in one["text"] for one in found["findings"]) == bool(held)
+    assert (said in re.sub(r"\s+", " ", result.file("report.html").read_text())) == bool(held)
