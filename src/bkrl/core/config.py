@@ -75,6 +75,17 @@ View = Annotated[
     ),
 ]
 
+MaxRequests = Annotated[int, Flag("send at most this many requests in this run; 0: no limit", least=0, identity=False)]
+MaxCost = Annotated[float, Flag("spend at most so many US dollars in this run; 0: no limit", least=0, identity=False)]
+Prices = Annotated[
+    Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
+]
+Concurrency = Annotated[
+    int, Flag("most requests in flight at once; adapts to what the server allows", least=1, identity=False)
+]
+Cache = Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)]
+DryRun = Annotated[bool, Flag("show tokens, price and prompts; ask and write nothing", identity=False, planned=True)]
+
 NumSteps = Annotated[int, Flag("steps of each world in a rollout", least=1)]
 NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
 

@@ -6,6 +6,7 @@ episode's start. Axes are named at allocation: T steps, N worlds, H history, B w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,6 +47,15 @@ class Windows:
         """The windows chosen by a slice, an index array or a mask over the batch."""
         missions = None if self.missions is None else self.missions[index]
         return Windows(self.observations[index], self.actions[index], self.valid[index], missions)
+
+    @staticmethod
+    def joined(parts: Sequence[Windows]) -> Windows:
+        """The windows of several batches, one after another, without missions."""
+        return Windows(
+            np.concatenate([part.observations for part in parts]),
+            np.concatenate([part.actions for part in parts]),
+            np.concatenate([part.valid for part in parts]),
+        )
 
     def last(self, horizon: int) -> Windows:
         """The same moments with a shorter memory."""

@@ -19,9 +19,9 @@ from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.housekeep.labels import holders, labels
 from bkrl.envs.housekeep.tables import RIGHT_VOTES, priors, scene, scene_names, tasks, votes, words
-from bkrl.goals.asked import open_session
 from bkrl.goals.closed import AskedJudge
 from bkrl.goals.judges import Judge, Question, Scores, Table, noisy, scores
+from bkrl.llm.beside import open_session
 from bkrl.text.prompts import SHIPPED
 
 PRIORS: Final = ("zs_mlm",)
@@ -129,7 +129,7 @@ def open_judge(
     max_cost: float = 0.0,
     cache: Path = Path("cache"),
 ) -> Judge:
-    """A judge by its name: see `plain_judge`, `goals.closed.AskedJudge` and `goals.asked.open_session`."""
+    """A judge by its name: see `plain_judge`, `goals.closed.AskedJudge` and `llm.beside.open_session`."""
     plain = plain_judge(name, house, accuracy, seed)
     if plain is not None:
         return plain

@@ -39,7 +39,7 @@ def finish(
     if done.responses is not None:
         tables = {"responses.parquet": pa.Table.from_pylist(done.responses, schema=RESPONSES), **tables}
         templates = VARIANTS[plan.variant].files(plan.world)
-        asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": usage or _usage(session)}
+        asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": usage or session.facts()}
         more = {**asked, **more}
     for name, table in tables.items():
         write_table(run.file(name), table)
@@ -59,14 +59,6 @@ def finish(
     if done.responses is not None:
         _say(session, "batches" in more, reporter)
     reporter.say(quality.in_words(done.quality))
-
-
-def _usage(session: AskSession) -> dict[str, Any]:
-    """What asking took; of an annotator that costs nothing only how often it was asked."""
-    facts = session.usage.as_facts()
-    if session.backend.identity is None:
-        return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
-    return {**facts, "interrupted": session.interrupted(), **session.usage.cost_facts(session.budget)}
 
 
 def _why_unusable(table: list[dict[str, Any]], responses: list[dict[str, Any]]) -> str:

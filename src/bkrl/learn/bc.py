@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from bkrl.agents.protocol import TrainableAgent
 from bkrl.agents.viewer import OBSERVATIONS
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import distinct_rows
@@ -28,7 +29,7 @@ from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import world
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.ppo import Adam, Diverged
-from bkrl.learn.protocol import Saved, under
+from bkrl.learn.protocol import Saved
 from bkrl.text.wording import Wording
 
 MINIBATCHES = 16

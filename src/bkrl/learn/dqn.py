@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from bkrl.agents.q import QAgent
 from bkrl.core.config import DQNConfig
+from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.on_rollouts import Adam
-from bkrl.learn.protocol import Saved, under
+from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.rewards.streams import RewardStream
 

@@ -24,13 +24,14 @@ from bkrl.agents.drrn import DRRNAgent
 from bkrl.agents.viewer import Viewer, symbols_of
 from bkrl.core.config import ReplayConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.ppo import Adam, Diverged
-from bkrl.learn.protocol import Saved, under
+from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.streams import RewardStream

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from bkrl.agents.protocol import Goals, TrainableAgent
 from bkrl.core.errors import RunFailed
+from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import Hardware
-from bkrl.learn.protocol import Saved, Stateful, under
+from bkrl.learn.protocol import Saved, Stateful
 from bkrl.learn.rollout import Clock, Collector
 from bkrl.rewards.streams import LearningStream, MeasuringStream, RewardStream
 

@@ -112,8 +112,3 @@ class Auxiliary(Protocol):
     def metrics(self) -> dict[str, float]:
         """Figures about the last update."""
         ...
-
-
-def under(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Those whose names begin with a prefix, by what follows it."""
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

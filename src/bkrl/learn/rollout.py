@@ -17,12 +17,12 @@ from torch import Tensor
 from bkrl.agents.network import one_step
 from bkrl.agents.protocol import Goals, State, TrainableAgent
 from bkrl.agents.viewer import Viewer
+from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Repeats
 from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Rollout
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.learn.protocol import under
 
 
 class Collector:

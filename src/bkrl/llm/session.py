@@ -141,6 +141,10 @@ class AskSession:
                 mark = self._count, key
                 self._submitted[key].add_done_callback(lambda _, mark=mark: self._came.append(mark))  # type: ignore[misc]
 
+    def kept(self, request: Request) -> Exchange | None:
+        """The answer to a request if it is kept; nothing is sent, and no answer is waited for."""
+        return self.call(self._kept(request))
+
     def poll(self, seconds: float = 0.0) -> list[Exchange]:
         """What submitted requests have brought since the last call, in the order of submission, failures included.
 
@@ -280,6 +284,13 @@ class AskSession:
         """
         return 0 if self.store is None else self.store.interrupted(self.usage.keys)
 
+    def facts(self) -> dict[str, Any]:
+        """For the manifest: what asking took; of an annotator that costs nothing only how often it was asked."""
+        facts = self.usage.as_facts()
+        if self.backend.identity is None:
+            return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
+        return {**facts, "interrupted": self.interrupted(), **self.usage.cost_facts(self.budget)}
+
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
             reply = cleaned(await self.backend.complete(request))
@@ -288,6 +299,14 @@ class AskSession:
                 raise self._halt(str(fault)) from None
             return Exchange(request, "", None, fault.reason, str(fault))
         return Exchange(request, "", reply)
+
+    async def _kept(self, request: Request) -> Exchange | None:
+        key = request_key(self.backend.identity or {}, request)
+        reply = None if self.store is None else self.store.known(key)
+        if reply is None:
+            return None
+        self.usage.asked += 1
+        return self._found(key, request, reply)
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)

@@ -3,7 +3,7 @@
 `--alg NAME` is looked up here. A method of your own is registered in the same way (docs/python.md).
 """
 
-from bkrl.methods import babyai_ppo, baselines, bc, curiosity, drrn, ellm, glam, ppo, shaped, values
+from bkrl.methods import babyai_ppo, baselines, bc, curiosity, drrn, ellm, glam, online, ppo, shaped, values
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, methods, register_method, settings_of
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "find_method",
     "glam",
     "methods",
+    "online",
     "ppo",
     "register_method",
     "settings_of",

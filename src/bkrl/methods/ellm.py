@@ -272,7 +272,8 @@ def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSo
 
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
     """A suggester that asks the annotator of the settings."""
-    from bkrl.goals.asked import AskedSuggester, open_session
+    from bkrl.goals.asked import AskedSuggester
+    from bkrl.llm.beside import open_session
     from bkrl.text.prompts import SHIPPED
 
     session = open_session(

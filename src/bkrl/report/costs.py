@@ -41,11 +41,16 @@ def _usage(nodes: Sequence[Node]) -> Counter[str]:
     return found
 
 
+def _asked(stage: str, nodes: Sequence[Node]) -> bool:
+    """Whether an annotator has to do with a stage: labels, and training that asks on the way."""
+    return stage == "label" or any("usage" in node.facts for node in nodes)
+
+
 def costs(chain: Chain) -> list[Cost]:
     """One line a stage: runs, environment steps, requests, tokens and money."""
     rows = []
     for stage, nodes in _at_work(chain):
-        usage, asked = _usage(nodes), stage == "label"
+        usage, asked = _usage(nodes), _asked(stage, nodes)
         steps = [node.facts.get("steps") for node in nodes] if stage in _STEPPED else []
         rows.append(
             Cost(
@@ -61,7 +66,7 @@ def costs(chain: Chain) -> list[Cost]:
 
 
 def _money(nodes: Sequence[Node]) -> float | None:
-    """US dollars over all label runs; None where the price of one annotator is not known."""
+    """US dollars over all runs that asked; None where the price of one annotator is not known."""
     usages = [node.facts.get("usage", {}) for node in nodes]
     if any(one.get("cost_usd") is None and one.get("prompt_tokens", 0) not in (0, None) for one in usages):
         return None
@@ -75,7 +80,7 @@ def timings(chain: Chain, trained: Sequence[Trained]) -> list[Time]:
     known = {run.key: run.series for run in trained}
     rows = []
     for stage, nodes in _at_work(chain):
-        usage, asked, seconds = _usage(nodes), stage == "label", 0.0
+        usage, asked, seconds = _usage(nodes), _asked(stage, nodes), 0.0
         for node in nodes:
             if stage in _STEPPED and node.sound and node.run is not None:
                 seconds += _seconds(known.get(node.key) or series_of(node.run.metrics()))

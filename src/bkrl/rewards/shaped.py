@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 from bkrl.data.windows import Rollout, Transitions, Windows
 from bkrl.potentials.protocol import Potential, Scaled, finite_values
 from bkrl.rewards.shaping import shaping_rewards
+
+_ARRAYS = ("observations", "actions", "valid")
 
 
 class PotentialOfRollout:
@@ -51,6 +55,17 @@ class PotentialOfRollout:
         final = np.zeros(len(wanted), np.float32)
         final[wanted] = values[rows:]
         return phi, final
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The last row's windows and what they were given: arrays by name, none before the first rollout."""
+        if self._bootstrap is None:
+            return {}
+        windows, values = self._bootstrap
+        return {**{name: getattr(windows, name) for name in _ARRAYS}, "values": values}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self._bootstrap = (Windows(*(state[name] for name in _ARRAYS)), state["values"]) if state else None
 
     def of_windows(self, windows: Windows) -> NDArray[np.floating]:
         """(B,) Φ + shift of single windows."""

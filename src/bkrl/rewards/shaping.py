@@ -62,6 +62,13 @@ FORMS = {
     "additive": Form(
         "cΦ(h') is added to the reward, for ever", "none: another task is learnt", 0.02, "another task is learnt"
     ),
+    "dynamic": Form(
+        "γΦ_t'(h') - Φ_t(h) is added to the reward, Φ_t being what is learnt of the annotator by then",
+        "optimal policies are kept, exactly: both terms that use a visit take its potential of that time (dynamic "
+        "potential-based shaping on the process whose states are histories)",
+        1.0,
+        "that of pbrs; and whenever Φ is fitted anew, the critic has to learn another difference",
+    ),
     "novelty": Form(
         "a bonus for novelty is added to the reward", "none: what is optimal may change while the bonus lasts", 0.0
     ),

@@ -13,7 +13,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.envs import family_of
-from bkrl.envs.family import Symbols
+from bkrl.envs.family import Symbols, World
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import labels_of, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
@@ -114,8 +114,8 @@ def _segment_length(labels: Run, lengths: Iterable[int]) -> int:
     return int(found[0])
 
 
-def net_config(dataset: Dataset, horizon: int, words: MissionWords | None = None) -> NetConfig:
-    """Sizes of a network for windows of this dataset; one that reads missions has more to tell apart."""
+def net_config(dataset: Dataset | World, horizon: int, words: MissionWords | None = None) -> NetConfig:
+    """Sizes of a network for windows of this dataset or world; one that reads missions has more to tell apart."""
     family = family_of(dataset.env_id)
     symbols = family.symbols(dataset.obs_shape)
     pointer = symbols.pointer

@@ -1,0 +1,234 @@
+"""bk-online: PPO shaped by preferences that are asked for while it learns, about what it does (after Klissarov et al.'s
+Motif and Zheng et al.'s ONI).
+
+Pairs of segments of the policy's own experience go to the annotator in the background. At fixed steps a preference
+network is fitted to the answers that were accepted, and is Φ from then on: dynamic potential-based shaping.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bkrl.core.config import Cache, Concurrency, DryRun, MaxCost, MaxRequests, Prices
+from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.flags import Flag
+from bkrl.methods.ppo import PPOSettings, defects_of, facts_of, ppo_of
+from bkrl.methods.registry import Method, Trainee, register_method
+
+if TYPE_CHECKING:
+    from bkrl.envs import World
+    from bkrl.labelers.live import LiveComparisons
+    from bkrl.learn.hardware import Hardware
+    from bkrl.llm.forecast import Outlook
+    from bkrl.rewards.streams import RewardStream
+
+_LEAST_ENVS = 10
+"""Of ten envs eight are for training, one to stop on, one to test on (`data.partition`)."""
+_REPLY_TOKENS = 60
+
+
+@dataclass(frozen=True)
+class OnlineSettings(PPOSettings):
+    """Settings of bk-online."""
+
+    llm: Annotated[
+        str, Flag("annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH", pooled=True)
+    ] = "rules"
+    label_every: Annotated[
+        int, Flag("env steps after which pairs are asked about, answers accepted and Φ fitted again", least=1)
+    ] = 16_384
+    label_num: Annotated[int, Flag("pairs asked about each time", least=1)] = 100
+    length: Annotated[int, Flag("actions in a segment, and past actions that Φ sees", least=1)] = 5
+    epochs: Annotated[int, Flag("most passes over the pairs in each fit", least=1)] = 30
+    shaping_coef: Annotated[float, Flag("Φ is multiplied by this", least=0)] = 1.0
+    label_wait: Annotated[
+        bool,
+        Flag("wait for each answer: the same bytes with and without kept replies, but training stands still meanwhile"),
+    ] = False
+    temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
+    max_requests: MaxRequests = 0
+    max_cost: MaxCost = 0.0
+    prices: Prices = None
+    concurrency: Concurrency = 16
+    dry_run: DryRun = False
+    cache: Cache = Path("cache")
+
+
+@dataclass
+class OnlineTrainee(Trainee):
+    """A learner whose potential is asked for as it learns."""
+
+    comparisons: LiveComparisons = None  # type: ignore[assignment]
+    limits: tuple[int | None, float | None] = (None, None)
+    potential: Any = None
+
+    def begin(self, folder: Path) -> None:
+        """See `Trainee.begin`: what is accepted, sent and paid is noted in the run's folder."""
+        from bkrl.llm.budget import FILE, Budget
+
+        self.comparisons.open(folder)
+        session = self.comparisons.session
+        if session.backend.identity is not None:
+            session.budget = Budget(folder / FILE, *self.limits)
+            self.opened.append(session.budget)
+
+    def figures(self) -> dict[str, float]:
+        """Nothing; RunFailed where nothing can be asked and not one answer came."""
+        stopped = self.comparisons.session.stopped
+        if stopped and not len(self.comparisons.usable):
+            raise RunFailed(f"{stopped.rstrip('.')}: there is no potential; mend that, and the same command goes on.")
+        return {}
+
+    def result(self) -> Any:
+        """See `Trainee.result`; what was asked, and what it cost, is known by now."""
+        asked, session = self.comparisons, self.comparisons.session
+        self.facts |= {
+            "live": {**session.backend.facts(), **asked.facts(), "fits": self.potential.fits},
+            "usage": session.facts(),
+        }
+        if session.stopped:
+            self.warnings.append(f"{session.stopped.rstrip('.')}; Φ rests on the answers that came before.")
+        if not self.potential.fits:
+            self.warnings.append(
+                "Φ was 0 to the end, so this run is plain PPO: there were never enough answers to fit a network; "
+                "lower --label-every, or raise --label-num or --steps."
+            )
+        return super().result()
+
+
+def build(settings: OnlineSettings) -> Trainee:
+    """See `Method.build`."""
+    from bkrl.potentials.preference.live import LivePreferences
+    from bkrl.rewards.dynamic import DynamicReward
+    from bkrl.rewards.shaping import FORMS
+
+    _check(settings)
+    defects = defects_of(settings)
+    with ExitStack() as stack:
+        comparisons = comparisons_of(settings, stack)
+        stack.callback(comparisons.close)
+        made: list[LivePreferences] = []
+
+        def streams(world: World, hardware: Hardware) -> list[RewardStream]:
+            del hardware
+            every, until = settings.label_every, settings.steps
+            made.append(
+                LivePreferences(
+                    comparisons, world, every=every, until=until, epochs=settings.epochs, seed=settings.seed
+                )
+            )
+            scale, coef = settings.reward_scale, settings.shaping_coef
+            return [DynamicReward(made[0], settings.ppo.gamma, reward_scale=scale, shaping_coef=coef)]
+
+        learner = ppo_of(settings, streams, defects=defects)
+        return OnlineTrainee(
+            learner,
+            facts_of("dynamic", defects, learner),
+            notes=[f"Shaping with dynamic potentials; their risk: {FORMS['dynamic'].risk}."],
+            iteration_steps=settings.rollout_steps,
+            opened=[stack.pop_all()],
+            comparisons=comparisons,
+            limits=(settings.max_requests or None, settings.max_cost or None),
+            potential=made[0],
+        )
+
+
+def _check(settings: OnlineSettings) -> None:
+    """UsageError where there can be no potential."""
+    if settings.ppo.num_envs < _LEAST_ENVS:
+        raise UsageError(
+            f"--alg bk-online keeps one env in ten to test its potential on, so --num-envs must be {_LEAST_ENVS} or "
+            f"more, not {settings.ppo.num_envs}."
+        )
+    if settings.label_every >= settings.steps:
+        raise UsageError(
+            f"--label-every {settings.label_every:,} is never reached in {settings.steps:,} steps; choose a smaller "
+            "one, or more --steps."
+        )
+
+
+def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparisons:
+    """What asks the annotator of the settings; its session is closed with `stack`.
+
+    Raises:
+        UsageError: no annotator has the name, or a cost is bounded and not known.
+        InputError: a key, model or file is not there.
+    """
+    from bkrl.envs import captioner, world
+    from bkrl.labelers.asking import Sampling
+    from bkrl.labelers.live import LiveComparisons
+    from bkrl.labelers.material import world_card
+    from bkrl.llm.beside import open_session
+
+    facts = world(settings.env)
+    session = open_session(
+        settings.llm,
+        stack,
+        settings.cache,
+        settings.max_requests,
+        settings.max_cost,
+        what="annotator",
+        prices=settings.prices,
+        concurrency=settings.concurrency,
+        asking=not settings.dry_run,
+    )
+    return LiveComparisons(
+        session,
+        world_card(settings.env),
+        captioner(settings.env),
+        facts.obs_shape,
+        length=settings.length,
+        count=settings.label_num,
+        sampling=Sampling(settings.temperature, settings.max_tokens),
+        seed=settings.seed,
+        wait=settings.label_wait,
+    )
+
+
+def outlook(settings: OnlineSettings) -> Outlook:
+    """See `Method.outlook`: what is asked about in play by chance stands for what a policy does."""
+    from dataclasses import replace
+
+    from bkrl.llm.forecast import forecast
+
+    _check(settings)
+    with ExitStack() as stack:
+        comparisons = comparisons_of(settings, stack)
+        requests = comparisons.by_chance(settings.env, settings.ppo.num_envs)
+        session = comparisons.session
+        found = forecast(requests, _REPLY_TOKENS, settings.cache, session.backend.identity, session.price)
+    times = (settings.steps - 1) // max(settings.label_every, settings.rollout_steps)
+    expected = times * settings.label_num
+    share = expected / max(1, len(requests))
+    note = (
+        f"At most {expected:,} requests: {settings.label_num:,} pairs at each of {times:,} times. Which pairs depends "
+        "on what the policy does, so these are of play by chance."
+    )
+    return replace(
+        found,
+        requests=expected,
+        kept=0,
+        tokens_in=round(found.tokens_in * share),
+        tokens_out=round(found.tokens_out * share),
+        most_tokens_out=round(found.most_tokens_out * share),
+        prompts=tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in one.messages) for one in requests[:3]),
+        notes=(note,),
+    )
+
+
+register_method(
+    Method(
+        "bk-online",
+        OnlineSettings,
+        build,
+        "PPO shaped by preferences on what it does, asked for as it learns (dynamic potential-based shaping)",
+        needs="an annotator",
+        informed=True,
+        form="dynamic",
+        outlook=outlook,
+    )
+)

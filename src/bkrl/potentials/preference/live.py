@@ -1,0 +1,119 @@
+"""A preference potential that is fitted anew at fixed steps of training, on what was preferred until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bkrl.core.errors import InputError
+from bkrl.core.prefixes import under
+from bkrl.core.seeds import derive_seed
+from bkrl.data.distinct import number
+from bkrl.data.windows import Rollout, Windows
+from bkrl.envs.family import World
+from bkrl.labelers.live import LiveComparisons
+from bkrl.potentials.preference import PreferenceRaw
+from bkrl.potentials.preference.fit import Pairs, fit
+from bkrl.potentials.preference.kind import net_config
+from bkrl.potentials.preference.net import PreferenceNet
+from bkrl.potentials.protocol import Artefact, Potential, Scale, Scaled
+
+
+@dataclass
+class Silent:
+    """Φ = 0, before anything is known."""
+
+    horizon: int
+
+    def __call__(self, windows: Windows) -> NDArray[np.float32]:
+        """(B,) zeros."""
+        return np.zeros(len(windows), np.float32)
+
+
+class LivePreferences:
+    """Φ of the preferences that were accepted so far.
+
+    Each time `every` more steps have been seen, pairs are asked about, the answers that have come are accepted, and if
+    there are new ones, a network is trained from the beginning on all of them. Its scale is measured on the segments
+    that were compared. Φ = 0 until there are enough pairs to train, stop and test on.
+
+    Args:
+        comparisons: where preferences come from.
+        world: whose windows Φ reads.
+        every: env steps between two fits.
+        until: env steps of the run; nothing is asked once they are reached.
+        epochs: most passes of a fit.
+        seed: of the fits.
+    """
+
+    def __init__(
+        self, comparisons: LiveComparisons, world: World, *, every: int, until: int, epochs: int, seed: int
+    ) -> None:
+        self.comparisons, self.world = comparisons, world
+        self.every, self.until, self.epochs, self.seed = every, until, epochs, seed
+        self.config = net_config(world, comparisons.length)
+        self.potential: Potential = Silent(comparisons.length)
+        self.steps = self.fits = self.fitted = 0
+        self.accuracy = float("nan")
+
+    def saw(self, rollout: Rollout) -> None:
+        """See `Changing.saw`."""
+        before, self.steps = self.steps, self.steps + rollout.rewards.size
+        self.comparisons.offer(rollout)
+        if self.steps // self.every > before // self.every and self.steps < self.until:
+            self.comparisons.ask(self.steps)
+            self.comparisons.accept(self.steps)
+            self._fit()
+
+    def metrics(self) -> dict[str, float]:
+        """Pairs with a label, fits, and the share of unseen pairs that the last fit orders as they are labelled."""
+        figures = {"live/labelled": float(len(self.comparisons.usable)), "live/fits": float(self.fits)}
+        return figures if np.isnan(self.accuracy) else {**figures, "live/accuracy": self.accuracy}
+
+    def _fit(self) -> None:
+        """Train on all pairs that have a label, if there are new ones; Φ stays where that leads to no potential."""
+        asked, usable = self.comparisons, self.comparisons.usable
+        if len(usable) == self.fitted:
+            return
+        self.fitted = len(usable)
+        groups = np.repeat(asked.groups[usable, None], 2, axis=1)
+        pairs = Pairs(asked.a[usable], asked.b[usable], asked.labels[usable], groups)
+        try:
+            raw, found = fit(pairs, self.config, seed=derive_seed(self.seed, "live", self.fits), epochs=self.epochs)
+            values = raw(number(Windows.joined([pairs.a, pairs.b])))
+            self.potential = self._scaled(raw, Scale.measure(values))
+        except InputError:  # too few pairs yet, or a constant
+            return
+        self.fits, self.accuracy = self.fits + 1, found.accuracy
+
+    def _scaled(self, raw: PreferenceRaw, scale: Scale) -> Scaled:
+        world = self.world
+        shape, names = world.obs_shape, world.action_names
+        return Scaled(raw, Artefact("preference", raw.horizon, world.env_id, world.family, shape, names, scale))
+
+    def state(self) -> dict[str, Any]:
+        """See `Changing.state`."""
+        arrays: dict[str, Any] = {f"comparisons.{name}": one for name, one in self.comparisons.state().items()}
+        arrays["counts"] = np.array([self.steps, self.fits, self.fitted])
+        if isinstance(self.potential, Scaled) and isinstance(raw := self.potential.raw, PreferenceRaw):
+            scale = self.potential.artefact.scale
+            arrays["scale"] = np.array([scale.lo, scale.hi, raw.temperature, self.accuracy])
+            arrays |= {f"network.{name}": tensor for name, tensor in raw.nets[0].state_dict().items()}
+        return arrays
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Changing.restore`."""
+        self.comparisons.restore(under(state, "comparisons."))
+        self.steps, self.fits, self.fitted = (int(count) for count in state["counts"])
+        if "scale" in state:
+            lo, hi, temperature, self.accuracy = (float(one) for one in state["scale"])
+            net = PreferenceNet(self.config)
+            net.load_state_dict(
+                {name: torch.from_numpy(array).clone() for name, array in under(state, "network.").items()}
+            )
+            self.potential = self._scaled(PreferenceRaw(net, temperature=temperature), Scale(lo, hi))
