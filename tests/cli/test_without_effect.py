@@ -45,7 +45,7 @@ def labels(path: Path, variant: str) -> Path:
     ("arguments", "sentence"),
     [
         ("train-rs --shaping advice", "no effect here, only with --alg bk-code, bk-pref, bk-goal, bk-own or glam;"),
-        ("train-rs --shaping-coef 2 --advice-coef 1", "--shaping-coef and --advice-coef have no effect here, only"),
+        ("train-rs --shaping-shift 1 --advice-coef 1", "--shaping-shift and --advice-coef have no effect here, only"),
         ("train-rs --int-coef 0.1", "only with --alg rnd, noveld, icm, apt, pqn or dqn;"),
         ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
         ("train-rs --alg bk-code --potential p --advice-coef 2", "only with --shaping advice or pbrs+advice"),
