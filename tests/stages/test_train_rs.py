@@ -112,7 +112,7 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     assert Run.open(result.path, "train-rs").manifest["outputs"]["policy-best.safetensors"]
 
 
-@pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"])
+@pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"])
 def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
     config = settings(
         tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=6_000

@@ -16,7 +16,7 @@ from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit
 from bkrl.agents.protocol import Agent
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import World, family
+from bkrl.envs import World, family, memory_of
 from bkrl.envs.family import Symbols
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.runs.record import Run
@@ -91,7 +91,13 @@ def options_of(agent: Agent) -> dict[str, Any]:
 
 
 def new_agent(
-    name: str, envs: WorldVectorEnv, view: str, num_values: int, seed: int, missions: bool = False
+    name: str,
+    envs: WorldVectorEnv,
+    view: str,
+    num_values: int,
+    seed: int,
+    missions: bool = False,
+    memory: bool = False,
 ) -> NetworkAgent:
     """An agent with a fresh network that fits the observations and actions of `envs`.
 
@@ -102,7 +108,14 @@ def new_agent(
         num_values: K, the reward streams.
         seed: of the weights.
         missions: whether it reads missions; `film` always does. `teach` gives it the words.
+        memory: whether it reads what happened in the episode so far.
+
+    Raises:
+        UsageError: the network cannot read that, or nothing is remembered of episodes in this env.
     """
+    remembered = memory_of(envs.world.env_id) if memory else None
+    if memory and remembered is None:
+        raise UsageError(f"Nothing is remembered of episodes in {envs.world.env_id}: leave --see-memory out.")
     world, space = envs.world, envs.single_observation_space
     if isinstance(space, spaces.Dict):
         space = space[view]
@@ -114,6 +127,7 @@ def new_agent(
         num_values=num_values,
         symbols=_symbols(world, shape, getattr(space, "high", None)),
         missions=missions,
+        fields=0 if remembered is None else len(remembered.names),
         seed=seed,
     )
     return NetworkAgent.of(network, world.env_id, world.family, world.action_names, view)

@@ -66,9 +66,15 @@ class NetworkAgent:
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """One of symbols and image, and the mission if the network reads it."""
-        seen: ViewName = "image" if self.view == "image" else "symbols"
-        return (seen,) if self.vocabulary is None else (seen, "mission")
+        """One of symbols and image, and the mission and the memory of episodes if the network reads them."""
+        seen: tuple[ViewName, ...] = ("image" if self.view == "image" else "symbols",)
+        seen += () if self.vocabulary is None else ("mission",)
+        return (*seen, "memory") if self.reads_memory else seen
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether it reads the memory of episodes."""
+        return getattr(self.module, "episode", None) is not None
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -107,15 +113,24 @@ class NetworkAgent:
         return {}
 
     def inputs(self, views: Views) -> Inputs:
-        """`seen`: what the network reads; `words`: (B, L) the numbers of the mission's words, if it reads them."""
+        """`seen`: what the network reads; `words`: (B, L) the numbers of the mission's words; `memory`: (B, M) that of
+        episodes. The last two only if it reads them.
+        """
         seen = views.image if self.view == "image" else views.symbols
         inputs = {"seen": torch.from_numpy(seen).to(self.device)}
         words = words_of(views, self.vocabulary, self.device)
-        return inputs if words is None else inputs | {"words": words}
+        inputs |= {} if words is None else {"words": words}
+        if self.reads_memory:
+            if views.memory is None:
+                raise ValueError("the agent wants the memory of episodes, and the views have none")
+            inputs["memory"] = torch.from_numpy(views.memory).to(self.device)
+        return inputs
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`."""
         del started
+        if "memory" in inputs:
+            return (*self.module(inputs["seen"], inputs.get("words"), inputs["memory"]), state)
         words = (inputs["words"],) if "words" in inputs else ()
         return (*self.module(inputs["seen"], *words), state)
 

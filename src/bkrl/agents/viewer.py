@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents.protocol import Agent, Goals
+from bkrl.core.errors import InputError
 from bkrl.data.views import Views, pack_texts, unpack_texts
+from bkrl.envs import memory_of
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.text.wording import Wording
 
@@ -43,9 +45,10 @@ class Viewer:
         agent: what it wants is computed, and nothing else.
         goals: sets goals for an agent that wants `goal`; None: the agent's own, its attribute `goals`, or what the `of`
             of that attribute makes for so many envs.
+        memory: whether views hold the memory of episodes although the agent does not want it.
     """
 
-    def __init__(self, envs: WorldVectorEnv, agent: Agent, goals: Goals | None = None) -> None:
+    def __init__(self, envs: WorldVectorEnv, agent: Agent, goals: Goals | None = None, *, memory: bool = False) -> None:
         self.envs, self.wants = envs, agent.wants
         own: Any = getattr(agent, "goals", None)
         self.goals: Goals | None = goals or (own.of(envs.num_envs) if hasattr(own, "of") else own)
@@ -59,9 +62,18 @@ class Viewer:
         length = getattr(agent, "observations", OBSERVATIONS)
         self._history = np.full((envs.num_envs, length - 1), None, object)  # before the present
         self._text: Any = None  # the present
+        self._memory = memory_of(envs.world.env_id) if memory or "memory" in self.wants else None
+        if self._memory is None and (memory or "memory" in self.wants):
+            raise InputError(f"Nothing is remembered of episodes in {envs.world.env_id}: its family has no memory.")
+        if self._memory is not None:
+            self._kept = np.zeros((envs.num_envs, self._memory.size), np.uint8)
+            self._symbols = np.zeros((0,), np.uint8)  # the present
 
     def __call__(self, observations: Any, started: NDArray[np.bool_]) -> Views:
         """(N,) views of the first or of the next observations; `started` as in `Agent.act`."""
+        if self._memory is not None:
+            self._kept[started] = 0
+            self._symbols = symbols_of(observations).copy()
         views = self._read(self._of(observations), started)
         if "env_state" in self.wants:
             views = replace(views, env_state=self.envs.env_states())
@@ -77,9 +89,16 @@ class Viewer:
             self._history[:, -1] = np.fromiter(turns, object, len(actions))
 
     def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any], observations: Any) -> None:
-        """The envs returned these after these actions (N,): goals that follow what happens are told."""
+        """The envs returned these after these actions (N,): goals that follow what happens are told, and it is
+        remembered.
+        """
+        if self._follows is None and self._memory is None:
+            return
+        after = symbols_after(observations, infos)
         if self._follows is not None:
-            self._follows(actions, infos, symbols_after(observations, infos))
+            self._follows(actions, infos, after)
+        if self._memory is not None:
+            self._memory.update(self._kept, self._symbols, actions, after)
 
     def last(self, observations: Any, ended: NDArray[np.int64], before: Views) -> Views:
         """(K,) views of the last observations of episodes; mission and goal stay those of the step before.
@@ -91,15 +110,16 @@ class Viewer:
         """
         both = isinstance(observations, dict)
         views = self._of({key: one[ended] for key, one in observations.items()} if both else observations[ended])
-        if before.mission is None and before.goal is None and before.history is None:
+        if before.mission is None and before.goal is None and before.history is None and before.memory is None:
             return views
         old = before[ended]
         history = self._history[ended] if self._remembers else None
-        return replace(views, mission=old.mission, goal=old.goal, history=history)
+        return replace(views, mission=old.mission, goal=old.goal, history=history, memory=self._fields(ended))
 
     def saved(self) -> dict[str, NDArray[Any]]:
         """What the agents have seen and done lately, as arrays that a checkpoint can hold."""
-        return pack_texts(self._history.ravel().tolist()) if self._remembers else {}
+        saved = pack_texts(self._history.ravel().tolist()) if self._remembers else {}
+        return saved if self._memory is None else {**saved, "memory": self._kept}
 
     def restored(self, saved: Mapping[str, NDArray[Any]], symbols: NDArray[np.uint8]) -> Views:
         """What was made last of `symbols` (N, ...) before `saved` was called, without image and goal.
@@ -109,6 +129,8 @@ class Viewer:
         if self._remembers:
             turns = unpack_texts(saved)
             self._history = np.fromiter(turns, object, len(turns)).reshape(self._history.shape)
+        if self._memory is not None:
+            self._kept, self._symbols = saved["memory"].copy(), symbols.copy()
         return self._read(self._of_symbols(symbols), np.zeros(self.envs.num_envs, bool))
 
     def _of(self, observations: Any) -> Views:
@@ -119,13 +141,19 @@ class Viewer:
         return Views(symbols, text=self._worded.texts(symbols) if self._reads else None)
 
     def _read(self, views: Views, started: NDArray[np.bool_]) -> Views:
-        """With mission and history."""
+        """With mission, memory and history."""
         if self._reads and "g5" in self._worded.wording.compat and started.any():
             views = replace(views, text=np.where(started, None, views.text))  # type: ignore[arg-type]
         if "mission" in self.wants:
             views = replace(views, mission=self._worded.missions(self.envs.missions()))
+        if self._memory is not None:
+            views = replace(views, memory=self._fields(slice(None)))
         if self._remembers:
             self._history[started] = None
             self._text = views.text
             views = replace(views, history=self._history.copy())
         return views
+
+    def _fields(self, rows: Any) -> NDArray[np.uint8] | None:
+        """(…, M) what is remembered in some of the envs."""
+        return None if self._memory is None else self._kept[rows, : len(self._memory.names)].copy()

@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bkrl.core.errors import InputError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json, read_table, sha256
 from bkrl.core.flags import Flag
 from bkrl.data.schema import SCHEMA_VERSION, episodes_schema, part_name, steps_schema
 from bkrl.data.windows import Windows, gather
+from bkrl.envs import memory_of, world
+from bkrl.envs.memory import fold
 from bkrl.runs.record import Run
 
 # What the table of episodes says of one and its steps do not.
@@ -196,11 +198,23 @@ class Dataset:
         return np.arange(start, start + length + 1) + self.first_row[episode]
 
     def windows(self, rows: NDArray[np.int64], horizon: int) -> Windows:
-        """The windows of H = `horizon` past actions that end at `rows`, (B,), with the missions of their episodes."""
+        """The windows of H = `horizon` past actions that end at `rows`, (B,), with missions and memory of their
+        episodes.
+        """
         rows = np.asarray(rows, np.int64)
         windows = gather(self.observations, self.actions, self.ages, rows, horizon)
         missions = [self.missions[episode] for episode in self.episode_of_row[rows].tolist()]
-        return replace(windows, missions=np.fromiter(missions, object, len(missions)))
+        memory = None if self.memory is None else self.memory[rows]
+        return replace(windows, missions=np.fromiter(missions, object, len(missions)), memory=memory)
+
+    @cached_property
+    def memory(self) -> NDArray[np.uint8] | None:
+        """(R, M) what happened in each episode up to each row; None where nothing is remembered of them."""
+        try:
+            memory = memory_of(self.env_id) if world(self.env_id).obs_shape == self.obs_shape else None
+        except UsageError:
+            return None
+        return None if memory is None else fold(memory, self.observations, self.actions, self.first_row)
 
     def recorded(self, chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
         """Yield episodes as `DatasetWriter.add_episode` takes them; no more than one part is in memory at a time.

@@ -95,7 +95,7 @@ class NumberedWindows:
         index: (B, H+1) which view stands where (an all-zero view where not valid).
         actions: (B, H) int64.
         valid: (B, H+1) bool.
-        missions: (B,) objects, see `Windows`.
+        missions, memory: (B,) objects and (B, M) uint8, see `Windows`.
     """
 
     views: NDArray[np.uint8]
@@ -103,13 +103,15 @@ class NumberedWindows:
     actions: NDArray[np.int64]
     valid: NDArray[np.bool_]
     missions: NDArray[np.object_] | None = None
+    memory: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     def distinct(self) -> tuple[NumberedWindows, NDArray[np.int64]]:
         """The distinct windows, and for each of the B its place among them."""
-        told = [] if self.missions is None else [numbered(self.missions)[0][:, None]]
+        told: list[NDArray[Any]] = [] if self.missions is None else [numbered(self.missions)[0][:, None]]
+        told += [] if self.memory is None else [self.memory]
         key = np.concatenate([self.index, self.actions, self.valid, *told], axis=1, dtype=np.int32)
         first, inverse = distinct_rows(key)
         return self[first], inverse
@@ -117,11 +119,12 @@ class NumberedWindows:
     def __getitem__(self, rows: Any) -> NumberedWindows:
         """Some of the windows, all of the views."""
         missions = None if self.missions is None else self.missions[rows]
-        return NumberedWindows(self.views, self.index[rows], self.actions[rows], self.valid[rows], missions)
+        memory = None if self.memory is None else self.memory[rows]
+        return NumberedWindows(self.views, self.index[rows], self.actions[rows], self.valid[rows], missions, memory)
 
     def windows(self) -> Windows:
         """The same as plain windows."""
-        return Windows(self.views[self.index], self.actions, self.valid, self.missions)
+        return Windows(self.views[self.index], self.actions, self.valid, self.missions, self.memory)
 
 
 def numbered(texts: NDArray[np.object_]) -> tuple[NDArray[np.int64], list[str]]:
@@ -137,7 +140,7 @@ def number(windows: Windows) -> NumberedWindows:
     views = windows.observations.reshape(count * rows, *windows.observations.shape[2:])
     first, inverse = distinct_rows(views)
     index = inverse.reshape(count, rows)
-    return NumberedWindows(views[first], index, windows.actions, windows.valid, windows.missions)
+    return NumberedWindows(views[first], index, windows.actions, windows.valid, windows.missions, windows.memory)
 
 
 def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWindows:
@@ -157,6 +160,7 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
     offsets = np.arange(-horizon, 1)
     t, n = np.divmod(np.arange(first * envs, (steps + 1) * envs), envs)
     missions = None if rollout.missions is None else rollout.missions[t, n]
+    memory = None if rollout.memory is None else rollout.memory[t, n]
     valid = rollout.ages[t, n][:, None] >= -offsets
     place = np.where(valid, (horizon + t[:, None] + offsets) * envs + n[:, None], len(everything) - 1)
     past = np.where(valid[:, :-1], t[:, None] + offsets[:-1] + kept, 0)
@@ -173,7 +177,9 @@ def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWi
         valid = np.concatenate([valid, np.concatenate([was, np.ones((len(t), 1), bool)], 1)])
         if missions is not None and rollout.missions is not None:
             missions = np.concatenate([missions, rollout.missions[t, n]])
-    return NumberedWindows(everything[chosen], numbers[place], actions, valid, missions)
+        if memory is not None and rollout.final_memory is not None:
+            memory = np.concatenate([memory, rollout.final_memory])
+    return NumberedWindows(everything[chosen], numbers[place], actions, valid, missions, memory)
 
 
 def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-ViewName = Literal["symbols", "image", "text", "mission", "goal", "history", "env_state"]
+ViewName = Literal["symbols", "image", "text", "mission", "goal", "history", "env_state", "memory"]
 Turn: TypeAlias = tuple[Sequence[str], str]
 """The sentences of an observation and the name of the action taken there; "" in the present."""
 
@@ -28,6 +28,7 @@ class Views:
         history: (N, L - 1) objects, the steps before this one, the oldest first: a `Turn`, or None where the episode is
             younger. After two steps, with L = 4: [None, (sentences, "go forward"), (sentences, "pick up")].
         env_state: (N,) records, all that is true of the env, for bots: no policy that learns should want it.
+        memory: (N, M) uint8, what happened in the episode so far, see `envs.memory`.
     """
 
     symbols: NDArray[np.uint8]
@@ -37,6 +38,7 @@ class Views:
     goal: NDArray[Any] | None = None
     history: NDArray[np.object_] | None = None
     env_state: NDArray[Any] | None = None
+    memory: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -53,7 +55,8 @@ class Views:
 
     def arrays(self) -> tuple[NDArray[Any] | None, ...]:
         """All of them, in this order."""
-        return self.symbols, self.image, self.text, self.mission, self.goal, self.history, self.env_state
+        told = self.text, self.mission, self.goal, self.history
+        return self.symbols, self.image, *told, self.env_state, self.memory
 
     def flat(self) -> Views:
         """(T, N) rows as (T * N,) rows."""

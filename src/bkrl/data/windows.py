@@ -28,12 +28,14 @@ class Windows:
         actions: (B, H) int64; action i was taken at observation i. 0 where that observation is not valid.
         valid: (B, H+1) bool; False for rows before the episode began, whose observations are all 0.
         missions: (B,) objects, the sentence that each episode asks the agent to fulfil; None where nothing reads it.
+        memory: (B, M) uint8, what happened in each episode so far (`envs.memory`); None where nothing reads it.
     """
 
     observations: UInt8
     actions: Int64
     valid: Bool
     missions: NDArray[np.object_] | None = None
+    memory: UInt8 | None = None
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -46,7 +48,8 @@ class Windows:
     def __getitem__(self, index: slice | NDArray[np.integer] | Bool) -> Windows:
         """The windows chosen by a slice, an index array or a mask over the batch."""
         missions = None if self.missions is None else self.missions[index]
-        return Windows(self.observations[index], self.actions[index], self.valid[index], missions)
+        memory = None if self.memory is None else self.memory[index]
+        return Windows(self.observations[index], self.actions[index], self.valid[index], missions, memory)
 
     @staticmethod
     def joined(parts: Sequence[Windows]) -> Windows:
@@ -58,12 +61,12 @@ class Windows:
         )
 
     def last(self, horizon: int) -> Windows:
-        """The same moments with a shorter memory."""
+        """The same moments with fewer past actions."""
         if horizon > self.horizon:
             raise ValueError(f"windows of horizon {self.horizon} cannot be lengthened to {horizon}")
         first = self.horizon - horizon
         views, actions, valid = self.observations[:, first:], self.actions[:, first:], self.valid[:, first:]
-        return Windows(views, actions, valid, self.missions)
+        return Windows(views, actions, valid, self.missions, self.memory)
 
 
 def gather(observations: UInt8, actions: Int64, ages: NDArray[np.integer], rows: Int64, horizon: int) -> Windows:
@@ -120,6 +123,8 @@ class Rollout:
         final_observations: (K, *obs_shape) uint8, the true last observation of those episodes.
         views: (T+1, N) rows of what the agent saw, missions and goals too if it wants them; None where nobody acted.
         missions: (T+1, N) objects, the mission of the episode that runs at row t; None where nothing reads them.
+        memory, final_memory: (T+1, N, M) and (K, M) uint8, what happened in the episode that runs at row t, and in
+            those that ended; None where nothing reads it.
     """
 
     horizon: int
@@ -133,6 +138,8 @@ class Rollout:
     final_observations: UInt8
     views: Views | None = None
     missions: NDArray[np.object_] | None = None
+    memory: UInt8 | None = None
+    final_memory: UInt8 | None = None
 
     @property
     def num_steps(self) -> int:
@@ -155,12 +162,14 @@ class Rollout:
         t, n = np.divmod(self.final_index, self.num_envs)
         before = self._ending_at(t, n, max(horizon - 1, 0))
         if horizon == 0:
-            return replace(before, observations=self.final_observations[:, None], valid=np.ones((len(t), 1), bool))
+            finals, valid = self.final_observations[:, None], np.ones((len(t), 1), bool)
+            return replace(before, observations=finals, valid=valid, memory=self.final_memory)
         return Windows(
             np.concatenate([before.observations, self.final_observations[:, None]], axis=1),
             np.concatenate([before.actions, self.actions[self.horizon + t, n][:, None]], axis=1),
             np.concatenate([before.valid, np.ones((len(t), 1), bool)], axis=1),
             before.missions,
+            self.final_memory,
         )
 
     def _ending_at(self, t: Int64, n: Int64, horizon: int) -> Windows:
@@ -173,4 +182,5 @@ class Rollout:
         views[~valid] = 0
         past = self.actions[np.minimum(rows[:, :-1], len(self.actions) - 1), n[:, None]]
         missions = None if self.missions is None else self.missions[t, n]
-        return Windows(views, np.where(valid[:, :-1], past, 0), valid, missions)
+        memory = None if self.memory is None else self.memory[t, n]
+        return Windows(views, np.where(valid[:, :-1], past, 0), valid, missions, memory)

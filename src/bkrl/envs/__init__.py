@@ -26,6 +26,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
 from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, Placing, Situations, World
+from bkrl.envs.memory import EpisodeMemory
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import WorldVectorEnv
 
@@ -227,6 +228,13 @@ def bot_of(env_id: str) -> Bot | None:
     """What plans its way in a world; None where there is none."""
     known = world(env_id)
     return family(known.family).bot(replace(known, env_id=_read(env_id)[0].env_id))
+
+
+@cache
+def memory_of(env_id: str) -> EpisodeMemory | None:
+    """What can be remembered of episodes in a world; None where nothing says it."""
+    known = world(env_id)
+    return family(known.family).memory(replace(known, env_id=_read(env_id)[0].env_id))
 
 
 def clause_reader(env_id: str) -> ClauseReader | None:

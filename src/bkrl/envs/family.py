@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gymnasium import Env
     from gymnasium.vector import AutoresetMode
 
+    from bkrl.envs.memory import EpisodeMemory
     from bkrl.envs.vector import WorldVectorEnv
 
 LARGEST_CATEGORY = 31
@@ -364,6 +365,13 @@ class Family:
 
     def placing(self, world: World, options: Mapping[str, Any]) -> Placing | None:
         """What goals can be set by in a world where things are put away; None in any other."""
+        return None
+
+    def memory(self, world: World) -> EpisodeMemory | None:
+        """What can be remembered of episodes in this world; None where nothing says it.
+
+        The id of `world` is without options, the other facts with them.
+        """
         return None
 
     def clause_reader(self) -> ClauseReader | None:

@@ -101,7 +101,11 @@ def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int =
     if constant:  # as Φ = 0, the control, is
         flat = "Φ has one value on all sampled windows, so it depends on nothing there"
         return Certificate(checks, {"present": flat, "units": flat})
-    return Certificate([*checks, present(potential, sample, seed), units(potential, sample)])
+    checks.append(present(potential, sample, seed))
+    blank = replace(sample, observations=np.zeros_like(sample.observations))
+    if getattr(potential, "reads_memory", False) and np.array_equal(potential(blank), potential(sample)):
+        return Certificate(checks, {"units": "Φ depends on the memory of episodes, and on no observation"})
+    return Certificate([*checks, units(potential, sample)])
 
 
 def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping) -> Check:
@@ -173,11 +177,12 @@ def no_leak(potential: Potential, rollout: Rollout, seed: int) -> Check:
 
 
 def present(potential: Potential, windows: Windows, seed: int) -> Check:
-    """Replacing only the current observation by another window's changes Φ somewhere."""
+    """Replacing only the current observation, and the memory, by another window's changes Φ somewhere."""
     order = generator(seed, "certificate", "present").permutation(len(windows))
     changed = windows.observations.copy()
     changed[:, -1] = windows.observations[order, -1]
-    other = potential(replace(windows, observations=changed))
+    memory = None if windows.memory is None else windows.memory[order]
+    other = potential(replace(windows, observations=changed, memory=memory))
     share = float((other != potential(windows)).mean())
     return Check("present", share > 0.01, f"Φ changes in {share:.1%} of the windows when the present does")
 
@@ -228,6 +233,8 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
     terminated, truncated = np.zeros((length, worlds), bool), np.zeros((length, worlds), bool)
     finals = np.zeros((length, worlds, *shape), np.uint8)
     missions = np.full((length, worlds), "", object)
+    fields = 0 if dataset.memory is None else dataset.memory.shape[1]
+    memory, final_memory = (np.zeros((length, worlds, fields), np.uint8) for _ in range(2))
     for n in range(worlds):
         t = 0
         while t < length:
@@ -240,10 +247,14 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
             actions[horizon + t : horizon + t + played, n] = dataset.actions[rows]
             ages[t : t + played, n] = np.arange(played)
             missions[t : t + played, n] = dataset.missions[episode]
+            if dataset.memory is not None:
+                memory[t : t + played, n] = dataset.memory[rows]
             t += played
             if played == whole:
                 (terminated if dataset.terminated[episode] else truncated)[t - 1, n] = True
                 finals[t - 1, n] = dataset.observations[end]
+                if dataset.memory is not None:
+                    final_memory[t - 1, n] = dataset.memory[end]
     rollouts = []
     for start in (0, steps):
         now = slice(start, start + steps)
@@ -260,6 +271,8 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
                 final_index=ended,
                 final_observations=finals[now].reshape(-1, *shape)[ended],
                 missions=missions[start : start + steps + 1],
+                memory=memory[start : start + steps + 1],
+                final_memory=final_memory[now].reshape(-1, fields)[ended],
             )
         )
     return rollouts
@@ -270,9 +283,10 @@ def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
     t, n = np.divmod(rollout.final_index, rollout.num_envs)
     index = t * rollout.num_envs + place[n]
     sort = np.argsort(index)
-    names = ("observations", "actions", "ages", "rewards", "terminated", "truncated", "missions")
+    names = ("observations", "actions", "ages", "rewards", "terminated", "truncated", "missions", "memory")
     moved = {name: getattr(rollout, name)[:, order] for name in names}
-    return replace(rollout, **moved, final_index=index[sort], final_observations=rollout.final_observations[sort])
+    finals = {name: getattr(rollout, name)[sort] for name in ("final_observations", "final_memory")}
+    return replace(rollout, **moved, **finals, final_index=index[sort])
 
 
 def _tabular(table: toy.Table, phi: NDArray[np.float64], shaping: Shaping) -> NDArray[np.float64]:

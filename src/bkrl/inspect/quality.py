@@ -182,6 +182,8 @@ def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed:
         parts["actions"] = replace(windows, actions=acted)
     if getattr(potential, "reads_missions", False) and windows.missions is not None:
         parts["mission"] = replace(windows, missions=windows.missions[other])
+    if getattr(potential, "reads_memory", False) and windows.memory is not None:
+        parts["memory"] = replace(windows, memory=windows.memory[other])
     changes = {name: np.abs(potential(changed) - phi) for name, changed in parts.items()}
     return {name: {"changed": float((by > 0).mean()), "mean": float(by.mean())} for name, by in changes.items()}
 

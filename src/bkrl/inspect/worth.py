@@ -52,6 +52,7 @@ SHARED: Final = "BabyAI-Text-GoToLocal-RedBall-S20"
 PAPER: Final = tuple(name for name, level in LEVELS.items() if level.room_size == 20 and "Pretraining" not in name)
 GAMMA: Final = 0.99
 MISSIONS: Final = "not computed: Φ reads missions, and no sentence states the tasks of the levels that are solved"
+MEMORY: Final = "not computed: Φ reads what happened in an episode, and the states that are solved have no past"
 _PLAYED: Final = 4  # episodes of play in each layout
 _KEPT: Final = 500  # states of a layout and task, at most, evenly spaced
 _RESAMPLES: Final = 200
@@ -132,8 +133,8 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     """Everything this module knows about a potential.
 
     Args:
-        potential: its horizon and units must be those of the family. Of one that reads missions nothing is computed:
-            tasks are assigned here, and no sentence states them.
+        potential: its horizon and units must be those of the family. Of one that reads missions or memory nothing is
+            computed: tasks are assigned here, no sentence states them, and states have no past.
         family: the name of a family of worlds; nothing is computed where it has no `exact` values.
         layouts: drawn of each level, by the seeds `seed`, `seed` + 1, …
         seed: of layouts and play.
@@ -141,6 +142,8 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     known = envs.family(family)
     if getattr(potential, "reads_missions", False):
         return {"small": None, "paper": None, "note": MISSIONS}
+    if getattr(potential, "reads_memory", False):
+        return {"small": None, "paper": None, "note": MEMORY}
     if known.exact == "tables":
         return {"small": _toys(potential), "paper": None, "note": "the toy worlds are tables, solved exactly"}
     if known.exact != "rooms":

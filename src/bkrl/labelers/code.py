@@ -292,12 +292,12 @@ def _feedback(world: WorldCard, dataset: Dataset, validation: Validation, checke
     )
 
 
-def checker(dataset: Dataset, words: MissionWords | None = None) -> Checker:
+def checker(dataset: Dataset, words: MissionWords | None = None, memory: int = 0) -> Checker:
     """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
 
     def check(program: str, windows: Windows) -> Checked:
         try:
-            with Sandbox(program, dataset.obs_shape, windows.horizon, words=words) as sandbox:
+            with Sandbox(program, dataset.obs_shape, windows.horizon, words=words, memory=memory) as sandbox:
                 values, components = sandbox.evaluate(windows)
                 probation(sandbox, windows)
         except BkrlError as error:
@@ -316,7 +316,7 @@ def _label(plan: Plan, session: AskSession) -> Done:
         world,
         layout_text(world),
         validation,
-        checker(dataset, world.mission_words),
+        checker(dataset, world.mission_words, len(world.memory)),
         rounds=plan.num,
         conversations=plan.shard.conversations(plan.votes),
         sampling=plan.sampling,

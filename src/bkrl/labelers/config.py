@@ -73,6 +73,14 @@ class LabelConfig:
     with_mission: Annotated[
         bool, Flag("show the mission of each segment, and let potentials made from these labels read it")
     ] = False
+    with_memory: Annotated[
+        bool,
+        Flag(
+            "code: let programs read what happened in the episode so far (achievements, doors opened, cells seen), as "
+            "`memory`",
+            only=(Only("--variant code", lambda c: c.variant == "code"),),
+        ),
+    ] = False
     body: Annotated[
         str | None,
         Flag(

@@ -51,7 +51,7 @@ def finish(
         env_id=plan.dataset.env_id,
         llm=session.backend.name,
         **facts,
-        **({} if plan.world.mission_words is None else {"reads": ["mission"]}),
+        **({"reads": list(plan.world.reads)} if plan.world.reads else {}),
         **more,
         quality=done.quality,
         table=quality.as_table(done.quality),

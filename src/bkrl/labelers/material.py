@@ -20,6 +20,7 @@ class WorldCard:
     """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task.
 
     `prompts` are those that it stands in. `mission_words`: of the dataset's missions, where prompts show them.
+    `memory`: the fields of the memory of episodes, where programs may read it.
     """
 
     env_id: str
@@ -27,13 +28,21 @@ class WorldCard:
     action_names: tuple[str, ...]
     prompts: Prompts = SHIPPED
     mission_words: MissionWords | None = None
+    memory: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What potentials made from labels of this world see beside observations and actions."""
+        return (*(() if self.mission_words is None else ("mission",)), *(("memory",) if self.memory else ()))
 
 
-def world_card(env_id: str, prompt: str | None = None, words: MissionWords | None = None) -> WorldCard:
+def world_card(
+    env_id: str, prompt: str | None = None, words: MissionWords | None = None, memory: tuple[str, ...] = ()
+) -> WorldCard:
     """The card of a world; a family without a description of its own is "other". `prompt`: see `open_prompts`."""
     world = envs.world(env_id)
     family = world.family if f"world_{world.family}" in prompts.names() else "other"
-    return WorldCard(env_id, family, world.action_names, open_prompts(prompt), words)
+    return WorldCard(env_id, family, world.action_names, open_prompts(prompt), words, memory)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from bkrl.labelers.asking import Sampling
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import WorldCard, world_card
 from bkrl.labelers.shards import Shard
+from bkrl.labelers.tables import names_of
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 from bkrl.text.mission_words import MissionWords
@@ -48,7 +49,12 @@ class Plan:
         return cls(
             config.variant,
             dataset,
-            world_card(dataset.env_id, config.prompt, _words(dataset) if config.with_mission else None),
+            world_card(
+                dataset.env_id,
+                config.prompt,
+                _words(dataset) if config.with_mission else None,
+                _memory(dataset) if config.with_memory else (),
+            ),
             num=config.num or NUM[config.variant],
             length=config.length or LENGTH[config.variant],
             swap=config.swap,
@@ -71,6 +77,16 @@ def _words(dataset: Dataset) -> MissionWords:
     if not any(dataset.missions):
         raise InputError(f"{dataset.path} records no missions, for its env has none; leave --with-mission out.")
     return MissionWords.of(dataset.missions)
+
+
+def _memory(dataset: Dataset) -> tuple[str, ...]:
+    """The fields of the memory of a dataset's episodes. InputError where nothing is remembered."""
+    names = names_of(dataset.env_id)
+    if not names:
+        raise InputError(
+            f"Nothing is remembered of episodes in {dataset.env_id}, so nothing can read it; leave --with-memory out."
+        )
+    return names
 
 
 @dataclass(frozen=True)

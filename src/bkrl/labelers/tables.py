@@ -9,6 +9,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import read_table
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.envs import memory_of
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 from bkrl.text.mission_words import MissionWords
@@ -57,6 +58,17 @@ def dataset_of(run: Run, path: Path | None = None) -> Dataset:
 def mission_words(run: Run, dataset: Dataset) -> MissionWords | None:
     """The words of the dataset's missions, where a label run was made with missions (`--with-mission`)."""
     return MissionWords.of(dataset.missions) if "mission" in run.facts.get("reads", ()) else None
+
+
+def names_of(env_id: str) -> tuple[str, ...]:
+    """The fields of the memory of episodes in an env; none where nothing is remembered."""
+    memory = memory_of(env_id)
+    return () if memory is None else memory.names
+
+
+def memory_names(run: Run, dataset: Dataset) -> tuple[str, ...]:
+    """The fields of the memory, where a label run was made with it (`--with-memory`)."""
+    return names_of(dataset.env_id) if "memory" in run.facts.get("reads", ()) else ()
 
 
 def check_belongs(run: Run, dataset: Dataset) -> None:

@@ -91,6 +91,7 @@ class RolloutLearner:
             num_values=num_values,
             horizon=max((stream.horizon for stream in streams), default=0),
             missions=any(getattr(stream, "reads_missions", False) for stream in streams),
+            memory=any(getattr(stream, "reads_memory", False) for stream in streams),
             seed=seed,
             recurrence=recurrence,
             device=self.device,

@@ -39,7 +39,7 @@ class Collector:
         recurrence: R, of how many steps sequences are that an agent with a memory learns from; 0: T.
         device: where logits and values lie.
         goals: sets goals, for an agent that wants them.
-        missions: whether rollouts hold missions, for streams that read them.
+        missions, memory: whether rollouts hold missions, and the memory of episodes, for streams that read them.
 
     Attributes:
         rollout: the last rollout, as reward streams see it.
@@ -71,12 +71,13 @@ class Collector:
         device: torch.device,
         goals: Goals | None = None,
         missions: bool = False,
+        memory: bool = False,
     ) -> None:
         T, N, A = num_steps, envs.num_envs, len(agent.action_names)
         self.envs, self.agent, self.seed = envs, agent, seed
         self.num_steps, self.horizon, self.recurrence = num_steps, horizon, recurrence or num_steps
         self.missions = missions
-        self.view = Viewer(envs, agent, goals)
+        self.view = Viewer(envs, agent, goals, memory=memory)
         self.logits = torch.zeros(T, N, A, device=device)
         self.values = torch.zeros(T, N, num_values, device=device)
         self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
@@ -115,6 +116,8 @@ class Collector:
             final_observations=np.zeros((0, *obs_shape), np.uint8),
             views=self.views,
             missions=np.full((T + 1, N), "", object) if self.missions else None,
+            memory=self.views.memory,
+            final_memory=self.final_views.memory,
         )
         self._note_missions(T)
         self.views[T] = first  # the row the first rollout begins with
@@ -175,7 +178,7 @@ class Collector:
         N = r.num_envs
         r.final_index = np.concatenate([np.zeros(0, np.int64), *(t * N + ended for t, ended, _, _ in finals)])
         self.final_views = Views.joined([seen for _, _, seen, _ in finals]) if finals else views[0, :0]
-        r.final_observations = self.final_views.symbols
+        r.final_observations, r.final_memory = self.final_views.symbols, self.final_views.memory
         memories = [memory for _, _, _, memory in finals]
         self.first_state = {name: torch.cat([state[name] for state in first_states]) for name in self.state}
         self.final_state = {
@@ -260,9 +263,13 @@ class Collector:
         if views.image is not None:
             views.image[T] = tensors["rollout.seen"]
         read = self.view.restored(under(tensors, "rollout.view."), views.symbols[T])
-        for column, row in zip(
-            (views.text, views.mission, views.history), (read.text, read.mission, read.history), strict=True
-        ):
+        rows: tuple[tuple[Any, Any], ...] = (
+            (views.text, read.text),
+            (views.mission, read.mission),
+            (views.history, read.history),
+            (views.memory, read.memory),
+        )
+        for column, row in rows:
             if column is not None:
                 column[T] = row
         self._note_missions(T)

@@ -39,6 +39,13 @@ class PPOSettings(TrainRsConfig):
     ] = ""
     network: Network = "compact"
     mission: Mission = "auto"
+    see_memory: Annotated[
+        bool,
+        Flag(
+            "the policy and its critic read what happened in the episode so far (achievements, doors opened, cells "
+            "seen; compact)"
+        ),
+    ] = False
     view: View = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
@@ -77,7 +84,8 @@ def ppo_of(
     envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options)
     paid = streams(facts, hardware)
     missions, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
-    agent = new_agent(settings.network, envs, view, len(paid), seed, missions)
+    sees = getattr(settings, "see_memory", False)
+    agent = new_agent(settings.network, envs, view, len(paid), seed, missions, sees)
     if settings.init_from is not None:
         take_weights(agent.module, settings.init_from)
     return learner_of(settings, envs, agent, paid, hardware, advised, defects)
@@ -140,6 +148,7 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
         "guarantee": FORMS[form].guarantee,
         "view": getattr(agent, "view", "text"),
         "mission": "mission" in agent.wants,
+        **({"memory": True} if "memory" in agent.wants else {}),
     }
     return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
 

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 ADVISED = ("advice", "pbrs+advice")
 """The forms of shaping that take a potential's advice on actions."""
-_BONUS = ("decay", "pbim", "additive")
 _ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
-_FALLING = Only("--shaping advice, pbrs+advice or decay", lambda c: c.shaping in (*ADVISED, "decay"))
-_PAID = Only("--shaping pbrs, pbrs+advice, decay, pbim or additive", lambda c: c.shaping != "advice")
+_FALLING = Only(
+    "--shaping advice, pbrs+advice, decay or progress", lambda c: c.shaping in (*ADVISED, "decay", "progress")
+)
+_PAID = Only("--shaping pbrs, pbrs+advice, decay, progress, pbim or additive", lambda c: c.shaping != "advice")
 _POTENTIAL = Only("--potential", lambda c: c.potential is not None)
 _CORRECT = Only("training without --compat", lambda c: not getattr(c, "compat", ""))
 
@@ -42,7 +43,7 @@ class PotentialSettings(TrainRsConfig):
         Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
     ] = None
     shaping: Annotated[
-        Literal["pbrs", "advice", "pbrs+advice", "decay", "pbim", "additive"],
+        Literal["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"],
         Flag(
             "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
             "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
@@ -53,7 +54,11 @@ class PotentialSettings(TrainRsConfig):
     ] = "pbrs"
     shaping_coef: Annotated[
         float | None,
-        Flag("Φ is multiplied by this  [default: 1; decay, pbim, additive: 0.02]", least=0, only=(_POTENTIAL, _PAID)),
+        Flag(
+            "Φ is multiplied by this  [default: 1; progress: 0.5; decay, pbim, additive: 0.02]",
+            least=0,
+            only=(_POTENTIAL, _PAID),
+        ),
     ] = None
     shaping_shift: Annotated[
         float,
@@ -68,7 +73,7 @@ class PotentialSettings(TrainRsConfig):
     shaping_until: Annotated[
         int,
         Flag(
-            "advice, decay: step at which the weight has fallen to 0; 0: the end of --steps",
+            "advice, decay, progress: step at which the weight has fallen to 0; 0: the end of --steps",
             least=0,
             only=(_POTENTIAL, _FALLING),
         ),
@@ -221,7 +226,9 @@ def _open(settings: PotentialSettings, source: Path, variant: str | None, facts:
         what = "is a potential of your own" if found == "own" else f"was built from {found} labels"
         raise UsageError(f"{source} {what}; use --alg bk-{found}.")
     if (variant or found) == "own" and settings.shaping in ADVISED:
-        raise UsageError("A potential of your own says nothing about actions: use --shaping pbrs, decay or additive.")
+        raise UsageError(
+            "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
+        )
     potential = load_potential(source)
     artefact = potential.artefact
     try:
@@ -244,7 +251,7 @@ def _open(settings: PotentialSettings, source: Path, variant: str | None, facts:
 
 def _streams(settings: Any, potential: Scaled, defects: frozenset[str]) -> Sequence[RewardStream]:
     """What the agent is paid: the env's reward and what the form of shaping adds."""
-    from bkrl.rewards.bonus import Bonus, InvariantBonus
+    from bkrl.rewards.bonus import Bonus, InvariantBonus, Progress
     from bkrl.rewards.shaped import ShapedReward
     from bkrl.rewards.upstream import PublishedReward
 
@@ -258,6 +265,8 @@ def _streams(settings: Any, potential: Scaled, defects: frozenset[str]) -> Seque
         return [ShapedReward(potential, gamma, shaping_coef=coef, **same)]
     if settings.shaping == "pbim":
         return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, shaping_coef=coef, **same)]
+    if settings.shaping == "progress":
+        return [Progress(potential, gamma, shaping_coef=coef, until=settings.decay_steps, **same)]
     until = settings.decay_steps if settings.shaping == "decay" else 0
     return [Bonus(potential, gamma, shaping_coef=coef, until=until, **same)]
 

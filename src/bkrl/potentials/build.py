@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,8 @@ def store(
     raw = fitted.raw
     values = raw_values(raw, dataset, rows, reporter, "measure the potential")
     scale = Scale(-1.0, 0.0) if fitted.kind == "zero" else Scale.measure(values, "The potential")
+    if raw.bounds is not None:
+        scale = Scale(*raw.bounds)
     files, settings = raw.save(folder)
     advice_files, advice_settings = advice.save(psi, folder)
     Artefact(
@@ -107,7 +109,7 @@ def store(
         settings={**settings, **advice_settings},
         control=control,
         provenance=provenance,
-        reads=("mission",) if raw.reads_missions else (),
+        reads=reads_of(raw),
     ).write(folder)
     raw.close()
     potential, phi = read_potential(folder), scale(values)
@@ -115,6 +117,11 @@ def store(
     if not np.array_equal(potential(dataset.windows(rows[some], potential.horizon)), phi[some]):
         raise InputError("The potential gives other values after it was stored and read back; run train-rm again.")
     return potential, phi
+
+
+def reads_of(raw: Raw) -> tuple[Literal["mission", "memory"], ...]:
+    """What a raw potential sees beside observations and actions."""
+    return (*(("mission",) if raw.reads_missions else ()), *(("memory",) if raw.reads_memory else ()))  # type: ignore[return-value]
 
 
 def raw_values(

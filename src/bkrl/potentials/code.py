@@ -17,11 +17,11 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.labelers.tables import labels_of, mission_words
+from bkrl.labelers.tables import labels_of, memory_names, mission_words, names_of
 from bkrl.potentials.kinds import Fitted, LabelledKind
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
-from bkrl.sandbox.check import PARAMETERS, WITH_MISSION
+from bkrl.sandbox.check import parameters
 from bkrl.sandbox.pool import ENTRY, Sandbox, probation
 from bkrl.text.mission_words import MissionWords
 
@@ -29,6 +29,9 @@ PROGRAM = "program.py"
 HORIZON = 5
 ADVICE = "advice"
 """The function by which a program may say something of actions, too."""
+BOUNDS = (0.0, 1.0)
+"""The scale of programs that read memory. Measured on a dataset it would end where the dataset does, and sub-goals that
+no explorer has reached are what such a program is for."""
 _PROBATION = 4096  # windows of the dataset that a program has to behave on
 
 
@@ -42,10 +45,12 @@ class CodeRaw(Raw):
         horizon: int,
         divisors: tuple[int, ...] = (),
         words: MissionWords | None = None,
+        memory: tuple[str, ...] = (),
     ) -> None:
-        self.source, self.obs_shape, self.horizon, self.words = source, obs_shape, horizon, words
-        self.reads_missions = words is not None
-        self.sandbox = Sandbox(source, obs_shape, horizon, divisors=divisors, words=words)
+        self.source, self.obs_shape, self.horizon, self.words, self.memory = source, obs_shape, horizon, words, memory
+        self.reads_missions, self.reads_memory = words is not None, bool(memory)
+        self.bounds = BOUNDS if memory else None
+        self.sandbox = Sandbox(source, obs_shape, horizon, divisors=divisors, words=words, memory=len(memory))
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         return self.sandbox.evaluate_numbered(windows)[0]
@@ -68,14 +73,15 @@ class CodeRaw(Raw):
         for node, field in named:
             if getattr(node, field) == ENTRY:
                 setattr(node, field, other)
-        given = ", ".join(PARAMETERS if self.words is None else WITH_MISSION)
+        given = ", ".join(parameters(self.reads_missions, self.reads_memory))
         source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({given}):\n    return {ADVICE}({given})[:, {action}]\n"
-        return CodeRaw(source, self.obs_shape, self.horizon, words=self.words)
+        return CodeRaw(source, self.obs_shape, self.horizon, words=self.words, memory=self.memory)
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
         """Write the program."""
         atomic_write(folder / PROGRAM, self.source)
-        read = {} if self.words is None else {"mission": self.words.to_json()}
+        read: dict[str, Any] = {} if self.words is None else {"mission": self.words.to_json()}
+        read |= {"memory": list(self.memory)} if self.memory else {}
         return [PROGRAM], {"sandbox": self.sandbox.level, **read}
 
     def close(self) -> None:
@@ -91,10 +97,11 @@ class Program:
     dataset: Dataset
     facts: Mapping[str, Any]
     words: MissionWords | None = None
+    memory: tuple[str, ...] = ()
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """The program, once it has behaved on windows of the dataset."""
-        raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON, words=self.words)
+        raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON, words=self.words, memory=self.memory)
         reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
         rows = end_to_end(len(self.dataset.actions), _PROBATION)
         probation(raw.sandbox, self.dataset.windows(rows, HORIZON), seed)
@@ -111,13 +118,15 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Program:
     if len(rows) != 1:
         raise InputError(f"{labels.path} has no chosen program; label again.")
     facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
-    return Program(str(rows[0]["program"]), dataset, facts, mission_words(labels, dataset))
+    program = str(rows[0]["program"])
+    return Program(program, dataset, facts, mission_words(labels, dataset), memory_names(labels, dataset))
 
 
 class _Settings(TypedDict):
     """What `CodeRaw.save` returns."""
 
     mission: NotRequired[MissionWords]
+    memory: NotRequired[tuple[str, ...]]
 
 
 def load(artefact: Artefact) -> CodeRaw:
@@ -128,7 +137,13 @@ def load(artefact: Artefact) -> CodeRaw:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; run train-rm again.") from None
     settings: _Settings = artefact.read_settings(_Settings)
-    return CodeRaw(source, artefact.obs_shape, artefact.horizon, words=settings.get("mission"))
+    memory = settings.get("memory", ())
+    if memory and memory != names_of(artefact.env_id):
+        raise InputError(
+            f"{artefact.folder} holds a program that reads {', '.join(memory)}, and this bkrl remembers other things "
+            f"of episodes in {artefact.env_id}; label again."
+        )
+    return CodeRaw(source, artefact.obs_shape, artefact.horizon, words=settings.get("mission"), memory=memory)
 
 
 KINDS = (LabelledKind("code", load, "code", read, lambda labels: HORIZON),)

@@ -56,9 +56,14 @@ class Raw(Protocol):
 
     horizon: int
     reads_missions: bool = False
+    reads_memory: bool = False
+    bounds: tuple[float, float] | None = None
+    """The scale, where what the potential is made from says it; else it is measured on the dataset."""
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
-        """(B,) float64, finite, on a scale of its own. `windows.missions` is there where it reads them."""
+        """(B,) float64, finite, on a scale of its own. `windows.missions` and `windows.memory` are there where it reads
+        them.
+        """
         ...
 
     def advice_on(self, action: int) -> Raw | None:
@@ -123,7 +128,7 @@ class Artefact:
         settings: what the kind needs to rebuild itself (sizes, encoder, thresholds).
         control: "none", "shuffled", "random", "zero", "constant" or "oracle".
         provenance: manifests' hashes of dataset and labels, who labelled, seed.
-        reads: what the potential sees beside observations and actions: ("mission",), or nothing.
+        reads: what the potential sees beside observations and actions: "mission", "memory", both or nothing.
     """
 
     kind: str
@@ -137,7 +142,7 @@ class Artefact:
     settings: Mapping[str, Any] = field(default_factory=dict)
     control: str = "none"
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    reads: tuple[Literal["mission"], ...] = ()
+    reads: tuple[Literal["mission", "memory"], ...] = ()
     folder: Path = Path()
 
     def write(self, folder: Path) -> Path:
@@ -191,7 +196,7 @@ class Scaled:
         self.raw = raw
         self.artefact = artefact
         self.horizon = artefact.horizon
-        self.reads_missions = "mission" in artefact.reads
+        self.reads_missions, self.reads_memory = "mission" in artefact.reads, "memory" in artefact.reads
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         self._check_shape(windows.observations.shape[2:])
@@ -218,6 +223,13 @@ class Scaled:
         elif windows.missions is None:
             raise InputError(
                 f"{self.artefact.folder} holds a potential that reads the mission, and these windows come without one."
+            )
+        if not self.reads_memory:
+            windows = replace(windows, memory=None)
+        elif windows.memory is None:
+            raise InputError(
+                f"{self.artefact.folder} holds a potential that reads the memory of episodes, and these windows come "
+                "without one."
             )
         distinct, inverse = windows.distinct()
         return self.artefact.scale(self.raw(distinct))[inverse]

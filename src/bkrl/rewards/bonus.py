@@ -1,8 +1,9 @@
 """Φ paid as a plain bonus: the forms of shaping that are not potential-based, and one that is made so.
 
-`additive` pays c · Φ(h_{t+1}) for action t, always. `decay` pays the same with a weight that falls to 0. `pbim` pays
-the same and takes it back where the episode terminates (potential-based intrinsic motivation, Forbes et al. 2024), so
-that every finished episode's discounted sum of bonuses is 0, whatever was done in it.
+`additive` pays c · Φ(h_{t+1}) for action t, always. `decay` pays the same with a weight that falls to 0. `progress`
+pays what Φ has grown by, with such a weight. `pbim` pays what `additive` does and takes it back where the episode
+terminates (potential-based intrinsic motivation, Forbes et al. 2024), so that every finished episode's discounted sum
+of bonuses is 0, whatever was done in it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bkrl.data.windows import Rollout
+from bkrl.data.windows import Rollout, Transitions
 from bkrl.potentials.protocol import Potential
 from bkrl.rewards.shaped import ShapedReward
 from bkrl.rewards.shaping import next_potentials
@@ -63,6 +64,30 @@ class Bonus(ShapedReward):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what `state` returned."""
         self.steps = int(state["steps"])
+
+
+class Progress(Bonus):
+    """reward_scale · r_t + weight · (Φ(h_{t+1}) - Φ(h_t)), as a reward stream: what is won for Φ is kept at the end.
+
+    Undiscounted, and with Φ of the true last history where an episode terminates, too. So an episode is paid Φ(end) -
+    Φ(start) for whatever it did, nothing for waiting, and, since Φ lies in [-1, 0], never more than the weight.
+    """
+
+    def __init__(self, potential: Potential, gamma: float, **factors: Any) -> None:
+        super().__init__(potential, gamma, **factors)
+        self.values.terminal = True
+
+    def transition_rewards(self, transitions: Transitions) -> NDArray[np.float32]:
+        """(B,) float32."""
+        before = self.values.of_windows(transitions.before).astype(np.float64)
+        paid = self.weight * (self.values.of_windows(transitions.after) - before)
+        return (self.reward_scale * transitions.rewards + paid).astype(np.float32)
+
+    def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
+        """(T, N) float64."""
+        after = phi[1:].astype(np.float64)
+        after.reshape(-1)[rollout.final_index] = phi_final
+        return self.weight * (after - phi[:-1])
 
 
 MOST_OWED = 1e15

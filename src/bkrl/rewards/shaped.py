@@ -32,6 +32,7 @@ class PotentialOfRollout:
         self.terminal = terminal
         self.horizon = potential.horizon
         self.reads_missions = bool(getattr(potential, "reads_missions", False))
+        self.reads_memory = bool(getattr(potential, "reads_memory", False))
         self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
 
     def __call__(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -93,6 +94,7 @@ class PotentialOfRollout:
             and np.array_equal(then.actions, now.actions)
             and np.array_equal(then.valid, now.valid)
             and (then.missions is None or np.array_equal(then.missions, np.asarray(now.missions)))
+            and (then.memory is None or np.array_equal(then.memory, np.asarray(now.memory)))
         )
         return values if same else None
 
@@ -100,7 +102,9 @@ class PotentialOfRollout:
 def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
     """The rollout with some of its final observations, (K,) which."""
     observations = rollout.final_observations[wanted]
-    return replace(rollout, final_index=rollout.final_index[wanted], final_observations=observations)
+    memory = None if rollout.final_memory is None else rollout.final_memory[wanted]
+    index = rollout.final_index[wanted]
+    return replace(rollout, final_index=index, final_observations=observations, final_memory=memory)
 
 
 def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:
@@ -143,6 +147,7 @@ class ShapedReward:
         self.values = PotentialOfRollout(potential, shift, terminal=False)
         self.gamma, self.reward_scale, self.shaping_coef = gamma, reward_scale, shaping_coef
         self.horizon, self.reads_missions = potential.horizon, self.values.reads_missions
+        self.reads_memory = self.values.reads_memory
         self._metrics: dict[str, float] = {}
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:

@@ -53,6 +53,12 @@ FORMS = {
         0.02,
         "what is learnt before c is 0 may be wrong for the world's own reward",
     ),
+    "progress": Form(
+        "c(Φ(h') - Φ(h)) is added to the reward, with Φ of the true last history at every end, c falling to 0",
+        "the world's own objective alone at the end of the decay; before, the bonuses of an episode sum to at most c",
+        0.5,
+        "what is learnt before c is 0 may be wrong for the world's own reward",
+    ),
     "pbim": Form(
         "cΦ(h') is added to the reward and taken back where the episode terminates",
         "every terminated episode's discounted bonuses sum to 0, so optimal policies are kept on histories",

@@ -20,7 +20,9 @@ from bkrl.data.windows import Rollout, Transitions
 
 
 class RewardStream(Protocol):
-    """The contract of a stream. One that reads missions has a further attribute, `reads_missions`, which is True."""
+    """The contract of a stream. One that reads missions, or the memory of episodes, has a further attribute,
+    `reads_missions` or `reads_memory`, which is True.
+    """
 
     @property
     def name(self) -> str:

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 
 ENTRY = "potential"
 PARAMETERS = ("observations", "actions", "valid")
-WITH_MISSION = (*PARAMETERS, "mission")
+
+
+def parameters(mission: bool, memory: bool) -> tuple[str, ...]:
+    """What a program is given, in order."""
+    return (*PARAMETERS, *(("mission",) if mission else ()), *(("memory",) if memory else ()))
+
 
 MAX_BYTES = 16 * 1024
 MAX_NODES = 4_000

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.data.distinct import NumberedWindows, numbered
+from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
 from bkrl.data.windows import Windows
 from bkrl.sandbox.check import ENTRY
 from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
@@ -56,6 +56,7 @@ class Sandbox:
         divisors: the program sees observations divided by these (one for each place of the last axis), as floats, and
             not the raw integers; only the published code's defect b1 has a use for that.
         words: of missions, for a program that has them as its fourth argument, (B, length) int64.
+        memory: M fields of the memory of episodes, for a program that has them as its last argument, (B, M) int64.
 
     Starting raises:
         ProgramRejected: the static check found problems.
@@ -75,8 +76,9 @@ class Sandbox:
         skip: frozenset[str] = frozenset(),
         divisors: Sequence[int] = (),
         words: MissionWords | None = None,
+        memory: int = 0,
     ) -> None:
-        self.source, self.words = source, words
+        self.source, self.words, self.memory = source, words, memory
         self.obs_shape = tuple(obs_shape)
         self.horizon = horizon
         self.limits = limits or Limits()
@@ -111,6 +113,8 @@ class Sandbox:
         parts = [windows.observations, windows.actions.astype(np.uint8), windows.valid.astype(np.uint8)]
         if self.words is not None:
             parts.append(self.words.tokens(_missions(windows)))
+        if self.memory:
+            parts.append(_memory(windows))
         key = np.concatenate([part.reshape(len(windows), -1) for part in parts], axis=1)
         # in the order of their bytes: what is said of a bad value names its window by that
         rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
@@ -120,8 +124,8 @@ class Sandbox:
 
     def evaluate_numbered(self, windows: NumberedWindows) -> tuple[NDArray[np.float64], Components]:
         """The same for windows whose views are numbered; every window is evaluated, repetitions too."""
-        if self.words is not None:
-            windows = with_words(windows, self.words)
+        if self.words is not None or self.memory:
+            windows = with_told(windows, self.words, bool(self.memory))
         count = len(windows)
         values = np.empty(count)
         components: Components = {}
@@ -175,9 +179,9 @@ class Sandbox:
         return self._worker
 
     def _started(self) -> Worker:
-        mission = 0 if self.words is None else self.words.length
+        told = (0 if self.words is None else self.words.length, self.memory)
         worker = Worker(
-            self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors, mission
+            self.obs_shape, self.horizon, self.limits, self._static_check, self._skip, False, self._divisors, told
         )
         try:
             reached = level_of(worker.layers)
@@ -200,10 +204,25 @@ def _missions(windows: Windows | NumberedWindows) -> NDArray[np.object_]:
     return windows.missions
 
 
-def with_words(windows: NumberedWindows, words: MissionWords) -> NumberedWindows:
-    """Windows of flat views after whose entries the words of the mission stand; of rows before the episode, zeros."""
-    numbers, texts = numbered(_missions(windows))
-    table = np.concatenate([np.zeros((1, words.length), np.uint8), words.tokens(texts)])
+def _memory(windows: Windows | NumberedWindows) -> NDArray[np.uint8]:
+    if windows.memory is None:
+        raise InputError("The program reads the memory of episodes, and these windows come without one.")
+    return windows.memory
+
+
+def with_told(windows: NumberedWindows, words: MissionWords | None, memory: bool) -> NumberedWindows:
+    """Windows of flat views after whose entries the words of the mission and the memory stand, where they are read; of
+    rows before the episode, zeros.
+    """
+    told: list[NDArray[np.uint8]] = []
+    if words is not None:
+        said, texts = numbered(_missions(windows))
+        told.append(words.tokens(texts)[said])
+    if memory:
+        told.append(_memory(windows))
+    every = np.concatenate(told, axis=1)
+    first, numbers = distinct_rows(every)
+    table = np.concatenate([np.zeros((1, every.shape[1]), np.uint8), every[first]])
     pairs = windows.index * len(table) + np.where(windows.valid, numbers[:, None] + 1, 0)
     found, index = np.unique(pairs, return_inverse=True)
     views = windows.views.reshape(len(windows.views), -1)[found // len(table)]
@@ -215,7 +234,7 @@ def as_they_come(windows: Windows) -> NumberedWindows:
     """Every view with a number of its own, whether or not it is a repetition."""
     index = np.arange(windows.valid.size).reshape(windows.valid.shape)
     views = windows.observations.reshape(-1, *windows.observations.shape[2:])
-    return NumberedWindows(views, index, windows.actions, windows.valid, windows.missions)
+    return NumberedWindows(views, index, windows.actions, windows.valid, windows.missions, windows.memory)
 
 
 def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:

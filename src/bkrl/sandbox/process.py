@@ -87,11 +87,11 @@ class Worker:
         skip: frozenset[str],
         probe: bool,
         divisors: Sequence[int] = (),
-        mission: int = 0,
+        told: tuple[int, int] = (0, 0),
     ) -> None:
         view_shape = obs_shape
-        if mission:  # its words stand after the view's entries
-            obs_shape = (math.prod(view_shape) + mission,)
+        if any(told):  # words of the mission and the memory stand after the view's entries
+            obs_shape = (math.prod(view_shape) + sum(told),)
         if sys.platform == "win32":
             raise RunFailed(
                 "Programs of a language model run in a sandbox that needs Linux or macOS: use WSL on Windows, or "
@@ -128,7 +128,7 @@ class Worker:
                 "static_check": static_check,
                 "probe": probe,
                 "divisors": list(divisors),
-                "mission": mission,
+                "told": list(told),
                 "view_shape": list(view_shape),
                 "numpy_path": str(Path(np.__file__).parents[1]),
             }

@@ -5,8 +5,9 @@ parent may hold API keys in memory).  `bkrl` is not importable here; the two sib
 lock.
 
 Argument: one JSON object with request_fd, reply_fd, input_fd, output_fd, capacity, chunk, horizon, obs_shape,
-max_components, memory_bytes, cpu_seconds, skip, static_check, probe, divisors, mission, numpy_path. `mission`: so many
-last entries of each flat observation are the words of the mission, and `view_shape` is that of the others; 0: none.
+max_components, memory_bytes, cpu_seconds, skip, static_check, probe, divisors, told, numpy_path. `told`: so many last
+entries of each flat observation are the words of the mission and, after them, the memory of the episode, [0, 0] where
+the program reads neither; `view_shape` is that of the entries before.
 
 Protocol (little endian): the parent writes `<QII` = nonce, command, count, and for LOAD `count` bytes of source; the
 worker answers `<QII` = nonce, status, length and `length` bytes of JSON.  Arrays travel in shared memory.
@@ -123,7 +124,7 @@ class _Worker:
         self.out = np.frombuffer(sink, np.float64).reshape(1 + config["max_components"], capacity)
         self.divisors = np.array(config["divisors"]) if config["divisors"] else None
         kind = np.int64 if self.divisors is None else np.float64
-        self.mission, self.view_shape = config["mission"], tuple(config["view_shape"])
+        self.told, self.view_shape = config["told"], tuple(config["view_shape"])
         self.chunk_observations = np.zeros((self.chunk, rows, *shape), kind)
         self.chunk_actions = np.zeros((self.chunk, rows - 1), np.int64)
         self.chunk_valid = np.zeros((self.chunk, rows), bool)
@@ -217,8 +218,7 @@ class _Worker:
     def load(self, source: str) -> tuple[int, dict[str, Any]]:
         if self.static_check:
             try:
-                wanted = self.checker.WITH_MISSION if self.mission else self.checker.PARAMETERS
-                tree = self.checker.check_program(source, wanted)
+                tree = self.checker.check_program(source, self.checker.parameters(*map(bool, self.told)))
             except self.checker.Rejected as error:
                 problems = [[problem.line, _clean(problem.reason, 200)] for problem in error.problems]
                 return REFUSED, {"problems": problems}
@@ -282,13 +282,17 @@ class _Worker:
         return OK, {"components": names or []}
 
     def arguments(self) -> tuple[Any, ...]:
-        """What the program is called with; the mission is the same in all valid rows of a window."""
-        if not self.mission:
+        """What the program is called with; what it is told beside is the same in all valid rows of a window."""
+        if not any(self.told):
             return self.chunk_observations, self.chunk_actions, self.chunk_valid
-        views, words = self.chunk_observations[..., : -self.mission], self.chunk_observations[:, -1, -self.mission :]
-        views, words = views.reshape(*views.shape[:2], *self.view_shape), words.copy()
-        views.flags.writeable = words.flags.writeable = False
-        return views, self.chunk_actions, self.chunk_valid, words
+        words, memory = self.told
+        views = self.chunk_observations[..., : -(words + memory)]
+        views = views.reshape(*views.shape[:2], *self.view_shape)
+        last = self.chunk_observations[:, -1, -(words + memory) :]
+        parts = [part.copy() for part in (last[:, :words], last[:, words:]) if part.shape[1]]
+        for part in (views, *parts):
+            part.flags.writeable = False
+        return views, self.chunk_actions, self.chunk_valid, *parts
 
     def store(self, row: int, what: str, result: Any, start: int, used: int) -> str | None:
         """Write one returned array to shared memory; the sentence that says what is wrong with it, or None."""

@@ -79,10 +79,12 @@ class Compact(ActorCritic):
         symbols: Symbols | None,
         hidden: int,
         missions: bool = False,
+        fields: int = 0,
     ) -> None:
         super().__init__()
         self.num_actions = num_actions
         self.mission = MissionLayer(symbols, hidden) if missions else None
+        self.episode = EpisodeLayer(fields, hidden) if fields else None
         if symbols is None:
             convolutions = nn.Sequential(
                 Pixels([255.0] * obs_shape[2]),
@@ -108,23 +110,45 @@ class Compact(ActorCritic):
                 _orthogonal(module.weight, math.sqrt(2), generator)
         if self.mission is not None:
             self.mission.initialise(generator)
+        if self.episode is not None:
+            _orthogonal(self.episode.read.weight, 1.0, generator)
         with torch.no_grad():
             _orthogonal(self.head.weight[: self.num_actions], 0.01, generator)
             _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
 
-    def forward(self, observations: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.read_out(self.features(observations, tokens))
+    def forward(
+        self, observations: Tensor, tokens: Tensor | None = None, memory: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.read_out(self.features(observations, tokens, memory))
 
-    def features(self, observations: Tensor, tokens: Tensor | None) -> Tensor:
-        """(B, hidden); `tokens` (B, L) are the words of missions, for a network that reads them."""
+    def features(self, observations: Tensor, tokens: Tensor | None, memory: Tensor | None = None) -> Tensor:
+        """(B, hidden); `tokens` (B, L), the words of missions, and `memory` (B, M) for a network that reads them."""
         seen = self.encoder(observations)
-        return self.trunk(seen if self.mission is None else seen + self.mission(observations, tokens))
+        if self.mission is not None:
+            seen = seen + self.mission(observations, tokens)
+        return self.trunk(seen if self.episode is None else seen + self.episode(memory))
 
     def read_out(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, A) and values (B, K) of features (B, hidden)."""
         with in_float32(features):
             out = self.head(features.float())
         return out[:, : self.num_actions], out[:, self.num_actions :]
+
+
+class EpisodeLayer(nn.Module):
+    """What happened in the episode so far, (B, M) uint8, as (B, width) to be added to what is seen.
+
+    Each field is read twice: whether it is above 0, and on a logarithmic scale, since the first of a kind matters most.
+    """
+
+    def __init__(self, fields: int, width: int) -> None:
+        super().__init__()
+        self.read = linear(2 * fields, width)
+
+    def forward(self, memory: Tensor) -> Tensor:
+        counts = memory.float()
+        out: Tensor = self.read(torch.cat([counts.clamp(max=1.0), counts.log1p() / math.log(256)], 1))
+        return out
 
 
 class Paper(ActorCritic):
@@ -189,6 +213,7 @@ def build_network(
     symbols: Symbols | None = None,
     hidden: int = 128,
     missions: bool = False,
+    fields: int = 0,
     seed: int = 0,
 ) -> ActorCritic:
     """Build and initialise a network.
@@ -201,12 +226,13 @@ def build_network(
         symbols: what the entries of a symbolic observation mean (default: `Symbols.of_shape`), for `compact`.
         hidden: width of `compact`'s layers.
         missions: whether it reads missions, too; its vocabulary is empty yet.
+        fields: M, of the memory of episodes that it reads (`compact` alone); 0: it reads none.
         seed: of the initial weights.
 
     Raises:
         UsageError: an unknown name, or a network that cannot read such observations.
     """
-    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden, missions)
+    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden, missions, fields)
     network.initialise(torch.Generator().manual_seed(seed))
     return network
 
@@ -219,6 +245,7 @@ def _build(
     symbols: Symbols | None,
     hidden: int,
     missions: bool,
+    fields: int = 0,
 ) -> Any:
     """A network whose weights are not yet written."""
     spec: dict[str, Any] = {
@@ -228,11 +255,15 @@ def _build(
         "num_values": int(num_values),
     }
     network: Any
+    if fields and name != "compact":
+        raise UsageError(f"The {name} network reads no memory of episodes; use --network compact without --see-memory.")
     if name in ("compact", "recurrent"):
         symbols = None if is_image(obs_shape) else symbols or Symbols.of_shape(obs_shape)
         spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
         spec |= {"missions": True} if missions else {}
-        network = _class(name)(obs_shape, num_actions, num_values, symbols, hidden, missions)
+        spec |= {"fields": int(fields)} if fields else {}
+        more = (fields,) if fields else ()
+        network = _class(name)(obs_shape, num_actions, num_values, symbols, hidden, missions, *more)
     elif name == "film":
         from bkrl.agents.networks.film import Film  # it is made of layers of this module
 
@@ -309,6 +340,7 @@ class _Spec(TypedDict):
     symbols: NotRequired[Symbols | None]
     hidden: NotRequired[_Size | None]
     missions: NotRequired[bool]
+    fields: NotRequired[Annotated[int, Flag("", least=0, most=255)]]
 
 
 def of_spec(document: Any) -> Any:
@@ -324,6 +356,7 @@ def of_spec(document: Any) -> Any:
         spec.get("symbols"),
         spec.get("hidden") or 128,
         spec.get("missions", False),
+        spec.get("fields", 0),
     )
 
 

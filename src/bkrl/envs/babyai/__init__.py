@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bkrl.envs.babyai.bot import BabyAIBot
+    from bkrl.envs.babyai.memory import RoomMemory
     from bkrl.envs.babyai.reference import ReferenceBabyAI
     from bkrl.envs.vector import WorldVectorEnv
 
@@ -183,6 +184,12 @@ class BabyAI(Family):
 
         no_plan = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task in (AVOID, MATCH)
         return BabyAIBot(len(world.action_names)) if not no_plan and runs_natively(world.env_id) else None
+
+    def memory(self, world: World) -> RoomMemory:
+        """Cells, doors and things; of all levels alike."""
+        from bkrl.envs.babyai.memory import RoomMemory
+
+        return RoomMemory()
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""

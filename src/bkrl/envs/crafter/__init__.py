@@ -23,6 +23,7 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, Symbols, World
 
 if TYPE_CHECKING:
+    from bkrl.envs.crafter.memory import SurvivalMemory
     from bkrl.envs.vector import WorldVectorEnv
 
 _ORIGINAL_RULES = "The original rules of PyPI crafter 1.8.3, with chunks kept in order of insertion."
@@ -112,6 +113,13 @@ class Crafter(Family):
 
         rules = GAMES[world.env_id.partition("@")[0]].rules
         return TypedSituations(rules) if rules.typed else None
+
+    def memory(self, world: World) -> SurvivalMemory | None:
+        """Achievements and cells; of typed worlds none."""
+        from bkrl.envs.crafter.memory import SurvivalMemory
+
+        rules = GAMES[world.env_id].rules
+        return None if rules.typed else SurvivalMemory(rules)
 
     def clause_reader(self) -> ClauseReader:
         """What reads the clauses of captions off symbolic observations."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.llm.rules import babyai, crafter, housekeep, tidying
 from bkrl.llm.rules.belongings import belongs
+from bkrl.llm.rules.memories import programs_of_memory
 from bkrl.llm.rules.segment import Segment, read_segment, unknown_prompt
 
 HONESTY = "rules (hand-written heuristics, not a language model)"
@@ -92,7 +93,7 @@ def answer(turns: list[str]) -> str:
         if situation is None:
             raise unknown_prompt()
         return "\n".join(f"- {deed.capitalize()}" for deed in known.deeds(json.loads(situation[0])))
-    return _write(known, turns)
+    return _write(programs_of_memory(world[1], turns[0]) or known.programs(turns[0]), turns)  # type: ignore[index]
 
 
 def _compare(known: Knowledge, text: str) -> str:
@@ -105,11 +106,10 @@ def _compare(known: Knowledge, text: str) -> str:
     return json.dumps({"thoughts": f"In A the agent {why_a}; in B it {why_b}.", "choice": choice})
 
 
-def _write(known: Knowledge, turns: list[str]) -> str:
+def _write(programs: list[str], turns: list[str]) -> str:
     """The next of the annotator's programs after the last one that stands in the conversation; the last one for
     ever.
     """
-    programs = known.programs(turns[0])
     given = [index for index, program in enumerate(programs) for turn in turns[1:] if program.strip() in turn]
     index = min(max(given) + 1, len(programs) - 1) if given else 0
     return f"```python\n{programs[index].strip()}\n```"

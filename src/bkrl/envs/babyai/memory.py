@@ -1,0 +1,160 @@
+"""What an agent in a MiniGrid world has done in its episode, found from its views and actions alone.
+
+The place of the agent is reckoned from its actions: relative to where it began, on a map that wraps round after `_SIDE`
+cells, which is more than any level has. Only what the agent saw counts: a door was opened if it changed in its view.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.jit import helper, kernel
+from bkrl.envs.babyai.constants import (
+    AGENT_X,
+    AGENT_Y,
+    BOX,
+    DOOR,
+    DROP,
+    EMPTY,
+    FLOOR,
+    FORWARD,
+    GOAL,
+    KEY,
+    LAVA,
+    LEFT,
+    LOCKED,
+    OPEN,
+    PICKUP,
+    RIGHT,
+    TOGGLE,
+    UNSEEN,
+    VIEW,
+    WALL,
+)
+from bkrl.envs.memory import FIELD_MOST
+
+NAMES: Final = (
+    "cells_visited",
+    "cells_seen",
+    "doors_opened",
+    "doors_unlocked",
+    "keys_picked_up",
+    "balls_picked_up",
+    "boxes_picked_up",
+    "boxes_opened",
+    "things_put_down",
+)
+"""Cells beyond the first; cells that are no walls; doors, each once; kinds and colours of things, each once; and how
+often a thing was put down."""
+_VISITED, _SEEN, _OPENED, _UNLOCKED, _PICKED, _BOXES_OPENED, _PUT_DOWN = 0, 1, 2, 3, 4, 7, 8
+_X, _Y, _HEADING, _BEGUN, _HAD = 9, 10, 11, 12, 13  # _HAD: kind and colour picked up, 3 * 6 entries
+_COLORS: Final = 6
+_MAP: Final = _HAD + 3 * _COLORS
+_SIDE: Final = 64
+_WAS_VISITED, _WAS_SEEN, _WAS_OPENED, _WAS_UNLOCKED = 1, 2, 4, 8  # bits of a place on the map
+_STEPS: Final = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
+"""(x, y) of a step in each heading."""
+
+
+class RoomMemory:
+    """See `EpisodeMemory`; the actions are those of `constants`, and further ones do nothing."""
+
+    names = NAMES
+    size = _MAP + _SIDE * _SIDE
+
+    def update(
+        self,
+        kept: NDArray[np.uint8],
+        before: NDArray[np.uint8],
+        actions: NDArray[np.int64],
+        after: NDArray[np.uint8],
+    ) -> None:
+        """See `EpisodeMemory.update`."""
+        _update(kept, before, actions, after)
+
+
+@kernel
+def _update(kept, before, actions, after):  # type: ignore[no-untyped-def]
+    for n in range(kept.shape[0]):
+        one, was, now = kept[n], before[n], after[n]
+        if not one[_BEGUN]:
+            one[_BEGUN] = 1
+            one[_MAP + _place(one, 0, 0)] |= _WAS_VISITED
+            _look(one, was)
+            one[_SEEN] = 0  # what is seen at first is no deed
+        _act(one, was, actions[n], now)
+        _look(one, now)
+
+
+@helper
+def _place(one: Any, ahead: Any, right: Any) -> Any:
+    """The place on the map so many cells before and to the right of the agent."""
+    heading = np.int64(one[_HEADING])
+    side = (heading + 1) % 4
+    x = np.int64(one[_X]) + ahead * _STEPS[heading, 0] + right * _STEPS[side, 0]
+    y = np.int64(one[_Y]) + ahead * _STEPS[heading, 1] + right * _STEPS[side, 1]
+    return (x % _SIDE) * _SIDE + y % _SIDE
+
+
+@helper
+def _count(one: Any, field: Any) -> None:
+    if one[field] < FIELD_MOST:
+        one[field] += 1
+
+
+@helper
+def _mark(one: Any, place: Any, bit: Any, field: Any) -> None:
+    """Count a place the first time."""
+    if not one[_MAP + place] & bit:
+        one[_MAP + place] |= bit
+        _count(one, field)
+
+
+@helper
+def _look(one: Any, view: Any) -> None:
+    """All cells in view that are no walls were seen."""
+    for x in range(VIEW):
+        for y in range(VIEW):
+            if view[x, y, 0] != UNSEEN and view[x, y, 0] != WALL:
+                _mark(one, _place(one, AGENT_Y - y, x - AGENT_X), _WAS_SEEN, _SEEN)
+
+
+@helper
+def _holds(view: Any) -> bool:
+    return KEY <= view[AGENT_X, AGENT_Y, 0] <= BOX
+
+
+@helper
+def _act(one: Any, was: Any, action: Any, now: Any) -> None:
+    """What one action did."""
+    kind, state = was[AGENT_X, AGENT_Y - 1, 0], was[AGENT_X, AGENT_Y - 1, 2]
+    new, new_state = now[AGENT_X, AGENT_Y - 1, 0], now[AGENT_X, AGENT_Y - 1, 2]
+    if action == LEFT:
+        one[_HEADING] = (one[_HEADING] + 3) % 4
+    elif action == RIGHT:
+        one[_HEADING] = (one[_HEADING] + 1) % 4
+    elif action == FORWARD:
+        if kind in (EMPTY, FLOOR, GOAL, LAVA) or (kind == DOOR and state == OPEN):
+            place = _place(one, 1, 0)
+            one[_X], one[_Y] = place // _SIDE, place % _SIDE
+            _mark(one, place, _WAS_VISITED, _VISITED)
+    elif action == PICKUP:
+        if _holds(now) and not _holds(was):
+            held, color = np.int64(now[AGENT_X, AGENT_Y, 0]) - KEY, np.int64(now[AGENT_X, AGENT_Y, 1]) % _COLORS
+            if not one[_HAD + _COLORS * held + color]:
+                one[_HAD + _COLORS * held + color] = 1
+                _count(one, _PICKED + held)
+    elif action == DROP:
+        if _holds(was) and not _holds(now):
+            _count(one, _PUT_DOWN)
+    elif action == TOGGLE:
+        if kind == DOOR and state != OPEN and new == DOOR and new_state == OPEN:
+            place = _place(one, 1, 0)
+            _mark(one, place, _WAS_OPENED, _OPENED)
+            if state == LOCKED:
+                _mark(one, place, _WAS_UNLOCKED, _UNLOCKED)
+        elif kind == BOX and new != BOX:
+            _count(one, _BOXES_OPENED)

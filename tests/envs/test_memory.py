@@ -1,0 +1,133 @@
+"""What is remembered of episodes against what is true: minigrid's own state, Crafter's own counts of achievements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bkrl.envs import family, make_vec, memory_of, world
+from bkrl.envs.babyai.memory import NAMES
+from bkrl.envs.memory import fold
+
+LEVELS = ["MiniGrid-DoorKey-6x6-v0", "MiniGrid-ObstructedMaze-1Dlhb-v0", "BabyAI-UnlockPickup-v0"]
+
+
+def truth(env: Any, seen: dict[str, set[Any]]) -> list[int]:
+    """The fields of RoomMemory by the state of a minigrid env; `seen` is what was true at some time of the episode."""
+    grid, here = env.grid, tuple(int(i) for i in env.agent_pos)
+    seen["cells_visited"].add(here)
+    _, mask = env.gen_obs_grid()
+    for x in range(grid.width):
+        for y in range(grid.height):
+            cell, spot = grid.get(x, y), env.relative_coords(x, y)
+            if spot is None or not mask[spot]:
+                continue
+            if cell is None or cell.type != "wall":
+                seen["cells_seen"].add((x, y))
+    return [len(seen[name]) for name in NAMES]
+
+
+@pytest.mark.parametrize("env_id", LEVELS)
+def test_rooms_are_remembered_as_they_were(env_id: str) -> None:
+    """A walk that turns, walks, picks up and opens whatever it can, followed on minigrid's own objects."""
+    env: Any = family("babyai").make_reference(world(env_id))
+    inner = env.inner.unwrapped
+    memory, rng = memory_of(env_id), np.random.default_rng(1)
+    assert memory is not None
+    assert memory.names == NAMES
+    met = np.zeros(len(NAMES), int)
+    for seed in range(6):
+        view, _ = env.reset(seed=seed)
+        kept = np.zeros((1, memory.size), np.uint8)
+        seen: dict[str, set[Any]] = {name: set() for name in NAMES}
+        truth(inner, seen)
+        first = {name: len(some) for name, some in seen.items()}
+        dropped = opened_boxes = 0
+        for _ in range(250):
+            front, held = inner.grid.get(*inner.front_pos), inner.carrying
+            spot, kind = tuple(int(i) for i in inner.front_pos), None if front is None else front.type
+            action = int(rng.choice([0, 1, 2, 2, 2, 3, 4, 5]))
+            if kind in ("key", "box", "door", "ball") and rng.random() < 0.5:
+                action = 3 if kind in ("key", "ball") else 5
+            shut, locked = kind == "door" and not front.is_open, kind == "door" and front.is_locked
+            before = view
+            view, _, terminated, truncated, _ = env.step(action)
+            memory.update(kept, before[None], np.array([action]), view[None])
+            now = inner.carrying
+            if held is None and now is not None:
+                seen[f"{now.type}{'es' if now.type == 'box' else 's'}_picked_up"].add((now.type, now.color))
+            dropped += held is not None and now is None
+            if shut and front.is_open:
+                seen["doors_opened"].add(spot)
+                if locked:
+                    seen["doors_unlocked"].add(spot)
+            opened_boxes += action == 5 and kind == "box"
+            wanted = np.array(truth(inner, seen))
+            wanted -= [first[name] if name.startswith("cells") else 0 for name in NAMES]
+            wanted[NAMES.index("boxes_opened")], wanted[NAMES.index("things_put_down")] = opened_boxes, dropped
+            assert kept[0, : len(NAMES)].tolist() == np.minimum(wanted, 255).tolist(), (seed, action)
+            if terminated or truncated:
+                break
+        met = np.maximum(met, wanted)
+    assert met[0] > 0
+    assert met[NAMES.index("things_put_down")] > 0
+    if "DoorKey" in env_id:
+        assert (met[:5] > 0).all()
+
+
+@pytest.mark.parametrize("env_id", ["Crafter-Text-Reward", "CrafterReward-v1"])
+def test_achievements_are_found_without_looking_into_the_engine(env_id: str) -> None:
+    """By the text rules exactly; by the original ones but for creatures that take several blows."""
+    envs: Any = make_vec(env_id, 48)
+    memory, rng = memory_of(env_id), np.random.default_rng(0)
+    assert memory is not None
+    after, _ = envs.reset(seed=0)
+    kept, actions = np.zeros((48, memory.size), np.uint8), np.zeros(48, np.int64)
+    blows = [memory.names.index(name) for name in ("eat_cow", "defeat_zombie", "defeat_skeleton")]
+    sure = np.setdiff1d(np.arange(22), blows if env_id == "CrafterReward-v1" else [])
+    met = np.zeros(22, int)
+    for _ in range(500):
+        again = rng.random(48) < 0.4  # who walks on gets somewhere
+        actions = np.where(again, actions, rng.integers(0, len(envs.world.action_names), 48))
+        before = after.copy()
+        after, _, _, _, infos = envs.step(actions)
+        true, last = envs.engine.worlds["achievements"].astype(int), after.copy()
+        ended = infos.get("_final_obs", np.zeros(48, bool))
+        if ended.any():
+            true[ended], last[ended] = infos["achievements"][ended], infos["final_obs"][ended]
+        memory.update(kept, before, actions, last)
+        assert np.array_equal(kept[:, sure], np.minimum(true, 255)[:, sure])
+        met = np.maximum(met, true.max(0))
+        kept[ended] = 0
+    assert (met > 0).sum() >= 7
+
+
+def test_a_record_is_folded_as_its_episodes_were_lived() -> None:
+    """Episodes of several lengths, one after the other, against a fold of each by itself."""
+    env_id = "BabyAI-Unlock-v0"
+    envs, memory, rng = make_vec(env_id, 4), memory_of(env_id), np.random.default_rng(2)
+    assert memory is not None
+    lengths = [3, 40, 1, 300]
+    views, actions, wanted, first = [], [], [], []
+    for seed, length in enumerate(lengths):
+        view = envs.reset(seed=10 * seed)[0][0]
+        kept = np.zeros((1, memory.size), np.uint8)
+        first.append(len(views))
+        for _ in range(length):
+            views.append(view), wanted.append(kept[0, :9].copy())
+            act = rng.integers(0, 7, 4)
+            following = envs.step(act)[0][0]
+            actions.append(act[0])
+            memory.update(kept, view[None], act[:1], following[None])
+            view = following
+        views.append(view), actions.append(-1), wanted.append(kept[0, :9].copy())
+    found = fold(memory, np.array(views), np.array(actions), np.array(first))
+    assert np.array_equal(found, np.array(wanted))
+    assert found[-1].any()
+
+
+def test_typed_worlds_and_tables_remember_nothing() -> None:
+    assert memory_of("Crafter-Typed-Harder") is None
+    assert memory_of("Crafter-Text-Reward@length=50") is not None

@@ -1,0 +1,169 @@
+"""Potentials that read what happened in an episode: asked for, kept, certified, and the same while a policy learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bkrl
+from bkrl.core.config import PPOConfig, TrainRmConfig
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import read_json
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.envs import make_vec, memory_of
+from bkrl.envs.memory import fold
+from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.tables import responses_of
+from bkrl.learn.protocol import Saved
+from bkrl.methods import TrainRsConfig, find_method
+from bkrl.potentials import load_potential
+from bkrl.runs.samples import SAMPLES
+from bkrl.stages import label, train_rm, train_rs
+
+ENV = "MiniGrid-DoorKey-5x5-v0@max_steps=40"
+DATA = SAMPLES / "data-minigrid"
+
+
+@pytest.fixture(scope="module")
+def phi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A potential of a program that reads memory, made of the sample's experience."""
+    out = tmp_path_factory.mktemp("memory")
+    labels = label.run(LabelConfig(DATA, "code", with_memory=True, out=out / "labels"), Reporter())
+    asked = str(responses_of(labels)[0]["prompt"])
+    assert "Columns of memory are numbers: 0 cells_visited, 1 cells_seen, 2 doors_opened" in asked
+    assert "valid, memory):" in asked
+    return train_rm.run(TrainRmConfig(out / "labels", out=out / "phi"), Reporter()).path
+
+
+def settings(phi: Path, out: Path, **changes: Any) -> Any:
+    return TrainRsConfig(
+        **{
+            "alg": "bk-code",
+            "env": ENV,
+            "potential": phi,
+            "steps": 1024,
+            "eval_episodes": 2,
+            "ppo": PPOConfig(num_envs=8, num_steps=32),
+            "out": out,
+            **changes,
+        }
+    )
+
+
+def test_it_says_what_it_reads_and_is_certified(phi: Path) -> None:
+    document = read_json(phi / "potential.json")
+    assert document["reads"] == ["memory"]
+    assert document["scale"] == {"lo": 0.0, "hi": 1.0}
+    assert read_json(phi / "certificate.json")["passed"]
+
+
+def test_only_the_memory_matters_to_it_and_a_first_time_is_worth_more(phi: Path) -> None:
+    potential, data = load_potential(phi), Dataset.open(DATA)
+    windows = data.windows(np.arange(0, 2000, 7), potential.horizon)
+    values = potential(windows)
+    other = potential(replace(windows, memory=np.zeros_like(windows.memory)))
+    assert (other == -1).all()
+    assert (values != other).any()
+    better = np.array(windows.memory)
+    better[:, 3] = 1  # a door was unlocked
+    assert (potential(replace(windows, memory=better)) > values).all()
+    with pytest.raises(InputError, match="reads the memory of episodes"):
+        potential(replace(windows, memory=None))
+    potential.close()
+
+
+def learner(phi: Path, out: Path, **changes: Any) -> Any:
+    method = find_method("bk-code")
+    assert method is not None
+    given: Any = settings(phi, out, **changes)
+    return method.build(given).learner
+
+
+def test_a_rollout_remembers_what_a_record_of_it_says(phi: Path, tmp_path: Path) -> None:
+    """What the reward is computed from, against a fold of each episode as it would be recorded."""
+    made = learner(phi, tmp_path, see_memory=True)
+    memory: Any = memory_of(ENV)
+    views: list[list[Any]] = [[] for _ in range(8)]
+    acts: list[list[int]] = [[] for _ in range(8)]
+    ends = 0
+    for _ in range(6):
+        made.iterate()
+        r = made.collector.rollout
+        final = dict(zip(r.final_index.tolist(), range(len(r.final_index)), strict=True))
+        for t in range(r.num_steps):
+            for n in range(8):
+                views[n].append(r.observations[r.horizon + t, n].copy()), acts[n].append(r.actions[r.horizon + t, n])
+                found = fold(memory, np.array(views[n]), np.array(acts[n]), np.zeros(1, np.int64))
+                assert np.array_equal(found[-1], r.memory[t, n])
+                assert np.array_equal(made.collector.views.memory[t, n], r.memory[t, n])
+                if (place := final.get(t * 8 + n)) is not None:
+                    views[n].append(r.final_observations[place].copy()), acts[n].append(0)
+                    found = fold(memory, np.array(views[n]), np.array(acts[n]), np.zeros(1, np.int64))
+                    assert np.array_equal(found[-1], r.final_memory[place])
+                    views[n], acts[n], ends = [], [], ends + 1
+    assert ends > 8
+    made.close()
+
+
+@pytest.mark.parametrize("shaping", ["pbrs", "progress"])
+def test_training_goes_on_from_a_checkpoint_bit_for_bit(phi: Path, tmp_path: Path, shaping: str) -> None:
+    whole, again = (learner(phi, tmp_path, see_memory=True, shaping=shaping) for _ in range(2))
+    for _ in range(2):
+        whole.iterate()
+    kept: Saved = whole.state()
+    arrays = {
+        name: one.numpy().copy() if isinstance(one, torch.Tensor) else np.array(one)
+        for name, one in kept.tensors.items()
+    }
+    again.restore(Saved(arrays, dict(kept.counters), kept.exact))
+    for made in (whole, again):
+        made.iterate()
+    assert np.array_equal(whole.collector.rollout.memory, again.collector.rollout.memory)
+    assert whole.collector.rollout.memory.any()
+    assert torch.equal(whole.rewards, again.rewards)
+    for one, other in zip(whole.parameters, again.parameters, strict=True):
+        assert torch.equal(one, other)
+    whole.close(), again.close()
+
+
+def test_progress_pays_what_phi_has_grown_by_and_nothing_for_waiting(phi: Path, tmp_path: Path) -> None:
+    made = learner(phi, tmp_path, shaping="progress", shaping_coef=0.8, shaping_until=1024)
+    potential = load_potential(phi)
+    for iteration in range(3):
+        made.iterate()
+        r = made.collector.rollout
+        weight = 0.8 * (1 - iteration * 256 / 1024)
+        values = potential(r.windows(potential.horizon)).reshape(33, 8)
+        last = potential(r.final_windows(potential.horizon))
+        final = dict(zip(r.final_index.tolist(), last.tolist(), strict=True))
+        for t in range(32):
+            for n in range(8):
+                after = final.get(t * 8 + n, values[t + 1, n])
+                wanted = r.rewards[t, n] + weight * (np.float64(after) - np.float64(values[t, n]))
+                assert abs(made.rewards[t, n, 0].item() - wanted) < 1e-6
+    made.close(), potential.close()
+
+
+def test_the_whole_chain_runs_with_a_policy_that_reads_memory_and_one_that_does_not(phi: Path, tmp_path: Path) -> None:
+    for sees in (True, False):
+        run = train_rs.run(settings(phi, tmp_path / f"{sees}", see_memory=sees, shaping="progress"), Reporter())
+        assert run.facts["potential_reads"] == ["memory"]
+        assert run.facts.get("memory", False) == sees
+
+
+def test_what_cannot_be_remembered_is_refused(phi: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="reads no memory of episodes"):
+        train_rs.run(settings(phi, tmp_path / "a", see_memory=True, network="recurrent"), Reporter())
+    typed: Any = TrainRsConfig(alg="ppo", env="Crafter-Typed-Harder", see_memory=True, out=tmp_path / "b", steps=64)
+    with pytest.raises(UsageError, match="leave --see-memory out"):
+        train_rs.run(typed, Reporter())
+    assert make_vec(ENV, 1).num_envs == 1
+    with pytest.raises(UsageError, match="with_memory has no effect"):
+        bkrl.label(LabelConfig(DATA, "pref", with_memory=True, out=tmp_path / "c"))
+    assert not list(tmp_path.iterdir())
