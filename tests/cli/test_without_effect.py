@@ -49,7 +49,7 @@ def labels(path: Path, variant: str) -> Path:
         ("train-rs --int-coef 0.1", "only with --alg rnd, noveld, icm, apt, pqn or dqn;"),
         ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
         ("train-rs --alg bk-code --potential p --advice-coef 2", "only with --shaping advice or pbrs+advice"),
-        ("train-rs --alg bk-code --potential p --shaping pbim --shaping-until 9", "advice, pbrs+advice, decay or progress;"),
+        ("train-rs --alg bk-code --potential p --shaping pbim --shaping-until 9", "pbrs+advice, decay or progress;"),
         ("train-rs --alg bk-code --potential p --shaping advice --shaping-coef 2", "decay, progress, pbim or additive"),
         ("train-rs --alg bk-code --potential p --compat b2 --shaping-shift 1", "only with training without --compat"),
         ("collect --int-coef 0 --ext-coef 1 --int-gamma 0.9", "--int-gamma has no effect here, only with an"),
