@@ -36,7 +36,7 @@ from bkrl.envs.babyai.constants import (
 )
 from bkrl.envs.memory import FIELD_MOST
 
-NAMES: Final = (
+NAMES: Final[tuple[str, ...]] = (
     "cells_visited",
     "cells_seen",
     "doors_opened",

@@ -52,7 +52,7 @@ _COLLECT_SAPLING: Final = ACHIEVEMENTS.index("collect_sapling")
 _ITEM: Final = np.full(len(CELL), _NONE)
 _TOOL: Final = np.full(len(CELL), _NONE)
 _COLLECTED: Final = np.full(len(CELL), _NONE)
-for _material, (_tool, _item, _) in COLLECT.items():
+for _material, (_tool, _item, _leaves) in COLLECT.items():
     if _item != "sapling":  # grass gives one by chance: the inventory says so
         _ITEM[CELL[_material]] = INVENTORY.start + ITEMS.index(_item)
         _TOOL[CELL[_material]] = INVENTORY.start + ITEMS.index(_tool) if _tool else _NONE
