@@ -346,7 +346,7 @@ class TrainRmConfig:
 
     labels: Annotated[Path, Flag("a label run", positional=True, pooled=True, reads=True)]
     out: Annotated[
-        Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control's name]", identity=False)
+        Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control and the part]", identity=False)
     ] = None
     dataset: Annotated[
         Path | None, Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True)
@@ -377,6 +377,13 @@ class TrainRmConfig:
             pooled=True,
         ),
     ] = "none"
+    part: Annotated[
+        Literal["whole", "state", "rest"],
+        Flag(
+            "state: what the present view explains of Φ, E[Φ | view]; rest: Φ without that; its advice is the whole's "
+            "(docs/potentials.md)"
+        ),
+    ] = "whole"
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False
@@ -385,7 +392,8 @@ class TrainRmConfig:
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
         control = "" if self.control == "none" else f"-{self.control}"
-        return self.out or Path("logs") / f"rm-{self.labels.name}{control}"
+        part = "" if self.part == "whole" else f"-{self.part}"
+        return self.out or Path("logs") / f"rm-{self.labels.name}{control}{part}"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ from bkrl.core.files import atomic_write
 ADVICE = "advice.safetensors"
 LEAST_SHARE = 0.01
 """Advice must explain at least this share of the variance of Φ; below, it would be noise made large."""
-_BLOCK = 32
+BLOCK = 32
+"""Consecutive rows that are fitted together."""
 _BLOCKS_IN_BATCH = 16
 _HELD_OUT = 0.1
 
@@ -116,18 +117,18 @@ def decompose(
     ages = torch.from_numpy(record.ages.astype(np.int64))
 
     def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Predictions and targets (blocks, _BLOCK) of the blocks that begin at `starts`; H rows before are read too."""
-        rows = starts[:, None] + torch.arange(-horizon, _BLOCK)
+        """Predictions and targets (blocks, BLOCK) of the blocks that begin at `starts`; H rows before are read too."""
+        rows = starts[:, None] + torch.arange(-horizon, BLOCK)
         inside = rows.clamp(min=0)
         logits, values = network(*seen(inside.flatten()))
         q = q_of(logits, actions[inside.flatten()]).view(rows.shape)
         predicted = values.view(rows.shape)[:, horizon:]
         age = ages[inside[:, horizon:]]
         for k in range(1, horizon + 1):
-            predicted = predicted + q[:, horizon - k : horizon - k + _BLOCK] * (age >= k)
+            predicted = predicted + q[:, horizon - k : horizon - k + BLOCK] * (age >= k)
         return predicted, wanted[inside[:, horizon:]]
 
-    explained, without, best_epoch = _train(network, len(raw), forward, seed, epochs)
+    explained, without, best_epoch = least_squares(network, len(raw), forward, seed, epochs)
     return _finish(network, record, "potential", explained, explained - without, best_epoch)
 
 
@@ -140,12 +141,12 @@ def imitate(
     target = torch.from_numpy((centred / (centred.std() or 1.0)).astype(np.float32))
 
     def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        rows = (starts[:, None] + torch.arange(_BLOCK)).flatten()
+        rows = (starts[:, None] + torch.arange(BLOCK)).flatten()
         logits = network(*seen(rows))[0]
         logits = logits - logits.mean(1, keepdim=True)
         return (logits if q_of is _chosen else torch.zeros_like(logits)), target[rows]
 
-    explained, without, best_epoch = _train(network, len(wanted), forward, seed, epochs)
+    explained, without, best_epoch = least_squares(network, len(wanted), forward, seed, epochs)
     return _finish(network, record, "program", explained, explained - without, best_epoch)
 
 
@@ -238,9 +239,11 @@ def _forgotten(logits: Tensor, actions: Tensor) -> Tensor:
 _Forward = Callable[[Tensor, Callable[[Tensor, Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
-def _train(network: ActorCritic, rows: int, forward: _Forward, seed: int, epochs: int) -> tuple[float, float, int]:
+def least_squares(
+    network: ActorCritic, rows: int, forward: _Forward, seed: int, epochs: int
+) -> tuple[float, float, int]:
     """Least squares on blocks of rows; explained variance held out, the same with actions forgotten, best epoch."""
-    starts = torch.arange(0, rows - _BLOCK + 1, _BLOCK)
+    starts = torch.arange(0, rows - BLOCK + 1, BLOCK)
     if len(starts) < 2:
         raise InputError(f"The dataset has only {rows} rows, too few to learn advice from; collect more episodes.")
     generator = torch.Generator().manual_seed(seed)

@@ -92,9 +92,7 @@ def store(
     rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
     raw = fitted.raw
     values = raw_values(raw, dataset, rows, reporter, "measure the potential")
-    scale = Scale(-1.0, 0.0) if fitted.kind == "zero" else Scale.measure(values, "The potential")
-    if raw.bounds is not None:
-        scale = Scale(*raw.bounds)
+    scale = scale_of(raw, values)
     files, settings = raw.save(folder)
     advice_files, advice_settings = advice.save(psi, folder)
     Artefact(
@@ -117,6 +115,15 @@ def store(
     if not np.array_equal(potential(dataset.windows(rows[some], potential.horizon)), phi[some]):
         raise InputError("The potential gives other values after it was stored and read back; run train-rm again.")
     return potential, phi
+
+
+def scale_of(raw: Raw, values: NDArray[np.float64]) -> Scale:
+    """The scale that a raw potential has by its making, or else that of (B,) values of evenly spaced windows.
+
+    Raises:
+        InputError: it is to be measured, and the values are constant or not finite.
+    """
+    return Scale.measure(values) if raw.bounds is None else Scale(*raw.bounds)
 
 
 def reads_of(raw: Raw) -> tuple[Literal["mission", "memory"], ...]:

@@ -34,6 +34,8 @@ UNLABELLED = ("zero", "random")
 class Zero(Raw):
     """Φ = 0 everywhere: shaping adds nothing, so whatever it costs or changes is the machinery's."""
 
+    bounds = (-1.0, 0.0)
+
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
 

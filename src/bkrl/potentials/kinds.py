@@ -25,6 +25,8 @@ _MODULES = {
     "goal": "bkrl.potentials.goal.kind",
     "zero": "bkrl.potentials.controls",
     "random": "bkrl.potentials.controls",
+    "state": "bkrl.potentials.parts",
+    "rest": "bkrl.potentials.parts",
 }
 _OWN: dict[str, Kind] = {}
 

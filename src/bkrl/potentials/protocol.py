@@ -119,7 +119,7 @@ class Artefact:
     """`potential.json`: everything that is needed to evaluate a potential again, and where it came from.
 
     Attributes:
-        kind: "code", "preference", "goal", "zero", "random" or one that was registered.
+        kind: "code", "preference", "goal", "zero", "random", "state", "rest" or one that was registered.
         horizon: H, past actions in a window.
         env_id, env_family: the world the labels came from; a potential is valid for worlds of its family.
         obs_shape, action_names: the units it was built for.

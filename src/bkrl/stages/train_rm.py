@@ -19,6 +19,7 @@ from bkrl.labelers.tables import check_belongs
 from bkrl.potentials import EMPTY, advice_source, controls
 from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.kinds import Material, of_labels
+from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
@@ -60,6 +61,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     psi, advice = learn_advice(fitted, dataset, seed, reporter, same_everywhere=control == "constant")
     if control == "constant":
         fitted = controls.silenced(fitted)
+    if config.part != "whole":
+        fitted = part_of(fitted, config.part, dataset, seed, reporter)
     potential, phi = store(
         result.path,
         fitted,

@@ -53,7 +53,7 @@ class PreferenceRaw(Raw):
 
     def members(self, windows: NumberedWindows) -> NDArray[np.float64]:
         """(K, B) the score of each network apart."""
-        with _one_thread():
+        with one_thread():
             return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
@@ -69,7 +69,7 @@ class PreferenceRaw(Raw):
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Several threads share a sum out in another way, and Φ would have other last digits than when it was measured."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -84,8 +84,8 @@ def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]
     """(B,) scores of one network: what is distinct is worked out once."""
     index = windows.index
     first, kind = distinct_rows(net.alike(windows.views))
-    embedded = _in_chunks(net.embed, torch.from_numpy(windows.views[first]))
-    present = _in_chunks(net.present, embedded)
+    embedded = in_chunks(net.embed, torch.from_numpy(windows.views[first]))
+    present = in_chunks(net.present, embedded)
     past, rows = torch.empty(0, present.shape[1]), kind[index[:, -1:]]
     if net.config.horizon:
         # a transition as one number, which is found again faster than three
@@ -93,12 +93,12 @@ def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]
         once, inverse = distinct_rows(steps.ravel())
         before, action, after = (part.ravel()[once] for part in (index[:, :-1], windows.actions, index[:, 1:]))
         arrays = (kind[before], action, kind[after], before != after)
-        past = _in_chunks(partial(net.transitions, embedded), *map(torch.from_numpy, arrays))
+        past = in_chunks(partial(net.transitions, embedded), *map(torch.from_numpy, arrays))
         rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
     places = net.places()
     valid = torch.from_numpy(windows.valid.astype(np.float32))  # a mask of numbers is quicker to multiply by
     asked = () if net.mission is None else (_asked(net.mission, windows),)
-    scores = _in_chunks(
+    scores = in_chunks(
         lambda part, valid, *asked: net.score(net.gather(past, present, part, places), valid, *asked),
         torch.from_numpy(rows),
         valid,
@@ -113,11 +113,11 @@ def _asked(layer: MissionLayer, windows: NumberedWindows) -> torch.Tensor:
         raise InputError("The potential reads the mission, and these windows come without one.")
     numbers, texts = numbered(windows.missions)
     tokens = torch.from_numpy(layer.vocabulary.tokens(texts)).long()
-    context, questions = (_in_chunks(lambda part, which=which: layer.read(part)[which], tokens) for which in (0, 1))
+    context, questions = (in_chunks(lambda part, which=which: layer.read(part)[which], tokens) for which in (0, 1))
     pairs = windows.index * len(texts) + numbers[:, None]
     once, inverse = distinct_rows(pairs.ravel())
     views, which = np.divmod(pairs.ravel()[once], len(texts))
-    seen = _in_chunks(
+    seen = in_chunks(
         lambda views, which: layer.see(context, questions, views, which),
         torch.from_numpy(windows.views[views]),
         torch.from_numpy(which),
@@ -125,7 +125,7 @@ def _asked(layer: MissionLayer, windows: NumberedWindows) -> torch.Tensor:
     return seen[torch.from_numpy(inverse)].view(*pairs.shape, -1)
 
 
-def _in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+def in_chunks(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
     """`function` over rows in chunks of exactly _CHUNK, the last one filled up with copies of its first row."""
     count = len(arrays[0])
     results = []

@@ -1,0 +1,202 @@
+"""A potential in two parts: what the present view explains of it, and the rest.
+
+    Φ(h) = S(s) + R(h),    S(s) = E[Φ(h) | s] over the dataset,
+
+where s is the view (with the mission, where Φ reads that) in which the window h ends. S is fitted by least squares and
+becomes one small network, evaluated exactly; R is Φ − S of the same window, so both add up to Φ. Each part alone is a
+potential. A critic that sees s can learn to subtract S and not R: to such a critic R is a bonus for what was done lately,
+to the extent that λ < 1 (docs/method.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
+
+from bkrl.agents.build import advice_network
+from bkrl.agents.networks import ActorCritic, rebuild_network
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import atomic_write
+from bkrl.core.reporter import Reporter, percent
+from bkrl.core.seeds import derive_seed
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset
+from bkrl.data.distinct import NumberedWindows, distinct_rows
+from bkrl.envs import world
+from bkrl.potentials import advice
+from bkrl.potentials.build import SCALE_WINDOWS, raw_values
+from bkrl.potentials.kinds import Fitted, Kind, find
+from bkrl.potentials.preference import in_chunks, one_thread
+from bkrl.potentials.protocol import Artefact, Raw, Scale
+
+STATE = "state.safetensors"
+Part = Literal["state", "rest"]
+
+
+class StateRaw(Raw):
+    """S, on Φ's scale, [-1, 0].
+
+    Args:
+        network: its value head, times `spread`, plus `mean`, is S.
+        mean, spread: of Φ on the dataset.
+    """
+
+    horizon = 0
+    scale = Scale(-1.0, 0.0)
+
+    def __init__(self, network: ActorCritic, mean: float, spread: float) -> None:
+        self.network, self.mean, self.spread = network.eval().requires_grad_(False), mean, spread
+        self.reads_missions = getattr(network, "mission", None) is not None
+
+    @torch.no_grad()
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        last = windows.index[:, -1]
+        if self.reads_missions:
+            words = torch.from_numpy(self._words(windows))
+            found, back = self._values(torch.from_numpy(windows.views[last]), words), slice(None)
+        else:
+            shown, back = distinct_rows(last[:, None])
+            found = self._values(torch.from_numpy(windows.views[last[shown]]))
+        return np.clip(self.mean + self.spread * found.numpy().astype(np.float64), -1.0, 0.0)[back]
+
+    def _values(self, *seen: Tensor) -> Tensor:
+        with one_thread():
+            return in_chunks(lambda *part: self.network(*part)[1].squeeze(1).float(), *seen)
+
+    def _words(self, windows: NumberedWindows) -> NDArray[Any]:
+        if windows.missions is None:
+            raise InputError("The potential reads the mission, and these windows come without one.")
+        vocabulary: Any = self.network.get_submodule("mission").vocabulary
+        return np.asarray(vocabulary.tokens(windows.missions))
+
+    def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
+        """Write the network, in float16, which loses nothing of one that is rounded."""
+        tensors = {
+            key: (value.half() if value.is_floating_point() else value).contiguous()
+            for key, value in self.network.state_dict().items()
+        }
+        atomic_write(folder / STATE, safetensors.torch.save(tensors))
+        return [STATE], {"state": {"spec": self.network.spec, "mean": self.mean, "spread": self.spread}}
+
+
+class RestRaw(Raw):
+    """R = Φ − S, which lies in [-1, 1]; stored on the scale of all potentials as (R − 1) / 2.
+
+    `train-rs --shaping-coef 2 --shaping-shift 0.5` makes R of it again, exactly.
+    """
+
+    scale = Scale(-1.0, 1.0)
+
+    def __init__(self, kind: str, whole: Raw, of_whole: Scale, state: StateRaw) -> None:
+        self.kind, self.whole, self.of_whole, self.state = kind, whole, of_whole, state
+        self.horizon, self.reads_missions = whole.horizon, whole.reads_missions
+
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        return self.of_whole(self.whole(windows)).astype(np.float64) - self.state(windows)
+
+    def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
+        """Write both."""
+        files, settings = self.whole.save(folder)
+        more, state = self.state.save(folder)
+        return [*files, *more], {**settings, **state, "whole": {"kind": self.kind, "scale": asdict(self.of_whole)}}
+
+    def close(self) -> None:
+        """End what the whole runs beside this process."""
+        self.whole.close()
+
+
+def part_of(fitted: Fitted, part: Part, dataset: Dataset, seed: int, reporter: Reporter) -> Fitted:
+    """One part of a potential. That of "rest" holds the whole, which must stay open.
+
+    Raises:
+        UsageError: the potential is 0, which has no parts.
+        InputError: the potential is constant or not finite on the dataset.
+    """
+    if fitted.raw.scale is not None:
+        raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
+    rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
+    values = raw_values(fitted.raw, dataset, rows, reporter, "read Φ to divide it")
+    scale = Scale.measure(values)
+    state, explained = project(dataset, rows, scale(values), fitted.raw.reads_missions, seed)
+    reporter.say(f"The present view explains {percent(explained, 1)} of Φ's variance on unseen rows.")
+    facts = {**fitted.facts, "part": part, "state_explains": explained}
+    if part == "rest":
+        return Fitted("rest", RestRaw(fitted.kind, fitted.raw, scale, state), facts)
+    fitted.raw.close()
+    return Fitted("state", state, facts)
+
+
+def project(
+    dataset: Dataset, rows: NDArray[np.int64], phi: NDArray[np.float32], missions: bool, seed: int
+) -> tuple[StateRaw, float]:
+    """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`; the share of its variance explained, held out."""
+    network = advice_network(world(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
+    told = dataset.windows(rows, 0).missions if missions else None
+    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
+    seen = record.seen_by(network)
+    mean, spread = float(phi.mean()), float(phi.std()) or 1.0
+    wanted = torch.from_numpy(((phi - mean) / spread).astype(np.float32))
+
+    def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        del q_of
+        chosen = (starts[:, None] + torch.arange(advice.BLOCK)).flatten()
+        return network(*seen(chosen))[1].squeeze(1), wanted[chosen]
+
+    explained, _, _ = advice.least_squares(network, len(rows), forward, seed, epochs=12)
+    return StateRaw(advice.rounded(network), mean, spread), explained
+
+
+class _State(TypedDict):
+    """What `StateRaw.save` says of its network."""
+
+    spec: dict[str, Any]
+    mean: float
+    spread: float
+
+
+class _StateSettings(TypedDict):
+    state: _State
+
+
+class _Whole(TypedDict):
+    """What `RestRaw.save` says of the whole."""
+
+    kind: str
+    scale: Scale
+
+
+class _RestSettings(_StateSettings):
+    whole: _Whole
+
+
+def load_state(artefact: Artefact) -> StateRaw:
+    """The state part that an artefact holds, alone or beside the whole."""
+    found: _State = artefact.read_settings(_StateSettings)["state"]
+    path = artefact.part(STATE)
+    try:
+        tensors = safetensors.torch.load(path.read_bytes())
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); run train-rm again.") from None
+    weights = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+    return StateRaw(rebuild_network(found["spec"], weights), found["mean"], found["spread"])
+
+
+def load_rest(artefact: Artefact) -> RestRaw:
+    """The rest of an artefact, and with it the whole."""
+    whole: _Whole = artefact.read_settings(_RestSettings)["whole"]
+    kind = find(whole["kind"])
+    if kind is None or whole["kind"] in ("state", "rest"):
+        raise InputError(f"{artefact.folder} divides a potential of kind '{whole['kind']}'; run train-rm again.")
+    return RestRaw(whole["kind"], kind.load(artefact), whole["scale"], load_state(artefact))
+
+
+KINDS = (Kind("state", load_state), Kind("rest", load_rest))
