@@ -4,8 +4,8 @@
 
 where s is the view (with the mission, where Φ reads that) in which the window h ends. S is fitted by least squares and
 becomes one small network, evaluated exactly; R is Φ − S of the same window, so both add up to Φ. Each part alone is a
-potential. A critic that sees s can learn to subtract S and not R: to such a critic R is a bonus for what was done lately,
-to the extent that λ < 1 (docs/method.md).
+potential. A critic that sees s can learn to subtract S, but not R: to such a critic R is a bonus for what was done
+lately, to the extent that λ < 1 (docs/method.md).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def part_of(fitted: Fitted, part: Part, dataset: Dataset, seed: int, reporter: R
 def project(
     dataset: Dataset, rows: NDArray[np.int64], phi: NDArray[np.float32], missions: bool, seed: int
 ) -> tuple[StateRaw, float]:
-    """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`; the share of its variance explained, held out."""
+    """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`, and the share of variance explained, held out."""
     network = advice_network(world(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
     told = dataset.windows(rows, 0).missions if missions else None
     record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
