@@ -138,7 +138,7 @@ def part_of(fitted: Fitted, part: Part, dataset: Dataset, seed: int, reporter: R
 def project(
     dataset: Dataset, rows: NDArray[np.int64], phi: NDArray[np.float32], missions: bool, seed: int
 ) -> tuple[StateRaw, float]:
-    """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`, and the share of variance explained, held out."""
+    """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`; the share of variance explained, held out."""
     network = advice_network(world(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
     told = dataset.windows(rows, 0).missions if missions else None
     record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
