@@ -16,7 +16,7 @@ from bkrl.cli.commands.shown import _flat
 from bkrl.cli.main import run_command
 from bkrl.core.config import CollectConfig, TrainRmConfig
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
-from bkrl.core.files import read_table, to_json, write_table
+from bkrl.core.files import read_table, sha256, to_json, write_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
@@ -25,7 +25,7 @@ from bkrl.envs import captioner, make, world
 from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT
 from bkrl.labelers.config import LabelConfig
-from bkrl.potentials import advice, load_potential
+from bkrl.potentials import advice, load_potential, read_potential
 from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import run
 
@@ -191,6 +191,49 @@ def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(
     assert list(told) == list(dataset.action_names)
     np.testing.assert_allclose(list(told.values()), (mean - mean.max()).numpy(), atol=1e-3)
     assert any(line.startswith("In every state the same: ") for line in said.lines)
+
+
+@pytest.mark.parametrize("variant", ["pref", "code", "goal"])
+def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant):
+    made = {
+        part: run(TrainRmConfig(labels=labelled[variant], out=tmp_path / part, part=part, epochs=4), Reporter())
+        for part in ("whole", "state", "rest")
+    }
+    whole, state, rest = (load_potential(one.path) for one in made.values())
+    dataset = Dataset.open(data)
+    rows = np.arange(0, len(dataset.actions), 3)
+    windows = dataset.windows(rows, whole.horizon)
+    phi, of_state = whole(windows), state(windows)
+    np.testing.assert_allclose(of_state + 2 * (rest(windows) + 0.5), phi, atol=1e-6)  # --shaping-coef, --shaping-shift
+    assert state.horizon == 0
+    alone = [float(state(dataset.windows(rows[i : i + 1], 0))[0]) for i in range(60)]
+    assert alone == of_state[:60].tolist()  # whatever was before, in whatever batch
+    views = dataset.observations[rows, 0]
+    naive = np.array([phi[views == place].mean() for place in views])  # over the windows that end in a view
+    assert np.corrcoef(of_state, naive)[0, 1] > 0.7  # 25 places without an order, from two thousand windows
+    explained = made["state"].facts["training"]["state_explains"]
+    assert explained == made["rest"].facts["training"]["state_explains"]
+    assert 0.1 < explained < naive.var() / phi.var() + 0.1
+    for one in made.values():
+        assert all(check["passed"] for check in json.loads(one.file(CERTIFICATE).read_text())["checks"])
+        assert one.facts["variant"] == variant
+    same = [advice.load(one.artefact.folder, one.artefact.settings) for one in (whole, state, rest)]
+    told = [None if psi is None else psi(torch.from_numpy(dataset.observations[:50])).tolist() for psi in same]
+    assert told[0] == told[1] == told[2]
+    for one in (whole, state, rest):
+        one.close()
+
+
+def test_nothing_has_no_parts_and_a_damaged_part_is_refused(labelled, tmp_path):
+    with pytest.raises(UsageError, match="Φ = 0 has no parts; leave out --part"):
+        run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "zero", control="zero", part="rest"), Reporter())
+    made = run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "state", part="state"), Reporter())
+    document = json.loads(made.file("potential.json").read_text())
+    made.file("state.safetensors").write_bytes(b"x")
+    document["files"]["state.safetensors"] = sha256(made.file("state.safetensors"))
+    made.file("potential.json").write_text(to_json(document))
+    with pytest.raises(InputError, match="state.safetensors is damaged"):
+        read_potential(made.path)
 
 
 def test_advice_that_is_empty_is_named(labelled, tmp_path, monkeypatch):

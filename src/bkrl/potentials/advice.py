@@ -43,6 +43,7 @@ LEAST_SHARE = 0.01
 BLOCK = 32
 """Consecutive rows that are fitted together."""
 _BLOCKS_IN_BATCH = 16
+ROWS_IN_BATCH = BLOCK * _BLOCKS_IN_BATCH
 _HELD_OUT = 0.1
 
 

@@ -39,6 +39,8 @@ from bkrl.potentials.preference import in_chunks, one_thread
 from bkrl.potentials.protocol import Artefact, Raw, Scale
 
 STATE = "state.safetensors"
+UPDATES = 2_000
+"""About so many steps of the optimiser, of which the best on unseen rows counts, however small the dataset."""
 Part = Literal["state", "rest"]
 
 
@@ -151,7 +153,8 @@ def project(
         chosen = (starts[:, None] + torch.arange(advice.BLOCK)).flatten()
         return network(*seen(chosen))[1].squeeze(1), wanted[chosen]
 
-    explained, _, _ = advice.least_squares(network, len(rows), forward, seed, epochs=12)
+    epochs = -(-UPDATES * advice.ROWS_IN_BATCH // len(rows))
+    explained, _, _ = advice.least_squares(network, len(rows), forward, seed, epochs)
     return StateRaw(advice.rounded(network), mean, spread), explained
 
 
