@@ -272,7 +272,7 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
                 final_observations=finals[now].reshape(-1, *shape)[ended],
                 missions=missions[start : start + steps + 1],
                 memory=memory[start : start + steps + 1],
-                final_memory=final_memory[now].reshape(-1, fields)[ended],
+                final_memory=final_memory[now].reshape(steps * worlds, fields)[ended],
             )
         )
     return rollouts

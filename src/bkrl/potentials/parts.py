@@ -33,7 +33,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows, distinct_rows
 from bkrl.envs import world
 from bkrl.potentials import advice
-from bkrl.potentials.build import SCALE_WINDOWS, raw_values
+from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
 from bkrl.potentials.kinds import Fitted, Kind, find
 from bkrl.potentials.preference import in_chunks, one_thread
 from bkrl.potentials.protocol import Artefact, Raw, Scale
@@ -53,7 +53,7 @@ class StateRaw(Raw):
     """
 
     horizon = 0
-    scale = Scale(-1.0, 0.0)
+    bounds = (-1.0, 0.0)
 
     def __init__(self, network: ActorCritic, mean: float, spread: float) -> None:
         self.network, self.mean, self.spread = network.eval().requires_grad_(False), mean, spread
@@ -96,11 +96,12 @@ class RestRaw(Raw):
     `train-rs --shaping-coef 2 --shaping-shift 0.5` makes R of it again, exactly.
     """
 
-    scale = Scale(-1.0, 1.0)
+    bounds = (-1.0, 1.0)
 
     def __init__(self, kind: str, whole: Raw, of_whole: Scale, state: StateRaw) -> None:
         self.kind, self.whole, self.of_whole, self.state = kind, whole, of_whole, state
-        self.horizon, self.reads_missions = whole.horizon, whole.reads_missions
+        self.horizon = whole.horizon
+        self.reads_missions, self.reads_memory = whole.reads_missions, whole.reads_memory
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         return self.of_whole(self.whole(windows)).astype(np.float64) - self.state(windows)
@@ -123,11 +124,11 @@ def part_of(fitted: Fitted, part: Part, dataset: Dataset, seed: int, reporter: R
         UsageError: the potential is 0, which has no parts.
         InputError: the potential is constant or not finite on the dataset.
     """
-    if fitted.raw.scale is not None:
+    if fitted.kind == "zero":
         raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
     values = raw_values(fitted.raw, dataset, rows, reporter, "read Φ to divide it")
-    scale = Scale.measure(values)
+    scale = scale_of(fitted.raw, values)
     state, explained = project(dataset, rows, scale(values), fitted.raw.reads_missions, seed)
     reporter.say(f"The present view explains {percent(explained, 1)} of Φ's variance on unseen rows.")
     facts = {**fitted.facts, "part": part, "state_explains": explained}
