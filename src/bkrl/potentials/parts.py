@@ -62,12 +62,12 @@ class StateRaw(Raw):
     @torch.no_grad()
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         last = windows.index[:, -1]
-        if self.reads_missions:
-            words = torch.from_numpy(self._words(windows))
-            found, back = self._values(torch.from_numpy(windows.views[last]), words), slice(None)
-        else:
-            shown, back = distinct_rows(last[:, None])
-            found = self._values(torch.from_numpy(windows.views[last[shown]]))
+        shown, back = distinct_rows(last[:, None])
+        words = []
+        if self.reads_missions:  # windows are told apart by these, too
+            shown = back = np.arange(len(last))
+            words = [torch.from_numpy(self._words(windows))]
+        found = self._values(torch.from_numpy(windows.views[last[shown]]), *words)
         return np.clip(self.mean + self.spread * found.numpy().astype(np.float64), -1.0, 0.0)[back]
 
     def _values(self, *seen: Tensor) -> Tensor:
