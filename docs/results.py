@@ -171,7 +171,7 @@ def _world(world: World, threshold: float) -> list[str]:
     goal = percent(threshold)
     header = [
         "method", "form", "n", "success at the end", "mean success in training", f"reached {goal}", f"steps to {goal}",
-        "× PPO's steps", "with collection", "P(better)", "paired p (Holm)", "shown",
+        "× PPO's steps", "with collection", "paid back after so many tasks", "P(better)", "paired p (Holm)", "shown",
     ]  # fmt: skip
     rows = [
         [
@@ -184,6 +184,7 @@ def _world(world: World, threshold: float) -> list[str]:
             row.steps_text + (row.steps_interval.spread(step_label) if row.reached else ""),
             "1" if row.baseline else str(row.ratio or "–"),
             "–" if row.with_collection is None or row.ratio is None else bounded(row.with_collection, row.ratio.bound),
+            str(row.payback or "–"),
             _chance(row.improvement),
             _p(row.p),
             row.verdict or "–",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import generator
 from bkrl.methods import settings_of
 from bkrl.report.groups import SUCCESS, Group, Trained, carried_on, final_and_average
+from bkrl.report.payback import Payback
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import (
     Crossing,
@@ -80,6 +81,7 @@ class Row:
     split: VarianceSplit | None = None
     against: Difference | None = None
     ratio_with_collection: float | None = None
+    payback: Payback | None = None
     versus: tuple[Versus, ...] = ()
 
     @property
@@ -102,15 +104,15 @@ class Comparison:
         return next((row for row in self.rows if row.group.is_baseline), None)
 
 
-def compare_all(groups: Sequence[Group], threshold: float) -> list[Comparison]:
-    """One comparison for each world, never one over several."""
+def compare_all(groups: Sequence[Group], threshold: float, tuned: int = 0) -> list[Comparison]:
+    """One comparison for each world, never one over several. `tuned`: steps spent on choosing the methods' settings."""
     return [
-        compare(env, [group for group in groups if group.env == env], threshold)
+        compare(env, [group for group in groups if group.env == env], threshold, tuned)
         for env in dict.fromkeys(group.env for group in groups)
     ]
 
 
-def compare(env: str, groups: Sequence[Group], threshold: float) -> Comparison:
+def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0) -> Comparison:
     """The rows of one world. Every random draw is named after the world and the method: same runs, same numbers."""
     groups = carried_on(groups)
     notes = _seed_notes(groups) + _setting_notes(groups)
@@ -127,7 +129,7 @@ def compare(env: str, groups: Sequence[Group], threshold: float) -> Comparison:
     if base is not None:
         others = [row for row in rows if row is not base]
         found = iter(_adjusted([difference(row.group, base.group, horizon, threshold) for row in others]))
-        rows = [row if row is base else _costed(replace(row, against=next(found)), base) for row in rows]
+        rows = [row if row is base else _costed(replace(row, against=next(found)), base, tuned) for row in rows]
     return Comparison(env, horizon, tuple(_with_controls(rows, horizon, threshold)), tuple(notes))
 
 
@@ -220,13 +222,17 @@ def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
     return {seed: float(np.mean(list(values.values()))) for seed, values in found.items()}
 
 
-def _costed(row: Row, base: Row) -> Row:
-    """With the steps that collected the dataset charged whole to this one task."""
+def _costed(row: Row, base: Row, tuned: int) -> Row:
+    """With the steps that collected the dataset charged whole to this one task, and shared by as many as pay them back,
+    those of tuning too.
+    """
     collected = np.mean([run.collect_steps for run in row.group.runs])
     if row.ratio is None or collected <= 0:
         return row
-    whole = float((row.steps.restricted.estimate + collected) / base.steps.restricted.estimate)
-    return replace(row, ratio_with_collection=whole)
+    once = base.steps.restricted.estimate
+    whole = float((row.steps.restricted.estimate + collected) / once)
+    payback = Payback.of(round(float(collected)) + tuned, row.ratio, once) if row.group.is_method else None
+    return replace(row, ratio_with_collection=whole, payback=payback)
 
 
 def _row(group: Group, horizon: float, threshold: float) -> Row:

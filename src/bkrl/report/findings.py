@@ -285,5 +285,6 @@ def _collected(row: Row) -> str:
     steps = row.group.runs[0].collect_steps
     return (
         f" Counting the {step_label(steps)} steps that collected the dataset, for this one task, it is "
-        f"{bounded(row.ratio_with_collection, row.ratio.bound)} of PPO’s steps."
+        f"{bounded(row.ratio_with_collection, row.ratio.bound)} of PPO’s steps"
+        + (f"; tasks after which they are paid back: {row.payback}." if row.payback else ".")
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
+from bkrl.report.payback import Payback
 from bkrl.stats.intervals import Interval
 from bkrl.stats.variance import Part
 
@@ -124,6 +125,7 @@ class Row:
     p: Paired | None
     slot: int
     dash: str
+    payback: Payback | None = None
 
     @property
     def form_text(self) -> str:

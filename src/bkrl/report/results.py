@@ -114,6 +114,7 @@ def row_of(row: Compared, look: Style) -> Row:
         p=paired_of(row.against),
         slot=look.slot,
         dash=look.dash,
+        payback=row.payback,
     )
 
 

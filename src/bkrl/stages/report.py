@@ -69,7 +69,7 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     problems += repeated
     for problem in problems:
         reporter.warn(problem)
-    comparisons = compare_all(groups, config.threshold)
+    comparisons = compare_all(groups, config.threshold, config.tuning_steps)
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
     labels = {run.key: group.label for group in groups for run in group.runs}
     played = evaluations(chain, [node for node in usable if node.stage == "evaluate"], labels)
@@ -99,6 +99,8 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
 def _identity(config: ReportConfig, usable: Sequence[Node]) -> str:
     """Names this report in its pictures: what it was made from and how, so that the same report has the same name."""
     content = {"runs": [node.sha256 for node in usable], "title": config.title, "threshold": config.threshold}
+    if config.tuning_steps:  # reports of before there was this setting keep their name
+        content["tuning_steps"] = config.tuning_steps
     return hashlib.sha256(to_json(content).encode()).hexdigest()
 
 

@@ -31,7 +31,7 @@ from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_
 
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _CONFIGS["lm_make"] = settings.LmMakeConfig
-_STUDY_KEYS = {"title", "minutes", "set", "world", "slurm"}
+_STUDY_KEYS = {"title", "minutes", "set", "tuning_steps", "world", "slurm"}
 _WORLD_KEYS = {
     *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
     *("methods", "demonstrations", "models"),
@@ -129,6 +129,7 @@ class _Head(TypedDict):
     title: NotRequired[str]
     minutes: NotRequired[Annotated[float, settings.Flag("", least=0)]]
     set: NotRequired[Literal["first", "second"]]
+    tuning_steps: NotRequired[Annotated[int, settings.Flag("", least=0)]]
     slurm: NotRequired[dict[str, Any]]
 
 
@@ -180,7 +181,9 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     _apart([*(cell.run_dir for cell in cells), out / "report", out / "sweep"])
     title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
-    report = Cell("report", settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name))
+    tuned = document.get("tuning_steps", 0)
+    asked = settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name, tuning_steps=tuned)
+    report = Cell("report", asked)
     return Study(title, float(minutes), tuple(cells), report, slurm)
 
 

@@ -31,6 +31,7 @@ METRICS = (
     (LENGTH, "episode length (steps)", False),
 )
 PROFILE_POINTS = 51
+MOST_TASKS = 50
 
 # A colour for each algorithm and each kind of control, a pattern for each form of shaping: figures agree.
 _CONTROL_SLOTS = {"shuffled": 5, "zero": 7, "random": 6, "random labels": 4, "return labels": 3}
@@ -192,6 +193,8 @@ def figures_of(number: int, comparison: Comparison, threshold: float) -> list[Fi
         if shown := [group for group in members if curves_of(group, metric[0])]:
             one = _curves(name, comparison, shown, styles, threshold, metric, title)
             found.append(replace(one, small=small, folded=folded))
+    costs = _costs(f"w{number}-cost", comparison, styles)
+    found += [costs] if costs else []
     several = [group for group in split[0][1] if len(group.runs) > 1]  # a profile of one run is a step
     return found + ([_profile(f"w{number}-profile", comparison, several, styles)] if several else [])
 
@@ -254,6 +257,44 @@ def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles:
         + (" Shaded: 95 % bootstrap intervals over runs." if any(b.method != "none" for b in bands) else ""),
         points=_points(bands, True, lambda x: f"{x:.1f}"),
         small=True,
+    )
+
+
+def _costs(name: str, comparison: Comparison, styles: dict[str, Style]) -> Figure | None:
+    """What several tasks cost each method, what was spent once included, and plain PPO; None where nothing was."""
+    rows = [(row.group, row.payback, row.ratio.ratio, row.n) for row in comparison.rows if row.payback and row.ratio]
+    base, rows = comparison.baseline, rows[: MOST_LINES - 1]
+    if base is None or not rows:
+        return None
+    last = max((paid.tasks for _, paid, _, _ in rows if paid.tasks is not None), default=0.0)
+    tasks = np.arange(min(MOST_TASKS, max(5, math.ceil(1.5 * last))) + 1, dtype=float)
+    unknown = np.full(len(tasks), np.nan)
+    bands = [Band(base.group.legend, tasks, tasks, unknown, unknown, base.n, "none")]
+    for group, paid, ratio, n in rows:
+        line, low, high = (paid.once + tasks * end for end in (ratio.estimate, ratio.low, ratio.high))
+        bands.append(Band(group.legend, tasks, line, low, high, n, ratio.method))
+    looks = [styles[group.label] for group in (base.group, *(row[0] for row in rows))]
+    said = "; ".join(f"{group.legend}: {paid}" for group, paid, _, _ in rows)
+    drawing = draw(
+        bands,
+        looks,
+        name=name,
+        description=f"What several tasks cost in {comparison.env}. Tasks after which a method has paid back: {said}.",
+        share=False,
+        steps=False,
+    )
+    return Figure(
+        title="what several tasks cost, the dataset included",
+        ylabel="steps, in plain PPO’s for one task",
+        xlabel="tasks like this one",
+        panel="cost",
+        drawing=drawing,
+        legend=_legend(bands, looks),
+        data=_data(name, drawing, bands, False),
+        note="Each line begins at what was spent once and rises by the steps to the threshold for each task. Where it "
+        f"crosses plain PPO’s, that is paid back. Tasks until then: {said}. Shaded: the ratio’s 95 % interval.",
+        points=_points(bands, False, lambda x: f"{x:.0f}"),
+        folded=True,
     )
 
 
