@@ -116,10 +116,10 @@ def test_what_is_measured_is_never_shown(dataset: Dataset) -> None:
     assert (validation.successes & validation.measured).sum() >= code.LEAST_SUCCESSES
     values = np.arange(len(validation.rows)) * 1.0
     told = code.Checked(values, {})
-    feedback = code._feedback(WORLD, dataset, validation, told)[0][1]
+    feedback = code.feedback_on(WORLD, dataset, validation, told)[0][1]
     assert f"On {validation.shown.sum()} situations" in feedback
     other = np.where(validation.measured, -values, values)
-    assert code._feedback(WORLD, dataset, validation, code.Checked(other, {}))[0][1] == feedback
+    assert code.feedback_on(WORLD, dataset, validation, code.Checked(other, {}))[0][1] == feedback
     assert code.measure(validation, other) != code.measure(validation, values)
 
 

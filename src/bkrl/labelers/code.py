@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -131,6 +131,38 @@ def code_prompt(
     return world.prompts.render("code", world=world, layout=layout.strip(), horizon=horizon, examples=examples)
 
 
+class Writer:
+    """Asks for programs and runs each on the same windows, one at a time, because a program's time is limited."""
+
+    def __init__(self, session: AskSession, sampling: Sampling, windows: Windows, check: Checker) -> None:
+        self.session, self.sampling, self.windows, self.check = session, sampling, windows, check
+        self._checking = asyncio.Lock()
+
+    async def ask(
+        self, messages: tuple[Message, ...], number: int, round_number: int, known: Collection[str] = ()
+    ) -> tuple[Candidate, str]:
+        """Ask once, as conversation `number`: the candidate, and the reply as it may be shown to its writer again. A
+        program of `known` is not run again.
+        """
+        exchange = await self.session.answer(self.sampling.request(messages, None, number))
+        program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
+        if isinstance(program, Unparsed):
+            checked = Checked(None, error=program.reason)
+            return Candidate(number, round_number, None, checked, exchange), (exchange.answer or "")[:LONGEST_REPEATED]
+        said = f"```python\n{program.strip()}\n```"
+        if program in known:
+            return Candidate(number, round_number, program, Checked(None), exchange, repeated=True), said
+        async with self._checking:  # beside the event loop, where replies of other conversations arrive
+            checked = await asyncio.to_thread(self.check, program, self.windows)
+        return Candidate(number, round_number, program, checked, exchange), said
+
+
+def opening_of(world: WorldCard, layout: str, dataset: Dataset, validation: Validation) -> tuple[Message, ...]:
+    """The turns that open a conversation, with some of the situations that may be shown."""
+    shown = [_situation(dataset, world, validation, i) for i in _some(np.flatnonzero(validation.shown))]
+    return turns(code_prompt(world, layout, validation.windows.horizon, shown))
+
+
 def write_programs(
     session: AskSession,
     dataset: Dataset,
@@ -144,44 +176,29 @@ def write_programs(
     sampling: Sampling,
 ) -> list[Candidate]:
     """Hold the conversations of these numbers, at most `rounds` rounds each; returns all candidates in order."""
-    horizon = validation.windows.horizon
-    shown = _some(np.flatnonzero(validation.shown))
-    opening = turns(code_prompt(world, layout, horizon, [_situation(dataset, world, validation, i) for i in shown]))
-    checking = asyncio.Lock()
+    opening = opening_of(world, layout, dataset, validation)
+    writer = Writer(session, sampling, validation.windows, check)
 
     async def converse(number: int) -> list[Candidate]:
         messages, failures = opening, 0
         candidates: list[Candidate] = []
         working: set[str] = set()
         for round_number in range(rounds):
-            exchange = await session.answer(sampling.request(messages, None, number))
-            if exchange.reason == NOT_ASKED and candidates:
+            candidate, said = await writer.ask(messages, number, round_number, working)
+            if candidate.exchange.reason == NOT_ASKED and candidates:
                 break
-            program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
-            if isinstance(program, Unparsed):
-                checked = Checked(None, error=program.reason)
-                candidates.append(Candidate(number, round_number, None, checked, exchange))
-                if exchange.answer is None:
-                    break
-                said = exchange.answer[:LONGEST_REPEATED]
-            else:
-                if program in working:
-                    candidates.append(Candidate(number, round_number, program, Checked(None), exchange, repeated=True))
-                    break
-                # Beside the event loop, where replies of other conversations arrive, and one at a time, because a
-                # program's time is limited.
-                async with checking:
-                    checked = await asyncio.to_thread(check, program, validation.windows)
-                candidates.append(Candidate(number, round_number, program, checked, exchange))
-                said = f"```python\n{program.strip()}\n```"
+            candidates.append(candidate)
+            if candidate.repeated or candidate.exchange.answer is None:
+                break
+            checked = candidate.checked
             failures = failures + 1 if checked.error else 0
             if failures >= FAILURES:
                 break
             if checked.values is None:
                 feedback = world.prompts.render("code_error", error=checked.error)
             else:
-                working.add(str(program))
-                feedback = _feedback(world, dataset, validation, checked)
+                working.add(str(candidate.program))
+                feedback = feedback_on(world, dataset, validation, checked)
             # Only the last program and what came of it go on: the conversation's length stays bounded.
             messages = (*opening, Message("assistant", said), *turns(feedback))
         return candidates
@@ -271,7 +288,8 @@ def _some(places: NDArray[np.int64]) -> list[int]:
     return [int(places[i]) for i in end_to_end(len(places), SHOWN)]
 
 
-def _feedback(world: WorldCard, dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
+def feedback_on(world: WorldCard, dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
+    """The turn that shows a working program's values and asks to improve it."""
     if checked.values is None:
         raise ValueError("feedback needs values")
     shown = np.flatnonzero(validation.shown)

@@ -1,4 +1,4 @@
-"""The settings of `label`."""
+"""The settings of `label` and `evolve`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bkrl.core.config import Fresh, Seed
+from bkrl.core.config import Cache, Concurrency, DryRun, Fresh, MaxCost, MaxRequests, Prices, Seed, Threads
 from bkrl.core.flags import Flag, Only
 
 _OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
@@ -138,3 +138,66 @@ class LabelConfig:
         """Where this run lives: `out`, or its default."""
         part = "" if self.shard is None else f"-shard{self.shard.replace('/', 'of')}"
         return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}{part}"
+
+
+@dataclass(frozen=True)
+class EvolveConfig:
+    """Hold a tournament of programs: a model writes some, sees how agents fare with them, and writes others."""
+
+    dataset: Annotated[Path, Flag("a collect run", positional=True, pooled=True, reads=True)]
+    tasks: Annotated[
+        str, Flag('envs to train in, divided by blanks ("A B"): of the first set, on which nothing may be claimed')
+    ] = ""
+    out: Annotated[Path | None, Flag("run directory  [default: logs/evolve-DATASET-sSEED]", identity=False)] = None
+    llm: Annotated[
+        str, Flag("annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH", pooled=True)
+    ] = "rules"
+    rounds: Annotated[int, Flag("rounds of the tournament", least=1)] = 3
+    proposals: Annotated[int, Flag("programs that are asked for in each round", least=1)] = 4
+    trained: Annotated[int, Flag("of these the best by quality, so many, are trained with", least=1)] = 2
+    steps: Annotated[int, Flag("env steps of each training", least=1)] = 100_000
+    train_seed: Annotated[int, Flag("seed of the first training of each program and task", least=0)] = 101
+    train_seeds: Annotated[int, Flag("trainings of each program and task, with successive seeds", least=1)] = 2
+    eval_episodes: Annotated[int, Flag("seeded episodes in each of eight evaluations of a training", least=1)] = 50
+    train_shaping: Annotated[
+        Literal["pbrs", "advice", "pbrs+advice"], Flag("how agents use a program; docs/potentials.md has the forms")
+    ] = "advice"
+    temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.8
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 4096
+    effort: Annotated[
+        Literal["default", "none", "minimal", "low", "medium", "high"],
+        Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"),
+    ] = "default"
+    prompt: Annotated[
+        str | None,
+        Flag("other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md"),
+    ] = None
+    max_requests: MaxRequests = 0
+    max_cost: MaxCost = 0.0
+    prices: Prices = None
+    concurrency: Concurrency = 16
+    dry_run: DryRun = False
+    cache: Cache = Path("cache")
+    seed: Seed = 1
+    threads: Threads = 1
+    fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        return self.out or Path("logs") / f"evolve-{self.dataset.name}-s{self.seed}"
+
+    @property
+    def envs(self) -> tuple[str, ...]:
+        """The tasks."""
+        return tuple(self.tasks.split())
+
+    @property
+    def seeds(self) -> range:
+        """Of the trainings."""
+        return range(self.train_seed, self.train_seed + self.train_seeds)
+
+    @property
+    def trainings(self) -> int:
+        """The most trainings there can be, those without a program included."""
+        return (1 + self.rounds * min(self.trained, self.proposals)) * len(self.envs) * self.train_seeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +27,11 @@ def finish(
     done: Done,
     reporter: Reporter,
     usage: Mapping[str, Any] | None = None,
+    outputs: Sequence[str] = (),
     **more: Any,
 ) -> None:
-    """Write everything and say what came out. `usage`: what asking took, by default in this session; `more`: facts.
+    """Write everything and say what came out. `usage`: what asking took, by default in this session; `outputs`: further
+    files that were written; `more`: facts.
 
     Raises RunFailed when there is not one usable label; the tables are left for a look.
     """
@@ -46,7 +48,7 @@ def finish(
     if not done.usable:
         raise RunFailed(_why_unusable(done.table, done.responses or []))
     run.finish(
-        list(tables),
+        [*tables, *outputs],
         variant=plan.variant,
         env_id=plan.dataset.env_id,
         llm=session.backend.name,

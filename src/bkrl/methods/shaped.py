@@ -1,6 +1,6 @@
-"""bk-code, bk-pref, bk-goal, bk-own: PPO with background knowledge, a potential Φ that shapes the reward or advises.
+"""bk-code, bk-pref, bk-goal, bk-own, bk-evolve: PPO with a potential Φ that shapes the reward or advises.
 
-The four differ in what Φ was made from, and in nothing else. Other methods take potentials by `PotentialSettings` and
+The five differ in what Φ was made from, and in nothing else. Other methods take potentials by `PotentialSettings` and
 `shaped`.
 """
 
@@ -143,8 +143,9 @@ def build(settings: ShapedSettings) -> Trainee:
     if settings.potential is None:
         made = f"of `bkrl train-rm` on {method.variant} labels"
         made = "that bkrl.write_potential made" if method.variant == "own" else made
+        made = "of `bkrl train-rm` on a run of `bkrl evolve`" if method.variant == "evolve" else made
         raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
-    defects = defects_of(settings, method.variant)
+    defects = defects_of(settings, "code" if method.variant == "evolve" else method.variant)
     return shaped(
         settings,
         settings.potential,
@@ -205,7 +206,13 @@ def shaped(
         opened=[potential],
         measures=[lambda: {"shaping/advice_weight": agent.now}] if advised else [],
     )
-    if doubted := doubts_of(Run.open(source, "train-rm", verify=False)):
+    made_of = Run.open(source, "train-rm", verify=False)
+    chosen_on = {one["env"] for one in made_of.facts.get("chosen_on", [])}
+    if world(settings.env).env_id in chosen_on:
+        made_so.warnings.append(
+            f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
+        )
+    if doubted := doubts_of(made_of):
         made_so.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
@@ -223,7 +230,9 @@ def _open(settings: PotentialSettings, source: Path, variant: str | None, facts:
 
     found: Any = Run.open(source, "train-rm", verify=False).facts.get("variant")
     if variant is not None and found is not None and found != variant:
-        what = "is a potential of your own" if found == "own" else f"was built from {found} labels"
+        what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
+            found, f"was built from {found} labels"
+        )
         raise UsageError(f"{source} {what}; use --alg bk-{found}.")
     if (variant or found) == "own" and settings.shaping in ADVISED:
         raise UsageError(
@@ -305,6 +314,7 @@ for _colour, (_variant, _needs, _help) in enumerate(
         ("pref", "a pref potential", "PPO shaped by a network trained on a language model's preferences"),
         ("goal", "a goal potential", "PPO shaped by similarity to goals that a language model suggested"),
         ("own", "a potential of your own", "PPO shaped by what bkrl.write_potential recorded (docs/python.md)"),
+        ("evolve", "the winner of a tournament", "PPO shaped by the program that won a tournament (bkrl evolve)"),
     ),
     start=1,
 ):
@@ -318,6 +328,6 @@ for _colour, (_variant, _needs, _help) in enumerate(
             variant=_variant,
             informed=True,
             form="pbrs",
-            colour=_colour if _variant != "own" else None,
+            colour=_colour if _colour < 4 else None,
         )
     )

@@ -51,7 +51,7 @@ def costs(chain: Chain) -> list[Cost]:
     rows = []
     for stage, nodes in _at_work(chain):
         usage, asked = _usage(nodes), _asked(stage, nodes)
-        steps = [node.facts.get("steps") for node in nodes] if stage in _STEPPED else []
+        steps = [node.facts.get("steps") for node in nodes] if stage in (*_STEPPED, "label") else []
         rows.append(
             Cost(
                 stage=stage,

@@ -88,9 +88,16 @@ class Chain:
 
 def runs_below(folder: Path, stages: Sequence[str]) -> list[Path]:
     """Every run of these stages in a folder, itself included, also unfinished ones: leaving those out is said, not done
-    silently.
+    silently. What a run keeps below itself (the trainings of a tournament) is a part of that run.
     """
-    return [file.parent for file in sorted(folder.rglob("config.json")) if _stage(file) in (*stages, None)]
+    found = [file.parent for file in sorted(folder.rglob("config.json")) if _stage(file) in (*stages, None)]
+    return [path for path in found if not _inside(path, folder)]
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    """Whether a path lies in a run that lies in a folder."""
+    between = path.relative_to(folder).parents
+    return any((folder / place / "config.json").exists() for place in between)
 
 
 def _stage(config: Path) -> str | None:

@@ -48,7 +48,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         series=series,
         control=_control(ancestors),
         annotator=next((str(a.facts.get("llm", "")) for a in ancestors if a.stage == "label"), ""),
-        collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage == "collect"),
+        collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in ("collect", "label")),
         dataset=_hash(made, "dataset"),
         potential=_hash(node, "potential"),
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),

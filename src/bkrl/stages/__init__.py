@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig, ReproduceConfig, SweepConfig, TrainRmConfig
-from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.config import EvolveConfig, LabelConfig
 from bkrl.methods import TrainRsConfig
 
 VERBS: dict[str, type] = {
@@ -18,7 +18,7 @@ VERBS: dict[str, type] = {
     "reproduce": ReproduceConfig,
 }
 """The pipeline in order: the command line, docs/cli.md, studies and reports find the settings of a verb here."""
-MANY: dict[str, type] = {"sweep": SweepConfig}
+MANY: dict[str, type] = {"sweep": SweepConfig, "evolve": EvolveConfig}
 """Commands about many runs, with flags made in the same way."""
 
 UNSEEN = (

@@ -89,7 +89,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     _tell(report, certificate, warnings, reporter)
     result.finish(
         [FILE, *artefact.files, REPORT, CERTIFICATE],
-        variant=kind.variant,
+        variant="evolve" if "chosen_on" in labels.facts else kind.variant,
         kind=artefact.kind,
         control=control,
         env_id=artefact.env_id,
@@ -100,6 +100,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         certificate=certificate.summary(),
         advice=advice_source(report["training"]),
         **{"warnings": warnings} if warnings else {},
+        **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
         training=report["training"],
     )
     return result

@@ -80,8 +80,8 @@ def _entry(item: Any) -> Entry:
     if entry.control == "constant":  # which has advice alone
         entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
     check_choice(entry.control, choices(TrainRmConfig, "control"), f"control of '{name}'")
-    if method and method.variant == "own" and "potential" not in entry.train_rs:
-        raise UsageError(f"'{name}' needs a potential of your own: name its run, train_rs = {{ potential = \"…\" }}.")
+    if method and method.variant and method.variant not in VARIANTS and "potential" not in entry.train_rs:
+        raise UsageError(f"'{name}' needs {method.needs}: name its run, train_rs = {{ potential = \"…\" }}.")
     if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
         raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")
     return entry

@@ -1,14 +1,15 @@
-"""The command about many runs: sweep."""
+"""The commands about many runs: sweep, evolve."""
 
 from __future__ import annotations
 
 import typer
 
 from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import show_run
+from bkrl.cli.commands.shown import show_result, show_run
 from bkrl.cli.options import command
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import RunFailed
+from bkrl.labelers.config import EvolveConfig
 
 PANEL = "Many runs"
 
@@ -16,6 +17,7 @@ PANEL = "Many runs"
 def register(app: typer.Typer) -> None:
     """Add the command of this file."""
     app.command("sweep", rich_help_panel=PANEL)(command(SweepConfig, sweep))
+    app.command("evolve", rich_help_panel=PANEL)(command(EvolveConfig, evolve))
 
 
 def sweep(settings: SweepConfig, as_json: bool) -> None:
@@ -47,3 +49,11 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
             show_run(outcome.report, False)
     if outcome.failed:
         raise RunFailed(f"{sweep.runs(len(outcome.failed))} failed; --retry-failed tries again.")
+
+
+def evolve(settings: EvolveConfig, as_json: bool) -> None:
+    """Hold a tournament of programs; --dry-run says what it would take."""
+    from bkrl.studies import evolve
+
+    run = evolve.outlook if settings.dry_run else evolve.run
+    show_result(run(settings, progress.reporter()), as_json)

@@ -16,6 +16,7 @@ from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.llm.rules import babyai, crafter, housekeep, tidying
 from bkrl.llm.rules.belongings import belongs
 from bkrl.llm.rules.memories import programs_of_memory
+from bkrl.llm.rules.proposals import proposed
 from bkrl.llm.rules.segment import Segment, read_segment, unknown_prompt
 
 HONESTY = "rules (hand-written heuristics, not a language model)"
@@ -108,8 +109,12 @@ def _compare(known: Knowledge, text: str) -> str:
 
 def _write(programs: list[str], turns: list[str]) -> str:
     """The next of the annotator's programs after the last one that stands in the conversation; the last one for
-    ever.
+    ever. As a proposal, the program of that number, or the one that stands there with another weight.
     """
-    given = [index for index, program in enumerate(programs) for turn in turns[1:] if program.strip() in turn]
-    index = min(max(given) + 1, len(programs) - 1) if given else 0
+    proposal = re.search(r"This is proposal (\d+) of \d+", turns[-1])
+    if proposal is not None:
+        given = re.findall(r"```python\n(.*?)\n```", "\n".join(turns[1:-1]), re.DOTALL)
+        return f"```python\n{proposed(programs, given[-1] if given else '', int(proposal[1]) - 1).strip()}\n```"
+    found = [index for index, program in enumerate(programs) for turn in turns[1:] if program.strip() in turn]
+    index = min(max(found) + 1, len(programs) - 1) if found else 0
     return f"```python\n{programs[index].strip()}\n```"

@@ -41,6 +41,7 @@ _VALUES = {
     "code": {"world", "layout", "horizon", "examples"},
     "code_error": {"error"},
     "code_improve": {"count", "lowest", "mean", "highest", "components", "ordering", "examples"},
+    "code_evolve": {"tasks", "steps", "score", "others", "number", "count"},
     "repair": {"reason", "format"},
     "explore": {"family", "situation"},
     "belongs": {"thing", "place"},
@@ -51,6 +52,7 @@ _NEEDED = {
     "pref": {"a", "b"},
     "goal": {"segment"},
     "code_error": {"error"},
+    "code_evolve": {"number", "count"},
     "explore": {"situation"},
     "belongs": {"thing", "place"},
 }

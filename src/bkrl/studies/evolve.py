@@ -1,0 +1,135 @@
+"""evolve: a tournament of programs, scored by their quality and by short trainings (after Eureka, Ma et al. 2024).
+
+Each round asks for programs, makes a potential of each that works, and trains agents with the best of them by the
+quality report. The model is told how these agents fared, beside agents without a program, and proposes others. The run
+is a label run whose chosen program is the winner: `train-rm` makes an ordinary potential of it.
+
+What is trained on the way are ordinary runs below `cells/`, each of which goes on where it was. Replies are kept. So a
+tournament that was killed comes to the same bytes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.envs import world
+from bkrl.labelers.code import FAILURES
+from bkrl.labelers.config import EvolveConfig, LabelConfig
+from bkrl.labelers.example import example_prompt
+from bkrl.labelers.plan import Plan
+from bkrl.labelers.proposals import TEMPLATE
+from bkrl.labelers.variants import VARIANTS
+from bkrl.llm.beside import open_session
+from bkrl.llm.budget import FILE as SPENDING
+from bkrl.llm.budget import Budget
+from bkrl.llm.forecast import Outlook, forecast
+from bkrl.llm.protocol import Message, Request
+from bkrl.llm.session import AskSession
+from bkrl.report.sets import SECOND
+from bkrl.runs.record import Run
+from bkrl.stages import to_do
+from bkrl.studies.tournament import Tournament
+
+
+def run(config: EvolveConfig, reporter: Reporter) -> Run:
+    """Hold the tournament, or go on with it.
+
+    Raises:
+        UsageError: settings that cannot mean anything, or a task on which claims are made.
+        InputError: the dataset, a key or a model is missing.
+        RunFailed: a limit of asking is reached, or not one program could be trained with.
+    """
+    if config.dry_run:
+        raise UsageError("--dry-run makes no run; use it with `bkrl evolve`.")
+    plan = _plan(config)
+    with ExitStack() as stack:
+        session = _session(config, stack) if to_do(config) else None
+        own = plan.world.prompts.files([*VARIANTS["code"].files(plan.world), TEMPLATE])
+        inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
+        result = Run.create(config.run_dir, stage="label", config=config, inputs=inputs, fresh=config.fresh)
+        stack.callback(result.release)
+        if result.complete or session is None:
+            reporter.say(f"{result.path} is already complete.")
+            return result
+        session.reporter = reporter
+        if session.backend.identity is not None:
+            session.budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
+            stack.callback(session.budget.close)
+        Tournament(config, plan, session, result, reporter).hold()
+    return result
+
+
+def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
+    """What a tournament would ask, and how many env steps it would take. Asks and writes nothing."""
+    plan = _plan(config)
+    with ExitStack() as stack:
+        session = _session(config, stack)
+        most = config.rounds * config.proposals
+        text = example_prompt("code", plan.dataset.env_id, config.prompt)
+        requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
+        backend = session.backend
+        found = forecast(requests, VARIANTS["code"].reply_tokens, config.cache, backend.identity, session.price)
+    steps = config.trainings * config.steps
+    notes = (
+        f"{most:,} programs, each asked for again up to {FAILURES - 1} times where it fails its check; "
+        "reckoned with the first prompt, to which later ones add a program and how agents fared with it.",
+        f"At most {config.trainings:,} trainings of {config.steps:,} steps, {steps:,} env steps in all.",
+    )
+    return replace(found, prompts=(text.rstrip("\n"),), notes=notes)
+
+
+def _session(config: EvolveConfig, stack: ExitStack) -> AskSession:
+    return open_session(
+        config.llm,
+        stack,
+        config.cache,
+        config.max_requests,
+        config.max_cost,
+        what="annotator",
+        prices=config.prices,
+        concurrency=config.concurrency,
+        asking=not config.dry_run,
+    )
+
+
+def _plan(config: EvolveConfig) -> Plan:
+    """What is asked about; refuses what cannot be meant before anything is written."""
+    if not config.envs:
+        raise UsageError('A tournament needs tasks to train in: --tasks "ENV ENV", such as tasks of the first set.')
+    dataset = Dataset.open(config.dataset)
+    of_data = world(dataset.env_id)
+    for env in config.envs:
+        facts = world(env)
+        if SECOND.has_task(facts.env_id):
+            raise UsageError(
+                f"{env} is a task of the second set, on which claims are made; a program that was chosen there could "
+                "claim nothing. Take tasks of the first set (docs/studies.md)."
+            )
+        if (facts.family, facts.obs_shape, facts.action_names) != (
+            of_data.family,
+            of_data.obs_shape,
+            of_data.action_names,
+        ):
+            raise UsageError(
+                f"{env} ({facts.family}) has other observations or actions than the dataset, which is of "
+                f"{dataset.env_id} ({of_data.family}); take tasks of that family."
+            )
+    if len(set(config.envs)) < len(config.envs):
+        raise UsageError("--tasks names a task twice; leave one out.")
+    label = LabelConfig(
+        config.dataset,
+        variant="code",
+        llm=config.llm,
+        num=config.rounds,
+        votes=config.proposals,
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        effort=config.effort,
+        prompt=config.prompt,
+        seed=config.seed,
+    )
+    return Plan.of(label, dataset)

@@ -1,0 +1,238 @@
+"""Tournaments of programs: what is asked and trained, that it stays the same through kills, and what the winner is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkrl.core.config import PPOConfig, TrainRmConfig
+from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.labelers.config import EvolveConfig
+from bkrl.labelers.tables import labels_of, responses_of
+from bkrl.llm import serve
+from bkrl.llm.rules.proposals import FACTORS, proposed, varied
+from bkrl.methods import TrainRsConfig
+from bkrl.report.costs import costs
+from bkrl.report.provenance import follow, named
+from bkrl.report.runs import training_runs
+from bkrl.runs.record import Run
+from bkrl.stages import train_rm, train_rs
+from bkrl.studies import evolve
+
+DATA = Path("sample:data-minigrid")
+ENV, OTHER = "BabyAI-GoToRedBall-v0", "BabyAI-GoToObj-v0"
+
+
+def settings(out: Path, **changes: object) -> EvolveConfig:
+    base = EvolveConfig(
+        DATA, f"{ENV} {OTHER}", out=out, rounds=2, proposals=3, trained=1, steps=2_048, train_seeds=1, eval_episodes=2,
+        train_shaping="pbrs", cache=out.parent / "cache",
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def said(run: Run) -> list[list[str]]:
+    """The turns of each request."""
+    return [[turn["content"] for turn in json.loads(row["prompt"])] for row in responses_of(run)]
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return evolve.run(settings(tmp_path_factory.mktemp("evolve") / "run"), Reporter())
+
+
+def test_a_tournament_asks_trains_and_chooses(held):
+    facts, rows = held.facts, labels_of(held)
+    assert facts["usage"]["requests"] == len(rows) == 6
+    # without a program, and one of three programs in each round, on two tasks
+    assert facts["tournament"]["trainings"] == len(list(held.path.glob("cells/*/task*/manifest.json"))) == 6
+    assert facts["steps"] == 6 * 2_048
+    assert facts["chosen_on"] == [{"env": ENV, "seeds": [101]}, {"env": OTHER, "seeds": [101]}]
+    scores = {row["candidate_id"]: row["score"] for row in rows if row["score"] is not None}
+    (chosen,) = [row["candidate_id"] for row in rows if row["chosen"]]
+    assert len(scores) == 2
+    assert scores[chosen] == max(scores.values()) == facts["tournament"]["score"]
+    entrants = json.loads((held.path / "tournament.json").read_text())["entrants"]
+    best = {0: [], 1: []}
+    for row, entrant in zip(rows, entrants, strict=True):
+        best[row["round"]].append((entrant["quality"], entrant["course"] is not None))
+    for found in best.values():
+        assert next(trained for quality, trained in found if quality == max(found)[0])
+
+
+def test_writers_learn_how_agents_fared_and_never_the_task(held):
+    first, second = said(held)[:3], said(held)[3:]
+    for place, turns in enumerate(first):
+        assert len(turns) == 2
+        assert f"This is proposal {place + 1} of 3." in turns[-1]
+        assert "Agents were trained" not in turns[-1]
+    tournament = json.loads((held.path / "tournament.json").read_text())
+    program = next(row["program"] for row in labels_of(held) if row["round"] == 0 and row["score"] is not None)
+    course = next(one["course"] for one in tournament["entrants"] if one["course"])
+    for turns in second:
+        assert len(turns) == 4
+        assert program.strip() in turns[2]
+        assert "its values lie between" in turns[3]
+        assert "Agents were trained on 2 tasks" in turns[3]
+        for shares in (course["shares"], tournament["without"]["shares"]):
+            assert f": {100 * shares[ENV][0]:.0f} %" in turns[3]
+    asked = "\n".join(text for turns in [*first, *second] for text in turns)
+    assert not {ENV, OTHER, "GoToObj", "GoToRedBall"} & set(asked.replace('"', " ").split())
+
+
+def test_the_winner_is_an_ordinary_potential_and_says_where_it_was_chosen(held, tmp_path):
+    phi = train_rm.run(TrainRmConfig(held.path, out=tmp_path / "phi"), Reporter())
+    assert phi.facts["chosen_on"][0]["env"] == ENV
+    small = PPOConfig(num_envs=8, num_steps=16)
+    common = {"alg": "bk-evolve", "potential": phi.path, "steps": 128, "eval_episodes": 2, "ppo": small}
+    here, elsewhere = (
+        train_rs.run(TrainRsConfig(**common, env=env, out=tmp_path / env), Reporter())
+        for env in (ENV, "BabyAI-GoToLocal-v0")
+    )
+    assert any("was chosen by training in" in one for one in here.facts["warnings"])
+    assert not any("was chosen by training in" in one for one in elsewhere.facts.get("warnings", []))
+    with pytest.raises(UsageError, match="won a tournament; use --alg bk-evolve"):
+        train_rs.run(TrainRsConfig(**{**common, "alg": "bk-code"}, env=ENV, out=tmp_path / "other"), Reporter())
+    chain = follow([elsewhere.path])
+    label = next(row for row in costs(chain) if row.stage == "label")
+    assert (label.runs, label.steps, label.requests) == (1, 6 * 2_048, 6)
+    (trained,) = training_runs(chain, chain.of("train-rs"))[0]
+    collected = sum(int(node.facts.get("steps", 0)) for node in chain.of("collect"))
+    assert trained.collect_steps == collected + 6 * 2_048
+
+
+def test_what_a_run_keeps_below_itself_is_no_run_of_a_folder(held):
+    with pytest.raises(Exception, match="there is no train-rs run in it"):
+        named([held.path.parent], ["train-rs"])
+
+
+class Counting(serve.Server):
+    """The rules annotator behind an endpoint; counts how often each prompt came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+        self.answer = serve.completion
+
+    def counted(self, document: object) -> object:
+        """An answer, counted."""
+        self.seen[json.dumps(document, sort_keys=True)] += 1
+        return self.answer(document)
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
+    server = Counting()
+    monkeypatch.setattr(serve, "completion", server.counted)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """What does not name the folder that it lies in."""
+    return {name: (run / name).read_bytes() for name in ("programs.parquet", "responses.parquet", "tournament.json")}
+
+
+@pytest.mark.slow
+def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(endpoint, tmp_path, monkeypatch):
+    config = settings(tmp_path / "stopped", llm="openai:m", tasks=ENV, proposals=2)
+    real = {"train_rm": train_rm.run, "train_rs": train_rs.run}
+    for stage, survive in (("train_rs", 1), ("train_rm", 1), ("train_rs", 2), ("train_rm", 3)):
+        left = iter([True] * survive)
+
+        def dies(*arguments, stage=stage, left=left):
+            if not next(left, False):
+                raise RuntimeError("killed")
+            return real[stage](*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"bkrl.stages.{stage}.run", dies)
+            with pytest.raises(RuntimeError, match="killed"):
+                evolve.run(config, Reporter())
+    stopped = evolve.run(config, Reporter())
+    assert endpoint.seen.total() == len(endpoint.seen) == 4
+    whole = evolve.run(replace(config, out=tmp_path / "whole"), Reporter())
+    assert endpoint.seen.total() == 4
+    assert contents(stopped.path) == contents(whole.path)
+    assert stopped.facts["usage"]["prompt_tokens"] == whole.facts["usage"]["prompt_tokens"] > 4_000
+    free = evolve.run(replace(config, out=tmp_path / "free", llm="rules"), Reporter())
+    assert [row["program"] for row in labels_of(stopped)] == [row["program"] for row in labels_of(free)]
+
+
+def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
+    config = settings(tmp_path / "run", llm="openai:m", max_requests=3, tasks=ENV, proposals=2)
+    with pytest.raises(RunFailed, match="limit of 3 requests"):
+        evolve.run(config, Reporter())
+    assert endpoint.seen.total() == 3
+    with pytest.raises(RunFailed, match="limit of 3 requests"):
+        evolve.run(config, Reporter())
+    assert endpoint.seen.total() == 3
+    assert evolve.run(replace(config, max_requests=0), Reporter()).complete
+    assert endpoint.seen.total() == 4
+
+
+def test_programs_without_advice_are_not_trained_with(tmp_path):
+    run = evolve.run(settings(tmp_path / "run", rounds=1, tasks=ENV, train_shaping="advice", trained=3), Reporter())
+    entrants = json.loads((run.path / "tournament.json").read_text())["entrants"]
+    empty = [one for one in entrants if one["error"].startswith("its advice is empty")]
+    assert len(empty) == 2
+    assert not any(one["course"] or list(run.path.glob(f"cells/{one['name']}/task*")) for one in empty)
+    assert [row["status"] for row in labels_of(run)].count("failed") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tasks": ""}, "A tournament needs tasks to train in"),
+        ({"tasks": "MiniGrid-UnlockPickup-v0"}, "is a task of the second set, on which claims are made"),
+        ({"tasks": "Crafter-Text-EatCow"}, "has other observations or actions than the dataset"),
+        ({"tasks": f"{ENV} {ENV}"}, "names a task twice"),
+        ({"tasks": "BabyAI-GoToRedBal-v0"}, "Did you mean"),
+        ({"llm": "openia:m"}, "There is no annotator 'openia:m'"),
+        ({"llm": "openai:unknown-model", "max_cost": 1.0}, "prices"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, monkeypatch, changes, sentence):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with pytest.raises(UsageError, match=sentence):
+        evolve.run(settings(tmp_path / "run", **changes), Reporter())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_forecast_says_requests_and_steps(tmp_path):
+    found = evolve.outlook(settings(tmp_path / "run", dry_run=True), Reporter())
+    assert found.requests == 6
+    assert "At most 6 trainings of 2,048 steps, 12,288 env steps in all." in found.notes
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_rules_annotator_changes_one_weight_at_a_time():
+    program = 'def f():\n    parts = {"a": 0.7 * x, "b": -0.2 * y, "c": 0.1 * z}\n    return sum(parts.values()), parts'
+    weights = []
+    for number in range(3):
+        other = varied(program, number)
+        changed = [
+            (old, new)
+            for old, new in zip(program.replace("{", " ").split(), other.replace("{", " ").split(), strict=True)
+            if old != new
+        ]
+        ((old, new),) = changed
+        assert float(new) == pytest.approx(FACTORS[number] * float(old))
+        weights.append(old)
+    assert len(set(weights)) == 3
+    assert varied("def potential(): ...", 0) == "def potential(): ..."
+    assert proposed(["simple", "rich"], "", 0) == "rich"
+    assert proposed(["simple", "rich"], "", 1) == "simple"
