@@ -233,6 +233,12 @@ def test_the_rules_annotator_changes_one_weight_at_a_time():
         assert float(new) == pytest.approx(FACTORS[number] * float(old))
         weights.append(old)
     assert len(set(weights)) == 3
+    worth = (
+        "FIELD = {'a': 3, 'b': 4}\nWORTH = {'a': (0.05, 6), 'b': (0.1, 2)}\ndef f():\n    return sum(parts.values())"
+    )
+    assert {varied(worth, number).split("\n")[1] for number in (0, 1)} <= {
+        f"WORTH = {{'a': ({a}, 6), 'b': ({b}, 2)}}" for a, b in ((0.1, 0.1), (0.025, 0.1), (0.05, 0.2), (0.05, 0.05))
+    }
     assert varied("def potential(): ...", 0) == "def potential(): ..."
     assert proposed(["simple", "rich"], "", 0) == "rich"
     assert proposed(["simple", "rich"], "", 1) == "simple"

@@ -172,6 +172,9 @@ class EvolveConfig:
         str | None,
         Flag("other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md"),
     ] = None
+    with_memory: Annotated[
+        bool, Flag("let programs read what happened in the episode so far, as `memory`; see docs/potentials.md")
+    ] = False
     max_requests: MaxRequests = 0
     max_cost: MaxCost = 0.0
     prices: Prices = None

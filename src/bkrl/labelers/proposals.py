@@ -56,7 +56,8 @@ class Proposer:
             best: what the programs are to improve on; None: they begin anew.
             known: programs that need no check, because they were proposed before.
         """
-        check = checker(self.plan.dataset, self.plan.world.mission_words)
+        world = self.plan.world
+        check = checker(self.plan.dataset, world.mission_words, len(world.memory))
         writer = Writer(self.session, self.plan.sampling, self.validation.windows, check)
 
         async def hold(number: int) -> list[Candidate]:
@@ -67,7 +68,7 @@ class Proposer:
                 candidates.append(candidate)
                 if not candidate.checked.error or candidate.exchange.answer is None:
                     break
-                mend = turns(self.plan.world.prompts.render("code_error", error=candidate.checked.error))
+                mend = turns(world.prompts.render("code_error", error=candidate.checked.error))
                 messages = (*messages, Message("assistant", said), *mend)
             return candidates
 

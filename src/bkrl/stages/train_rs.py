@@ -67,7 +67,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -
         raise UsageError(f"--alg {config.alg} runs in one process; start it without torchrun, which is for {known}.")
     if getattr(config, "dry_run", False):
         raise UsageError("--dry-run makes no run; use it with `bkrl train-rs`.")
-    made = None
+    made = result = None
     if to_do(config):  # before the run's folder is made: a refusal leaves nothing behind
         torch.set_num_threads(config.threads)
         made = method.build(config)
@@ -90,6 +90,8 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -
     finally:
         if made is not None:
             made.close()
+        if result is not None:
+            result.release()
     if apart is None:
         finished(result)
     return result

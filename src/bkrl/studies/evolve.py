@@ -130,6 +130,7 @@ def _plan(config: EvolveConfig) -> Plan:
         max_tokens=config.max_tokens,
         effort=config.effort,
         prompt=config.prompt,
+        with_memory=config.with_memory,
         seed=config.seed,
     )
     return Plan.of(label, dataset)

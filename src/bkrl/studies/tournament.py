@@ -152,7 +152,9 @@ class Tournament:
         if not made.complete:
             row = _row(0, entrant, 0, chosen=True)
             write_table(made.file("programs.parquet"), pa.Table.from_pylist([row], schema=PROGRAMS))
-            made.finish(["programs.parquet"], variant="code", env_id=self.plan.dataset.env_id, llm=self.config.llm)
+            facts = {"variant": "code", "env_id": self.plan.dataset.env_id, "llm": self.config.llm}
+            reads = {"reads": list(self.plan.world.reads)} if self.plan.world.reads else {}
+            made.finish(["programs.parquet"], **facts, **reads)
         return path
 
     def _compete(self, entrant: Entrant) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 FACTORS = (2.0, 0.5, 0.0)
 """By which a part's weight is multiplied."""
 _SUM = "sum(parts.values())"
-_PART = re.compile(r'("\w+": )(-?\d+(?:\.\d+)?)( \* )')
+_PART = re.compile(r"""(["']\w+["']: \(?)(-?\d+\.\d+)( \* |, )""")
 
 
 def proposed(programs: Sequence[str], given: str, number: int) -> str:
@@ -35,5 +35,5 @@ def varied(program: str, number: int) -> str:
     if not parts:
         return program
     part = parts[(zlib.crc32(program.strip().encode()) + number) % len(parts)]
-    weight = float(part[2]) * FACTORS[number % len(FACTORS)]
-    return f"{program[: part.start()]}{part[1]}{weight:g}{part[3]}{program[part.end() :]}"
+    weight = round(float(part[2]) * FACTORS[number % len(FACTORS)], 6)
+    return f"{program[: part.start()]}{part[1]}{weight}{part[3]}{program[part.end() :]}"
