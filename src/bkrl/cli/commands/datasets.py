@@ -95,11 +95,14 @@ def data_make_episodes(
     from bkrl.envs.housekeep.episodes import to_columns
     from bkrl.envs.housekeep.sampling import draw_episodes
 
+    if out.suffix != ".parquet":
+        raise UsageError(f"--out {out} is no .parquet file; name one, such as {out.with_suffix('.parquet')}.")
     if out.exists():
         raise UsageError(f"{out} exists already; choose another --out.")
     import pyarrow as pa
 
-    drawn = draw_episodes(scene, split, episodes, seed, tuple(filter(None, objects.split(","))))
+    names = (name.strip().replace(" ", "_") for name in objects.split(","))
+    drawn = draw_episodes(scene, split, episodes, seed, tuple(filter(None, names)))
     make_folder(out.parent)
     write_table(out, pa.table(to_columns(drawn)))
     things = sum(len(one.models) for one in drawn)

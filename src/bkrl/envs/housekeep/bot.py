@@ -26,6 +26,8 @@ STATE: Final = np.dtype(
     [("scene", np.int16), ("world", WORLD), ("things", THING, (SLOTS,)), ("rows", ROW, (MOST_ROWS,))], align=True
 )
 _NEAR: Final = 0.3
+_LAST_ROOM: Final = 100.0
+"""Metres that the bot walks farther to leave room where another thing has its only right place."""
 _LEAST: Final = 0.01  # metres that a step must lead nearer, and that a turn is worth
 _ASIDE: Final = 12
 """Steps for which the bot, where it cannot aim at what it stands before, walks aside before it comes back."""
@@ -58,8 +60,8 @@ class HousekeepBot:
         worlds, things, rows = (np.ascontiguousarray(env_states[name]) for name in ("world", "things", "rows"))
         for number in np.unique(env_states["scene"]).tolist():
             name, chosen = scene_names()[number], env_states["scene"] == number
-            plan = _plan_high if self.high else _plan_low
-            plan(
+            _plan(
+                self.high,
                 worlds,
                 things,
                 rows,
@@ -96,6 +98,27 @@ def _distance(house: Any, world: Any, r: Int) -> float:
 
 
 @helper
+def _wrong(world: Any, things: Any, house: Any, t: Int) -> bool:
+    """Does a thing lie where it is wrong? One that is held does not lie."""
+    lies = things[t].model >= 0 and things[t].receptacle != NOWHERE
+    return lies and not house.right[world.reduced, things[t].receptacle, things[t].kind]
+
+
+@helper
+def _needed(world: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: Int) -> Int:
+    """How many things that lie wrong have no other right place with room."""
+    count = np.int64(0)
+    for t in range(len(things)):
+        if not (_wrong(world, things, house, t) and _right_place(world, things, rows, house, sizes, t, receptacle)):
+            continue
+        others = False
+        for r in range(len(house.low)):
+            others |= r != receptacle and _right_place(world, things, rows, house, sizes, t, r)
+        count += not others
+    return count
+
+
+@helper
 def _goal(world: Any, things: Any, rows: Any, house: Any, sizes: Any, last: Any) -> tuple[Int, Int]:
     """The thing to pick and the receptacle it lies on; with full hands -1 and where to put what is held.
 
@@ -114,42 +137,17 @@ def _goal(world: Any, things: Any, rows: Any, house: Any, sizes: Any, last: Any)
     if world.held >= 0:
         for r in range(len(house.low)):
             if _right_place(world, things, rows, house, sizes, np.int64(world.held), r):
-                far = _distance(house, world, r)
+                far = _distance(house, world, r) + _LAST_ROOM * _needed(world, things, rows, house, sizes, r)
                 if far < best:
                     best, place = far, np.int64(r)
         return slot, place
     for t in range(len(things)):
-        thing = things[t]
-        if thing.model < 0 or house.right[world.reduced, thing.receptacle, thing.kind]:
+        if not _wrong(world, things, house, t):
             continue
-        far = _distance(house, world, np.int64(thing.receptacle))
+        far = _distance(house, world, np.int64(things[t].receptacle))
         if far < best:
-            best, slot, place = far, np.int64(t), np.int64(thing.receptacle)
+            best, slot, place = far, np.int64(t), np.int64(things[t].receptacle)
     return slot, place
-
-
-@kernel
-def _plan_high(
-    worlds: Any,
-    things: Any,
-    rows: Any,
-    chosen: Any,
-    house: Any,
-    sizes: Any,
-    goals: Any,
-    lasts: Any,
-    waiting: Any,
-    actions: Any,
-) -> None:
-    for n in range(len(worlds)):
-        if not chosen[n]:
-            continue
-        slot, place = _goal(worlds[n], things[n], rows[n], house, sizes, lasts[n])
-        lasts[n, 0], lasts[n, 1] = slot, place
-        actions[n] = len(goals) + (slot if slot >= 0 else len(things[n]))
-        for g in range(len(goals)):
-            if goals[g] == place and worlds[n].at != place:
-                actions[n] = g
 
 
 @helper
@@ -242,8 +240,28 @@ def _on_the_way(world: Any, house: Any, to: Int) -> Int:
     return np.int64(FORWARD if chosen == 0 else LEFT if chosen > 0 else RIGHT)
 
 
+@helper
+def _walk_or_grab(
+    world: Any, things: Any, rows: Any, house: Any, sizes: Any, slot: Int, place: Int, waiting: Any
+) -> Int:
+    """A low-level action. waiting: (1,) see `HousekeepBot.begin`."""
+    if place < 0:
+        return np.int64(LEFT)
+    action = _aim(world, things, rows, house, sizes, slot, place)
+    stage = waiting[0] % _ASIDE
+    if action < 0 and stage == 0:
+        action = _on_the_way(world, house, len(house.places) - len(house.low) + place)
+    if action < 0:
+        # It stands there and can aim at nothing: it walks aside, each time in another direction
+        turns = (5 * (waiting[0] // _ASIDE) + 2) % 9
+        action = np.int64(LEFT if stage < turns else FORWARD)
+        waiting[0] += 1
+    return action
+
+
 @kernel
-def _plan_low(
+def _plan(
+    high: bool,
     worlds: Any,
     things: Any,
     rows: Any,
@@ -258,24 +276,13 @@ def _plan_low(
     for n in range(len(worlds)):
         if not chosen[n]:
             continue
-        world = worlds[n]
-        slot, place = _goal(world, things[n], rows[n], house, sizes, lasts[n])
+        slot, place = _goal(worlds[n], things[n], rows[n], house, sizes, lasts[n])
         if lasts[n, 0] != slot or lasts[n, 1] != place:
             lasts[n, 0], lasts[n, 1], waiting[n] = slot, place, 0
-        if place < 0:
-            actions[n] = LEFT
+        if not high:
+            actions[n] = _walk_or_grab(worlds[n], things[n], rows[n], house, sizes, slot, place, waiting[n : n + 1])
             continue
-        action = _aim(world, things[n], rows[n], house, sizes, slot, place)
-        if action >= 0:
-            actions[n] = action
-            continue
-        to = len(house.places) - len(house.low) + place
-        stage = waiting[n] % _ASIDE
-        if stage == 0:
-            actions[n] = _on_the_way(world, house, to)
-            if actions[n] >= 0:
-                continue
-        # It stands there and can aim at nothing: it walks aside, each time in another direction
-        turns = (5 * (waiting[n] // _ASIDE) + 2) % 9
-        actions[n] = LEFT if stage < turns else FORWARD
-        waiting[n] += 1
+        actions[n] = len(goals) + (slot if slot >= 0 else len(things[n]))
+        for g in range(len(goals)):
+            if goals[g] == place and worlds[n].at != place:
+                actions[n] = g

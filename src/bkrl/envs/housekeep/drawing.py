@@ -1,4 +1,4 @@
-"""Houses seen from above: floor, furniture, things and where they belong, and the agent's own map as tiles."""
+"""Houses seen from above: floor, furniture, things and where they belong; and what the agent knows, as tiles."""
 
 from __future__ import annotations
 
@@ -9,32 +9,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.housekeep import layout
+from bkrl.envs.housekeep.captions import scene_of, things_of
 from bkrl.envs.housekeep.houses import DRAWN, House
+from bkrl.envs.housekeep.houses import house as house_named
+from bkrl.envs.housekeep.tables import scene_names
 
 SCALE: Final = 5
 """Pixels a side of a square of 10 cm."""
 _WALL, _FLOOR, _UNSEEN_FLOOR = (60, 60, 66), (236, 232, 224), (206, 203, 198)
-_FURNITURE, _OTHER, _RIGHT = (190, 160, 120), (170, 170, 170), (120, 190, 120)
+_FURNITURE, _OTHER, _RIGHT = (190, 160, 120), (170, 170, 170), (40, 170, 70)
 _WRONG, _TIDY, _AGENT, _LINE = (208, 48, 48), (24, 128, 48), (30, 90, 210), (208, 120, 48)
-_TILE: Final = 8
+_EDGE = (128, 104, 76)
+_TILE, _PLAN_TILE = 8, 4
+_COARSE: Final = 2
+"""Squares of `DRAWN` along a side of one of the plan's."""
+_ARROW: Final = len(layout.SQUARE_NAMES)
+_STANDS, _NOT_SEEN = _ARROW + 1, _ARROW + 2
 
 
 @lru_cache(16)
-def _ground(number: int, codes: bytes, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    """(H, W, 3) the house without things: rows along z, columns along x."""
-    colours = np.empty((256, 3), np.uint8)
+def _ground(number: int) -> NDArray[np.uint8]:
+    """(H, W, 3) the house without things: rows along z, columns along x. Furniture has an edge."""
+    own, colours = house_named(scene_names()[number]), np.empty((256, 3), np.uint8)
     colours[:] = _FURNITURE
     colours[0], colours[layout.FLOOR], colours[layout.THING - 1] = _WALL, _FLOOR, _OTHER
-    plain = colours[np.frombuffer(codes, np.uint8).reshape(shape).T]
-    return plain.repeat(SCALE, 0).repeat(SCALE, 1)
+    codes, owner = (one.T.repeat(SCALE, 0).repeat(SCALE, 1) for one in (own.codes, own.owner))
+    picture = colours[codes]
+    edge = (owner != np.roll(owner, 1, 0)) | (owner != np.roll(owner, 1, 1))
+    picture[edge & (codes > layout.FLOOR)] = _EDGE
+    return picture
 
 
 def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8 of one env: where things lie (red: wrong, green: right), lines to where they belong, the agent.
+    """(H, W, 3) uint8 of one env: where things lie (red: wrong, green: right), the agent and where it looks.
 
-    Floor that was not seen yet is darker. world: a `WORLD` record; things: (10,) `THING`; squares: (Q,) bool.
+    Where wrong things belong is framed in green, and a dotted line leads to the nearest such place. Floor that was not
+    seen yet is darker. world: a `WORLD` record; things: (10,) `THING`; squares: (Q,) bool.
     """
-    picture = _ground(house.number, house.codes.tobytes(), house.codes.shape).copy()
+    picture = _ground(house.number).copy()
     side = round(layout.SQUARE / DRAWN) * SCALE
     for i, k in np.argwhere(house.square_at > 0):
         if not squares[house.square_at[i, k] - 1]:
@@ -46,13 +58,16 @@ def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.boo
         x, z = (world["x"], world["z"]) if held else (one["x"], one["z"])
         fine = not held and bool(right[one["receptacle"]])
         if not fine:
-            for r in np.flatnonzero(right & ~np.isnan(house.half[:, 0])):
-                _line(picture, house, (x, z), (house.base[r, 0], house.base[r, 1]), _LINE, dotted=True)
+            places = np.flatnonzero(right & ~np.isnan(house.half[:, 0]))
+            for r in places:
                 _frame(picture, house, house.base[r], house.half[r], _RIGHT)
+            if len(places):
+                nearest = places[np.hypot(*(house.base[places] - (x, z)).T).argmin()]
+                _line(picture, house, (x, z), house.base[nearest], _LINE, dotted=True)
         _disc(picture, house, x, z, 0.12, _TIDY if fine else _WRONG)
     x, z, yaw = float(world["x"]), float(world["z"]), np.radians(float(world["yaw"]))
-    _line(picture, house, (x, z), (x - 0.5 * np.sin(yaw), z - 0.5 * np.cos(yaw)), _AGENT)
-    _disc(picture, house, x, z, 0.18, _AGENT)
+    for along in np.linspace(0, 0.45, 10):
+        _disc(picture, house, x - along * np.sin(yaw), z - along * np.cos(yaw), 0.18 * (1 - 1.6 * along), _AGENT)
     if world["held"] >= 0:
         _disc(picture, house, x, z, 0.09, _WRONG)
     return picture
@@ -90,21 +105,64 @@ def _frame(picture: NDArray[np.uint8], house: House, base: Any, half: Any, colou
 
 
 def tile_maps(observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Observations (N, 294) as the agent's map, (N, 11, 11) tile numbers, and the tiles (T, 8, 8, 4) RGBA."""
+    """Observations (N, 294) as (N, H, W) tile numbers, and the tiles (T, S, S, 4) RGBA.
+
+    Where there is a map they show that, otherwise the plan of the house: what was seen in it is coloured, things are
+    red, and the agent stands where high-level control says that it does.
+    """
     codes = observations[:, layout.MAP].reshape(-1, layout.ROWS, layout.COLUMNS).astype(np.int64)
-    agent = len(layout.SQUARE_NAMES)
-    codes[:, layout.ROWS - 1, layout.COLUMNS // 2] = agent
-    tiles = np.full((agent + 1, _TILE, _TILE, 4), 255, np.uint8)
+    if codes.any():
+        codes[:, layout.ROWS - 1, layout.COLUMNS // 2] = _ARROW
+        side = _TILE
+    else:
+        codes, side = _plans(observations), _PLAN_TILE
+    used, maps = np.unique(codes, return_inverse=True)
+    return maps.reshape(codes.shape), _tiles(side)[used]
+
+
+def _tiles(side: int) -> NDArray[np.uint8]:
+    """(T, side, side, 4) RGBA, by the codes of the map, then `_ARROW`, `_STANDS` and `_NOT_SEEN`."""
+    tiles = np.full((_NOT_SEEN + 1, side, side, 4), 255, np.uint8)
     hues = np.linspace(0, 1, len(layout.CATEGORIES), endpoint=False)
     for i, hue in enumerate(hues):
         shade = 170 + 50 * np.cos(2 * np.pi * (hue + np.array([0, 1 / 3, 2 / 3])))
         tiles[layout.FIRST_CATEGORY + i, ..., :3] = shade.astype(np.uint8)
+    tiles[layout.THING - 1, ..., :3] = _OTHER
     tiles[0, ..., :3], tiles[layout.FLOOR, ..., :3] = _WALL, _FLOOR
+    inner = slice(side // 4, -(side // 4)) if side == _TILE else slice(None)
     tiles[layout.THING, ..., :3] = _FLOOR
-    tiles[layout.THING, 2:6, 2:6, :3] = _WRONG
-    tiles[agent, ..., :3] = _FLOOR
-    for row in range(_TILE):
+    tiles[layout.THING, inner, inner, :3] = _WRONG
+    tiles[_ARROW, ..., :3] = _FLOOR
+    for row in range(side):
         half = 1 + row // 2
-        tiles[agent, row, _TILE // 2 - half : _TILE // 2 + half, :3] = _AGENT
-    used, maps = np.unique(codes, return_inverse=True)
-    return maps.reshape(codes.shape), tiles[used]
+        tiles[_ARROW, row, side // 2 - half : side // 2 + half, :3] = _AGENT
+    tiles[_STANDS, ..., :3], tiles[_NOT_SEEN, ..., :3] = _AGENT, _UNSEEN_FLOOR
+    return tiles
+
+
+def _plans(observations: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """(N, H, W) codes of the houses' plans, squares of 20 cm; smaller houses are in the corner of the picture."""
+    houses = [house_named(scene_of(one)) for one in observations]
+    shape = np.max([one.codes[::_COARSE, ::_COARSE].shape for one in houses], 0)
+    plans = np.zeros((len(houses), shape[1], shape[0]), np.int64)
+    for plan, own, observation in zip(plans, houses, observations, strict=True):
+        codes, owner = (one[::_COARSE, ::_COARSE].T for one in (own.codes, own.owner))
+        seen = np.append(True, observation[layout.RECEPTACLES :] > 0)[owner]
+        plan[: codes.shape[0], : codes.shape[1]] = np.where(seen | (codes == layout.THING - 1), codes, _NOT_SEEN)
+        at = int(observation[layout.AT]) - 1
+        if at >= 0:
+            _mark(plan, own, own.stands[at, :2], _STANDS)
+        for number, thing in enumerate(things_of(observation)):
+            if thing.on >= 0:
+                _mark(
+                    plan, own, own.base[thing.on] + 0.4 * ((number % 3) - 1) * (own.half[thing.on] > 0.4), layout.THING
+                )
+            elif at >= 0:
+                _mark(plan, own, own.stands[at, :2] + 0.4, layout.THING)
+    return plans
+
+
+def _mark(plan: NDArray[np.int64], house: House, point: NDArray[np.float64], code: int) -> None:
+    """Two squares by two at a point of the house."""
+    column, row = ((point - house.origin) / (DRAWN * _COARSE)).astype(int)
+    plan[max(0, row - 1) : row + 1, max(0, column - 1) : column + 1] = code

@@ -94,6 +94,7 @@ class Engine:
                 self._sizes,
                 self.options.things == "all",
                 self.views[number],
+                self.rules.picture,
                 self.out.symbolic,
             )
 
@@ -153,7 +154,9 @@ class Engine:
         for name, one in tables.items():
             setattr(self, name, found[name].copy().view(one.dtype).reshape(one.shape))
         for number, one in enumerate(self.houses):
-            kernels.observe_worlds(self.worlds, self.things, self.squares, one, number, self.out.symbolic)
+            kernels.observe_worlds(
+                self.worlds, self.things, self.squares, one, number, self.rules.picture, self.out.symbolic
+            )
 
     def close(self) -> None:
         """Let the threads go."""

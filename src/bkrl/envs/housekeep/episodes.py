@@ -105,6 +105,10 @@ def check(one: Episode, where: str) -> None:
     fits = 1 <= one.misplaced <= len(one.models) == len(one.receptacles) <= MOST_THINGS
     if not fits or not all(0 <= model < len(models().object) for model in one.models):
         raise InputError(f"Episode {one.number} of {where} has {len(one.models)} things; it needs 1 to {MOST_THINGS}.")
+    kinds = models().object[list(one.models)].tolist()
+    if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
+        name = votes().objects[twice[0]]
+        raise InputError(f"Episode {one.number} of {where} has two things of the class {name}; one is allowed.")
     for r in one.receptacles:
         if not 0 <= r < len(there) or not there[r]:
             name = known.keys[r] if 0 <= r < len(known.keys) else f"number {r}"

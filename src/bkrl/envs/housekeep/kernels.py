@@ -87,6 +87,7 @@ def begin_worlds(
     sizes: Any,
     all_things: bool,
     views: Any,
+    picture: bool,
     observations: Any,
 ) -> None:
     """Begin the drawn episodes of the chosen worlds that are in house `number`."""
@@ -110,7 +111,7 @@ def begin_worlds(
             recall(world, things[n], squares[n], house, views)
         else:
             look(world, things[n], squares[n], house)
-        observe(world, things[n], squares[n], house, observations[n])
+        observe(world, things[n], squares[n], house, observations[n], picture)
 
 
 @kernel
@@ -156,7 +157,7 @@ def step_worlds(
             low_level(world, things[n], rows[n], house, sizes, actions[n])
             look(world, things[n], squares[n], house)
         world.decisions += 1
-        observe(world, things[n], squares[n], house, out.symbolic[n])
+        observe(world, things[n], squares[n], house, out.symbolic[n], rules.picture)
         tidy = judge(world, things[n], house.right)
         reward = pay(world, things[n], house.right, rules) + (rules.solved if tidy else 0.0)
         world.episode_return += reward
@@ -165,11 +166,13 @@ def step_worlds(
 
 
 @kernel
-def observe_worlds(worlds: Any, things: Any, squares: Any, house: Any, number: Int, observations: Any) -> None:
+def observe_worlds(
+    worlds: Any, things: Any, squares: Any, house: Any, number: Int, picture: bool, observations: Any
+) -> None:
     """The observations of worlds as they stand."""
     for n in range(len(worlds)):
         if worlds[n].house == number:
-            observe(worlds[n], things[n], squares[n], house, observations[n])
+            observe(worlds[n], things[n], squares[n], house, observations[n], picture)
 
 
 @kernel

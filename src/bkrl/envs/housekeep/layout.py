@@ -11,7 +11,8 @@
 | 126–165 | ten slots of things, four bytes each: its class (1 + number, low and high byte), 0 unseen or 1 seen before or 2 in view or 3 held, and 1 + the receptacle on which it was seen last |
 | 166–293 | each receptacle of the scene: 0 unseen or absent, 1 seen before, 2 in view |
 
-A square of the map holds 0 for what was not seen or is no floor, 1 for floor, 2 + number for a receptacle by its
+The map is the agent's picture. With `picture=none`, which is the default, all of it is 0: then the agent has what a text
+would tell it, and no more. A square of the map holds 0 for what was not seen or is no floor, 1 for floor, 2 + number for a receptacle by its
 category (`CATEGORIES`), `THING` for a thing. Of things and receptacles that were not seen yet nothing is told.
 """  # noqa: E501
 

@@ -24,6 +24,7 @@ REWARDS: Final = {
 """A right first pick or place, a wrong one, one that fails, and all being tidy."""
 CONTROLS: Final = ("low", "high")
 THINGS: Final = ("misplaced", "all")
+PICTURES: Final = ("none", "raster")
 
 
 class Chosen(NamedTuple):
@@ -36,11 +37,12 @@ class Chosen(NamedTuple):
     control: str
     things: str
     reward: str
+    picture: str
     length: int
 
     def rules(self) -> Rules:
         """What the engine needs of them."""
-        return Rules(self.control == "high", self.length, *REWARDS[self.reward])
+        return Rules(self.control == "high", self.picture == "raster", self.length, *REWARDS[self.reward])
 
 
 def settings(env_id: str) -> list[Setting]:
@@ -55,6 +57,9 @@ def settings(env_id: str) -> list[Setting]:
         Setting(("control",), str, Flag("low (move, turn, tilt, grab) or high (goto, pick, place)"), "low"),
         Setting(("things",), str, Flag("misplaced, or all: also those that lie right"), "misplaced"),
         Setting(("reward",), str, Flag("env, clipped (1 for 2.5), sparse (1 when all is tidy) or none"), "env"),
+        Setting(
+            ("picture",), str, Flag("none, or raster: a map of what was seen, from where the agent stands"), "none"
+        ),
         Setting(("length",), int, Flag("low-level steps after which an episode is truncated"), LENGTH),
     ]
     return [*(own if env_id == ORIGINAL else []), *both]
@@ -63,7 +68,8 @@ def settings(env_id: str) -> list[Setting]:
 def chosen(env_id: str, **options: Any) -> Chosen:
     """The options as they are meant; UsageError for what cannot be."""
     values = {one.name: one.default for one in settings(env_id)} | options
-    for name, known in (("control", CONTROLS), ("things", THINGS), ("reward", tuple(REWARDS)), ("split", SPLITS)):
+    words = {"control": CONTROLS, "things": THINGS, "reward": tuple(REWARDS), "picture": PICTURES, "split": SPLITS}
+    for name, known in words.items():
         if (value := values.setdefault(name, known[0])) not in known:
             near = did_you_mean(str(value), known)
             raise UsageError(f"{env_id} has no {name} '{value}'.{near} Use {', '.join(known)}.")

@@ -54,9 +54,13 @@ class Sampler:
             objects: classes that are misplaced, and nothing else; none: 7–10 things, of which 3–5 are misplaced.
 
         Raises:
-            UsageError: there is no such class, or no place for it.
+            UsageError: there is no such class, or no place for it; or one twice, or more than 10.
         """
         said = votes()
+        if twice := [name for name in objects if objects.count(name) > 1]:
+            raise UsageError(f"{twice[0]} is named twice; an episode has one thing of a class.")
+        if len(objects) > MOST_THINGS:
+            raise UsageError(f"{len(objects)} objects are too many; an episode has at most {MOST_THINGS} things.")
         for name in objects:
             if name not in said.objects:
                 raise UsageError(f"Housekeep has no object '{name}'.{did_you_mean(name, said.objects)}")
@@ -76,7 +80,8 @@ class Sampler:
             if found is not None:
                 chosen.append(found)
             elif objects:
-                raise UsageError(f"{said.objects[kind]} finds no place in {self.scene.name}; choose another object.")
+                what = "has no model" if kind not in models().object else f"finds no place in {self.scene.name}"
+                raise UsageError(f"{said.objects[kind]} {what}; choose another object.")
         if len(chosen) < total:
             raise UsageError(f"{self.scene.name} has no room for {total} objects of the split '{self.split}'.")
         x, z = start_of(self.scene.name)

@@ -121,8 +121,8 @@ def look(world: Any, things: Any, squares: Any, house: Any) -> None:
 
 
 @helper
-def observe(world: Any, things: Any, squares: Any, house: Any, out: Any) -> None:
-    """Write the observation of `layout`."""
+def _draw_map(world: Any, squares: Any, house: Any, out: Any) -> None:
+    """The map of `layout`, without things."""
     sin_yaw, cos_yaw, _, _ = axes(world)
     for row in range(_ROWS):
         ahead = (_ROWS - 1 - row) * _SQUARE
@@ -142,6 +142,14 @@ def observe(world: Any, things: Any, squares: Any, house: Any, out: Any) -> None
                     if square == 0 or not squares[square - 1]:
                         code = np.uint8(0)
             out[row * _COLUMNS + column] = code
+
+
+@helper
+def observe(world: Any, things: Any, squares: Any, house: Any, out: Any, picture: bool) -> None:
+    """Write the observation of `layout`; without `picture` nothing is on its map."""
+    sin_yaw, cos_yaw, _, _ = axes(world)
+    if picture:
+        _draw_map(world, squares, house, out)
     out[layout.SCENE] = house.number + 1
     out[layout.TILT] = (world.tilt + 30) // 10
     out[layout.YAW] = np.int64(np.floor(world.yaw / 10 + 0.5)) % layout.YAWS
@@ -157,7 +165,7 @@ def observe(world: Any, things: Any, squares: Any, house: Any, out: Any) -> None
         out[first + layout.CLASS_HIGH] = (thing.kind + 1) >> 8
         out[first + layout.STATUS] = layout.IN_HAND if thing.receptacle == NOWHERE else thing.seen
         out[first + layout.ON] = thing.seen_on + 1
-        if thing.receptacle != NOWHERE:
+        if picture and thing.receptacle != NOWHERE:
             dx, dz = thing.x - world.x, thing.z - world.z
             far = _ROWS - 1 - np.int64(np.floor((-sin_yaw * dx - cos_yaw * dz) / _SQUARE + 0.5))
             beside = _COLUMNS // 2 + np.int64(np.floor((cos_yaw * dx - sin_yaw * dz) / _SQUARE + 0.5))

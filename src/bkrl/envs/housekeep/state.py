@@ -61,6 +61,7 @@ class Rules(NamedTuple):
 
     Attributes:
         high: high-level control.
+        picture: whether agents see a map.
         limit: low-level steps after which an episode is truncated.
         first, again, wrong, failed: what the first pick or place of a misplaced thing pays, what a later one pays, and
             so on.
@@ -68,6 +69,7 @@ class Rules(NamedTuple):
     """
 
     high: bool
+    picture: bool
     limit: int
     first: float
     wrong: float
