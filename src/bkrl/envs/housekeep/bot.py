@@ -27,7 +27,7 @@ STATE: Final = np.dtype(
 )
 _NEAR: Final = 0.3
 _LAST_ROOM: Final = 100.0
-"""Metres that the bot walks farther to leave room where another thing has its only right place."""
+"""Metres that the bot walks farther so that each thing finds room in its only right place."""
 _LEAST: Final = 0.01  # metres that a step must lead nearer, and that a turn is worth
 _ASIDE: Final = 12
 """Steps for which the bot, where it cannot aim at what it stands before, walks aside before it comes back."""
@@ -105,17 +105,39 @@ def _wrong(world: Any, things: Any, house: Any, t: Int) -> bool:
 
 
 @helper
-def _needed(world: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: Int) -> Int:
-    """How many things that lie wrong have no other right place with room."""
-    count = np.int64(0)
+def _only_place(world: Any, things: Any, rows: Any, house: Any, sizes: Any, t: Int) -> Int:
+    """The only receptacle with room where a thing is right; -1 where there are more; -2 where there is none."""
+    found = np.int64(-2)
+    for r in range(len(house.low)):
+        if _right_place(world, things, rows, house, sizes, t, r):
+            if found >= 0:
+                return np.int64(-1)
+            found = np.int64(r)
+    return found
+
+
+@helper
+def _needed(world: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: Int) -> bool:
+    """Is it the only place for a thing that lies wrong?"""
     for t in range(len(things)):
-        if not (_wrong(world, things, house, t) and _right_place(world, things, rows, house, sizes, t, receptacle)):
-            continue
-        others = False
-        for r in range(len(house.low)):
-            others |= r != receptacle and _right_place(world, things, rows, house, sizes, t, r)
-        count += not others
-    return count
+        if _wrong(world, things, house, t) and _only_place(world, things, rows, house, sizes, t) == receptacle:
+            return True
+    return False
+
+
+@helper
+def _urgency(world: Any, things: Any, rows: Any, house: Any, sizes: Any, t: Int) -> float:
+    """Whether another thing may take the only place of one that lies wrong: then the longest first, in metres that the
+    bot walks farther for it. What has no place with room waits.
+    """
+    only = _only_place(world, things, rows, house, sizes, t)
+    if only == -2:
+        return -_LAST_ROOM
+    for other in range(len(things)):
+        rival = only >= 0 and other != t and _wrong(world, things, house, other)
+        if rival and _right_place(world, things, rows, house, sizes, other, only):
+            return _LAST_ROOM * (1.0 + sizes[things[t].model, 0])
+    return 0.0
 
 
 @helper
@@ -145,6 +167,7 @@ def _goal(world: Any, things: Any, rows: Any, house: Any, sizes: Any, last: Any)
         if not _wrong(world, things, house, t):
             continue
         far = _distance(house, world, np.int64(things[t].receptacle))
+        far -= _urgency(world, things, rows, house, sizes, np.int64(t))
         if far < best:
             best, slot, place = far, np.int64(t), np.int64(things[t].receptacle)
     return slot, place
