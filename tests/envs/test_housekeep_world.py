@@ -213,7 +213,7 @@ def test_the_bot_does_not_walk_to_and_fro() -> None:
     ],
 )
 def test_the_bot_leaves_room_where_a_thing_has_its_only_right_place(name: str, episode: int) -> None:
-    """It put a ball and a lamp where alone the heater belongs, or carried a thing whose place another one still took."""
+    """It put other things where alone the heater belongs, or carried one whose place another thing still took."""
     found = solved(f"{ORIGINAL}@scene={name},episode={episode},control=high", 1)
     assert found.solved.all()
     assert (found.steps <= 3 * found.oracle).all()
