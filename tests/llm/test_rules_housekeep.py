@@ -114,3 +114,10 @@ def test_closed_questions_are_answered_in_one_word():
     assert answer(turns) == "No"
     with pytest.raises(Fault, match="does not understand this prompt"):
         answer([turns[0], "Where is the fork?"])
+
+
+@pytest.mark.parametrize("control", ["low", "high"])
+def test_the_prompt_that_label_sends_is_answered(control):
+    """The world's name was read with the comma after it ("Housekeep,"), and no label could be made."""
+    reply = answer([example_prompt("code", f"{TASK}@control={control}")])
+    assert reply.startswith('```python\n"""Things lie where they belong')

@@ -71,7 +71,7 @@ class RulesBackend:
 
 def answer(turns: list[str]) -> str:
     """The reply to a conversation whose turns are given as text, the first holding world and task. Raises Fault."""
-    world = re.search(r"^# World: (\S+)", turns[0], re.MULTILINE)
+    world = re.search(r"^# World: (\w+)", turns[0], re.MULTILINE)
     task = re.search(r"^# Task: (\w+)", turns[0], re.MULTILINE)
     known = KNOWLEDGE.get(world[1]) if world else None
     if known is None or task is None:
