@@ -16,6 +16,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.protocol import Fault, Message, Request
 from bkrl.llm.rules import answer, babyai, crafter
 from bkrl.llm.rules.babyai import Thing
+from bkrl.llm.rules.segment import Segment
 
 BABYAI = WorldCard("BabyAI-X", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
 CRAFTER = WorldCard("Crafter-X", "crafter", ("noop", "move_left", "do"))
@@ -212,6 +213,54 @@ def test_captions_it_cannot_read_are_refused_not_judged() -> None:
         french = SegmentText((caption,) * 2, ("left",))
         with pytest.raises(Fault, match="English captions only"):
             answer([text for _, text in pair_prompt(world, french, french)])
+
+
+LOCKED = "You see a locked yellow door 2 steps right and 3 steps forward."
+KEY = "You see a yellow key {} forward. " + LOCKED
+CLOSED = KEY.replace("locked", "closed").format("1 step")
+NAMED, ANY = "open the yellow door", "open the door"
+
+
+@pytest.mark.parametrize(
+    ("mission", "better", "worse"),
+    [
+        # A locked door in view: to its key first, not to the door, and not to another key.
+        (mission, (KEY.format("3 steps"), "forward", KEY.format("2 steps")), (KEY.format("3 steps"), other, found))
+        for mission in (NAMED, ANY)
+        for other, found in (
+            ("right", "You see a locked yellow door 3 steps left and 2 steps forward."),
+            ("left", "You see a red key 1 step forward."),
+        )
+    ]
+    + [
+        # The key is taken; with it, to the door.
+        (
+            mission,
+            (KEY.format("1 step"), "pickup", f"You carry a yellow key. {LOCKED}"),
+            (KEY.format("1 step"), other, end),
+        )
+        for mission in (NAMED, ANY)
+        for other, end in (("done", KEY.format("1 step")), ("left", LOCKED))
+    ]
+    + [
+        (
+            ANY,
+            (f"You carry a yellow key. {LOCKED}", "forward", f"You carry a yellow key. {LOCKED.replace('3', '2')}"),
+            (f"You carry a yellow key. {LOCKED}", "left", "You carry a yellow key. You see a red key 1 step forward."),
+        ),
+        # The door is not in view, and its key is.
+        (
+            NAMED,
+            ("You see a yellow key 1 step forward.", "pickup", "You carry a yellow key."),
+            ("You see a yellow key 1 step forward.", "left", "You see a wall 1 step left."),
+        ),
+        # A door that is not locked needs no key.
+        (ANY, (CLOSED, "right", "You see a closed yellow door 1 step forward."), (CLOSED, "done", CLOSED)),
+    ],
+)
+def test_a_locked_door_begins_with_its_key(mission: str, better: tuple[str, ...], worse: tuple[str, ...]) -> None:
+    scores = [babyai.judge(Segment((one[0], one[2]), (one[1],), mission))[0] for one in (better, worse)]
+    assert scores[0] > scores[1]
 
 
 def test_it_never_sees_a_task() -> None:

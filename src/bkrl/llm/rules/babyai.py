@@ -127,7 +127,19 @@ def next_step(view: View, steps: tuple[Step, ...]) -> Step | None:
     for step, following in pairwise(steps):
         if step.what == "take" and view.carries and step.means(kind, colour):
             return following
+    if steps and steps[0].what == "open":
+        return _key_of(view, steps[0]) or steps[0]
     return steps[0] if steps else None
+
+
+def _key_of(view: View, step: Step) -> Step | None:
+    """Taking the key first, where a door to be opened is seen locked, or is not in view and a key of its colour is."""
+    door = view.nearest(step)
+    colour = step.thing.color if door is None else door.colour
+    if view.carries == f"{colour} key" or (door is not None and door.state != "locked"):
+        return None
+    key = Step("take", missions.Thing("the", colour, "key"))
+    return key if door is not None or (colour and view.nearest(key) is not None) else None
 
 
 @lru_cache(maxsize=65_536)
@@ -187,7 +199,8 @@ def _taken(before: View, after: View, steps: tuple[Step, ...]) -> int:
     if before.carries or not after.carries:
         return 0
     colour, _, kind = after.carries.rpartition(" ")
-    return 1 if not steps or any(step.what == "take" and step.means(kind, colour) for step in steps) else -1
+    asked = (*steps, next_step(before, steps))
+    return 1 if not steps or any(one and one.what == "take" and one.means(kind, colour) for one in asked) else -1
 
 
 def goals(segment: Segment) -> list[str]:
