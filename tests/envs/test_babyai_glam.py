@@ -18,8 +18,8 @@ from scipy.stats import chi2_contingency, chisquare
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import captioner, env_ids, make, make_vec, missions_vary, world
-from bkrl.envs.babyai.constants import COLOR_NAMES, KEY, TYPE_NAMES
-from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair
+from bkrl.envs.babyai.constants import BALL, BOX, COLOR_NAMES, KEY, TYPE_NAMES
+from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair, most_distractors
 from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.state import MARGIN
 from tests.envs import equality_babyai as equality
@@ -356,6 +356,17 @@ def test_room_size_and_number_of_distractors() -> None:
     assert len(placed(env)) == 2
 
 
+@pytest.mark.parametrize("room_size", [8, 9, 16, 50])
+@pytest.mark.parametrize("kind", ["pickup", "open", "putnext"])
+def test_the_fullest_rooms_are_drawn(room_size: int, kind: str) -> None:
+    """With half of the cells full, no layout of a room of 48 by 48 would ever pass."""
+    envs = make_vec(TRAIN, 10, room_size=room_size, num_dists=most_distractors(room_size), task_kinds=(kind,))
+    envs.reset(seed=0)
+    for state in envs.env_states():
+        things = np.isin(state["grid"] & 15, (KEY, BALL, BOX)).sum()
+        assert things == most_distractors(room_size) + (2 if kind == "putnext" else 1)
+
+
 def test_gymnasium_cuts_no_longer_episodes_off_in_silence() -> None:
     for make_one in (gym.make, lambda env_id, **options: gym.make_vec(env_id, 1, **options)):
         with pytest.warns(UserWarning, match="up to 288 steps, and Gymnasium cuts it off after 128"):
@@ -371,7 +382,8 @@ def test_gymnasium_cuts_no_longer_episodes_off_in_silence() -> None:
         ({"num_dists": -1}, "num_dists must be a whole number of at least 0, not -1"),
         ({"room_size": 4}, "room_size must be a whole number of at least 5, not 4"),
         ({"room_size": 51}, "room_size must be at most 50"),
-        ({"num_dists": 17}, "size 8 there is space for 16 distractors, not for 17"),
+        ({"num_dists": 17}, "size 8 takes 16 distractors, not 17"),
+        ({"num_dists": 62, "room_size": 16}, "size 16 takes 61 distractors, not 62"),
         ({"language": "de"}, "language must be en or fr, not 'de'"),
         ({"held_out": "all"}, "held_out must be mission-only or also-distractors"),
         ({"task_mix": "random"}, "task_mix must be per-episode or per-instance or balanced"),
