@@ -56,6 +56,18 @@ def test_every_mission_of_glam_is_carried_out_about_as_fast_as_by_the_published_
     assert np.mean([one.length for one in episodes]) == pytest.approx(PUBLISHED[kind][1], rel=0.1)
 
 
+@pytest.mark.parametrize(("kind", "limit"), zip(PUBLISHED, (64, 64, 128, 128, 128), strict=True))
+def test_success_pays_less_with_time_and_nothing_at_the_limit(kind: str, limit: int) -> None:
+    facts = world(level(kind))
+    agents = BotAgent.of(level(kind)), RandomAgent(facts.env_id, facts.family, facts.action_names)
+    episodes = [one for agent in agents for one in played(agent, 30)]
+    for one in episodes:
+        paid = 1 - 0.9 * one.length / limit if one.success else 0
+        assert one.episode_return == pytest.approx(paid, abs=1e-6)
+        assert one.length == limit or one.success
+    assert {one.success for one in episodes} == {True, False}
+
+
 @pytest.mark.parametrize(
     "env_id",
     [
@@ -216,6 +228,12 @@ def test_it_goes_on_from_wherever_chance_has_led() -> None:
 def test_where_nothing_can_be_done_it_moves_by_chance_until_the_end() -> None:
     (episode,) = played(BotAgent.of("BabyAI-Unlock-v0"), 1, seed=63)
     assert (episode.success, episode.truncated, episode.length) == (False, True, 576)
+
+
+def test_a_place_to_lay_something_down_is_not_sought_at_the_other_end_of_the_level() -> None:
+    """What is in the way lies in a narrow place: the nearest spot that is in nobody's way is 40 steps off."""
+    (episode,) = played(BotAgent.of("BabyAI-SynthS5R2-v0"), 1, seed=84)
+    assert episode.success
 
 
 def test_a_map_that_is_too_large_is_refused() -> None:

@@ -235,28 +235,30 @@ def kind_around(mind: Any, at: int, i: int) -> int:
 
 
 @helper
-def approach(mind: Any) -> int:
+def approach(mind: Any) -> tuple[int, int]:
     """The first action on the shortest way to face a wanted cell, with nothing in between but doors to be opened.
 
     Turning, a step and opening a door take one action each. A state is the agent's cell, its heading, and whether it
     has just opened the door in front: 8 * cell + 2 * heading + opened.
 
     Returns:
-        8 * the wanted cell + the action (HERE: none); NONE where there is no such way.
+        8 * the wanted cell + the action (HERE: none), NONE where there is no such way; and the number of actions.
     """
     first, states = mind.first, mind.states
     first[:] = 255
     start = 8 * mind.world.agent + 2 * mind.world.heading
     first[start] = HERE
     states[0] = start
-    head, tail = 0, 1
+    head, tail, steps, farther = 0, 1, 0, 1  # states from `farther` on take more than `steps` actions
     while head < tail:
+        if head == farther:
+            steps, farther = steps + 1, tail
         state: Any = states[head]
         head += 1
         at, heading, opened = state >> 3, (state >> 1) & 3, state & 1
         front = at + ahead(heading, mind.stride)
         if mind.wanted[front]:
-            return front * 8 + first[state]
+            return front * 8 + first[state], steps
         for action in (FORWARD, TOGGLE, LEFT, RIGHT):
             if action == FORWARD:
                 if mind.terrain[front] != FREE and not opened:
@@ -274,7 +276,7 @@ def approach(mind: Any) -> int:
                 first[to] = action if head == 1 else first[state]
                 states[tail] = to
                 tail += 1
-    return NONE
+    return NONE, 0
 
 
 @helper

@@ -74,6 +74,7 @@ from bkrl.envs.babyai.state import FIRST, NOTHING_CARRIED, SECOND, ahead, cell_a
 
 _DEPTH: Final = 8  # obstacles behind obstacles
 _NOWHERE: Final = -1
+_SCRUPLE: Final = 12  # actions that a better place to lay something down is worth
 STAY: Final = 8
 """Any action that changes nothing."""
 PATIENCE: Final = 300
@@ -270,7 +271,7 @@ def fetch(mind: Any, what: int, which: int, to: int, to_which: int) -> int:
 @helper
 def nearest(mind: Any) -> int:
     """The first cell marked as wanted, as the bot walks; _NOWHERE where none can be reached."""
-    found = approach(mind)
+    found, _ = approach(mind)
     if found != NONE:
         return found >> 3
     for at in range(len(mind.grid)):
@@ -297,7 +298,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
     for _ in range(_DEPTH):
         if not mark(mind, what, which):
             return NONE
-        found = approach(mind)
+        found, _ = approach(mind)
         obstacle = 0
         if found == NONE:
             obstacle, _ = way(mind, mind.world.agent)
@@ -330,18 +331,22 @@ def stay(mind: Any) -> int:
 
 @helper
 def lay_down(mind: Any, least: int) -> int:
-    """The next action on the way to a place for what is carried: the first kind of `SPOTS` from `least` on.
+    """The next action on the way to a place for what is carried: of the kinds of `SPOTS` from `least` on, the nearest.
 
-    Once it is chosen it stays the same: what is off the path depends on where the bot stands.
+    A kind counts as `_SCRUPLE` actions nearer than the next: something in the way may have to be moved once more. Once a
+    place is chosen it stays the same: what is off the path depends on where the bot stands.
     """
     if mind.spot[0] and kind_of(cell_at(mind.grid, mind.spot[0])) == EMPTY and mark(mind, CELL, mind.spot[0]):
-        found = approach(mind)
+        found, _ = approach(mind)
         if found != NONE:
             return DROP if found & 7 == HERE else found & 7
+    best, least_cost = NONE, 0
     for scruples in range(least, 3):
-        if mark(mind, SPOTS, scruples):
-            found = approach(mind)
-            if found != NONE:
-                mind.spot[0] = found >> 3
-                return DROP if found & 7 == HERE else found & 7
-    return NONE
+        if mark(mind, SPOTS, scruples) and (best == NONE or least_cost > _SCRUPLE * scruples):
+            found, steps = approach(mind)
+            if found != NONE and (best == NONE or steps + _SCRUPLE * scruples < least_cost):
+                best, least_cost = found, steps + _SCRUPLE * scruples
+    if best == NONE:
+        return NONE
+    mind.spot[0] = best >> 3
+    return DROP if best & 7 == HERE else best & 7
