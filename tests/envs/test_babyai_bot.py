@@ -56,7 +56,7 @@ def test_every_mission_of_glam_is_carried_out_about_as_fast_as_by_the_published_
     assert np.mean([one.length for one in episodes]) == pytest.approx(PUBLISHED[kind][1], rel=0.1)
 
 
-@pytest.mark.parametrize(("kind", "limit"), zip(PUBLISHED, (64, 64, 128, 128, 128), strict=True))
+@pytest.mark.parametrize(("kind", "limit"), list(zip(PUBLISHED, (64, 64, 128, 128, 128), strict=True)))
 def test_success_pays_less_with_time_and_nothing_at_the_limit(kind: str, limit: int) -> None:
     facts = world(level(kind))
     agents = BotAgent.of(level(kind)), RandomAgent(facts.env_id, facts.family, facts.action_names)

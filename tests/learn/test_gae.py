@@ -44,6 +44,17 @@ def test_against_the_naive_sum() -> None:
     assert np.allclose(got, naive_gae(rewards, values, next_values, ended, gamma, 0.95), atol=1e-4)
 
 
+def test_four_steps_by_hand() -> None:
+    """γ = λ = 1/2. The second step ends in success, worth nothing after; the fourth is cut off before a state worth 4."""
+    rewards, values, after = [0.0, 1.0, 0.0, 0.0], [2.0, 4.0, 8.0, 6.0], [4.0, 0.0, 6.0, 4.0]
+    # TD errors: 0 + 4/2 - 2 = 0; 1 + 0 - 4 = -3; 0 + 6/2 - 8 = -5; 0 + 4/2 - 6 = -4
+    # Advantages, from behind: -4; -5 + (-4)/4 = -6; -3; 0 + (-3)/4 = -0.75
+    columns = [torch.tensor(column).reshape(4, 1, 1) for column in (rewards, values, after)]
+    ended = torch.tensor([False, True, False, True]).reshape(4, 1, 1)
+    got = gae(*columns, ended, torch.tensor([0.5]), 0.5)
+    assert got.flatten().tolist() == [-0.75, -3.0, -6.0, -4.0]
+
+
 def test_lambda_0_is_the_td_error_and_lambda_1_the_return() -> None:
     rng = np.random.default_rng(1)
     T = 12

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from bkrl.core.config import EvaluateConfig, PPOConfig, ReplayConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, ReplayConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.envs import world
 from bkrl.methods import TrainRsConfig
-from bkrl.stages import train_rs
+from bkrl.stages import collect, evaluate, train_rs
 from bkrl.stages.evaluate import matrix, run
-from bkrl.stages.evaluate.conditions import SHIPPED, env_of, kinds_of, read_conditions
+from bkrl.stages.evaluate.conditions import SHIPPED, env_of, kinds_of, read_conditions, with_options
 from bkrl.stages.evaluate.matrix import Row, summarised
 
 MINE = """
@@ -55,6 +57,14 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env = "BabyAI-GoToObjS4-v0@actions=canonical"
     replay = ReplayConfig(num_envs=4, num_steps=4, batch_size=8)
     return trained(tmp_path_factory, "drrn", env, form="lamorel", observations=1, steps=16, replay=replay)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    env = "BabyAI-MixedTrainLocal-v0@actions=canonical"
+    config = CollectConfig(env=env, explorer="bot", episodes=20, out=tmp_path_factory.mktemp("data") / "data")
+    data = collect.run(config, Reporter()).path
+    return trained(tmp_path_factory, "bc", env, data=data, network="recurrent", batch_size=16)
 
 
 def rows_of(result) -> dict[tuple[str, str, str], dict]:
@@ -109,7 +119,8 @@ def test_what_a_policy_cannot_read_is_said_in_a_sentence(tmp_path: Path, symboli
     rows = rows_of(run(config, Reporter()))
     assert rows["policy", "plain", "greedy"]["success"] is not None
     assert rows["policy", "French", "greedy"]["refused"].endswith("so other words say nothing of it")
-    assert rows["policy", "nine", "greedy"]["refused"] == "it has 7 actions, and there are 9"
+    refused = rows["policy", "nine", "greedy"]["refused"]
+    assert refused == "it has 7 actions, and there are 9; train it in an env with @actions=augmented"
 
 
 def test_shipped_conditions_have_the_published_axes() -> None:
@@ -123,7 +134,35 @@ def test_shipped_conditions_have_the_published_axes() -> None:
     assert kinds["open"] == "BabyAI-MixedTrainLocal-v0@task_kinds=open,actions=canonical"
     assert env_of(glam["9 actions, go to"], "BabyAI-GoToLocal-v0@actions=canonical").endswith("actions=augmented")
     assert read_conditions("balrog").also_first == 10
-    assert "num_dists=0" in env_of(read_conditions("balrog").conditions[0], "BabyAI-GoToLocal-v0")
+    balrog = world(env_of(read_conditions("balrog").conditions[0], "BabyAI-GoToLocal-v0"))
+    assert balrog.env_id == "BabyAI-MixedTrainLocal-v0@num_dists=0,actions=canonical"
+    assert balrog.action_names == ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["reading", "clone"])
+def test_every_cell_of_glams_tests_runs(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Two episodes of each kind under each of its conditions, cut off after eight steps; random and bot beside."""
+    conditions = read_conditions("glam")
+    short = tuple(
+        replace(one, env=with_options(env_of(one, "BabyAI-MixedTrainLocal-v0@actions=canonical"), {"max_steps": "8"}))
+        for one in conditions.conditions
+    )
+    monkeypatch.setattr(evaluate, "read_conditions", lambda name: replace(conditions, conditions=short))
+    run_dir = request.getfixturevalue(policy)
+    config = EvaluateConfig(run_dir, conditions="glam", out=tmp_path / "a", episodes=2, mode="sampled")
+    rows = rows_of(run(config, Reporter()))
+    assert {condition for _, condition, _ in rows} == {one.name for one in short}
+    for (agent, condition, _), row in rows.items():
+        named = {one.name: one for one in short}[condition]
+        cannot = agent == "policy" and policy == "clone" and (named.reworded or "actions=" in named.env)
+        if row["refused"]:
+            assert cannot, (agent, condition, row["refused"])
+        else:
+            assert row["episodes"] == 2 * len(kinds_of(row["env"]))
+    assert sum(not row["refused"] for row in rows.values()) > 2 * len(short)  # random, the bot, and more
 
 
 def test_first_finished_counts_short_tasks_more_often() -> None:

@@ -25,7 +25,7 @@ from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import BkrlError, UsageError
 from bkrl.core.files import atomic_write, plain, read_json, to_json
 from bkrl.core.reporter import Reporter, percent, percents
-from bkrl.envs import bot_of, family, make_vec, world
+from bkrl.envs import bot_of, family, make_vec, options, world
 from bkrl.runs.record import Run
 from bkrl.stages.evaluate.conditions import Condition, Conditions, Measure, env_of, kinds_of, with_options
 from bkrl.stats.intervals import t_interval, wilson_interval
@@ -96,7 +96,9 @@ def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent
     if condition.reworded:
         raise UsageError("it cannot be given other words")
     if len(facts.action_names) != len(policy.action_names):
-        raise UsageError(f"it has {len(policy.action_names)} actions, and there are {len(facts.action_names)}")
+        chosen = options.split(facts.env_id)[1].get("actions", "")
+        how = f"; train it in an env with @actions={chosen}" if chosen else ""
+        raise UsageError(f"it has {len(policy.action_names)} actions, and there are {len(facts.action_names)}{how}")
     return policy
 
 
