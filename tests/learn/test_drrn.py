@@ -131,7 +131,7 @@ def test_it_goes_on_exactly_where_it_was(options):
         one.iterate()
     saved = one.state()
     assert saved.exact
-    tensors = {name: np.array(value) for name, value in saved.tensors.items()}
+    tensors = {name: np.asarray(value).copy() for name, value in saved.tensors.items()}
     again = learner_of(max_env(options), **options)
     again.restore(replace_tensors(saved, tensors))
     for _ in range(2):

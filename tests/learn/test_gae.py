@@ -45,7 +45,7 @@ def test_against_the_naive_sum() -> None:
 
 
 def test_four_steps_by_hand() -> None:
-    """γ = λ = 1/2. The second step ends in success, worth nothing after; the fourth is cut off before a state worth 4."""
+    """γ = λ = 1/2. The second step ends in success; the fourth is cut off before a state worth 4."""
     rewards, values, after = [0.0, 1.0, 0.0, 0.0], [2.0, 4.0, 8.0, 6.0], [4.0, 0.0, 6.0, 4.0]
     # TD errors: 0 + 4/2 - 2 = 0; 1 + 0 - 4 = -3; 0 + 6/2 - 8 = -5; 0 + 4/2 - 6 = -4
     # Advantages, from behind: -4; -5 + (-4)/4 = -6; -3; 0 + (-3)/4 = -0.75

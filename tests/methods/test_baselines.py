@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bkrl.core.config import EvaluateConfig
+from bkrl.agents.play import play
+from bkrl.agents.protocol import Agent
+from bkrl.agents.random import RandomAgent
+from bkrl.core.config import EvaluateConfig, HardwareConfig, ReplayConfig
 from bkrl.core.reporter import Reporter
+from bkrl.envs import make_vec, world
 from bkrl.learn import loop
-from bkrl.methods import TrainRsConfig
+from bkrl.methods import TrainRsConfig, find_method
+from bkrl.methods.babyai_ppo import PublishedPPO
 from bkrl.report.comparison import compare
 from bkrl.report.groups import Group, Trained
 from bkrl.stages import evaluate, train_rs
@@ -44,6 +50,30 @@ def test_runs_are_judged_at_both_ends_and_evaluated_like_any_other(tmp_path: Pat
         scores[alg] = last["eval/success_rate"], again.facts["success_rate"]
     assert scores["bot"] == (1.0, 1.0)
     assert max(scores["random"]) < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alg", ["drrn", "babyai-ppo"])
+def test_published_agents_beat_chance_by_a_fifth_of_the_episodes(alg: str) -> None:
+    """On the smallest "go to" level, where random actions succeed in 70 % of 500 episodes."""
+    env = "BabyAI-GoToObjS4-v0@actions=restricted"
+    replay = ReplayConfig(
+        num_envs=16, num_steps=32, learning_rate=1e-3, train_every=2, batch_size=64, target_every=20, n_step=3
+    )
+    ppo = replace(PublishedPPO(), num_envs=32, num_steps=20, learning_rate=5e-4)
+    how: dict[str, Any] = {"form": "lamorel", "observations": 1, "replay": replay} if alg == "drrn" else {"ppo": ppo}
+    config = TrainRsConfig(alg=alg, env=env, steps=40_000, hardware=HardwareConfig(precision="fp32"), **how)
+    learner = find_method(alg).build(config).learner
+
+    def success(agent: Agent) -> float:
+        return float(np.mean([one.success for one in play(agent, make_vec(env, 100), 500, seed=1000)]))
+
+    facts = world(env)
+    chance = success(RandomAgent(facts.env_id, facts.family, facts.action_names))
+    while not learner.done:
+        if learner.iterate().get("rollout/success_rate", 0) > 0.95:
+            break
+    assert success(learner.agent) > chance + 0.2
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
