@@ -333,8 +333,8 @@ def stay(mind: Any) -> int:
 def lay_down(mind: Any, least: int) -> int:
     """The next action on the way to a place for what is carried: of the kinds of `SPOTS` from `least` on, the nearest.
 
-    A kind counts as `_SCRUPLE` actions nearer than the next: something in the way may have to be moved once more. Once a
-    place is chosen it stays the same: what is off the path depends on where the bot stands.
+    A kind counts as `_SCRUPLE` actions nearer than the next: something in the way may have to be moved once more. Once
+    a place is chosen it stays the same: what is off the path depends on where the bot stands.
     """
     if mind.spot[0] and kind_of(cell_at(mind.grid, mind.spot[0])) == EMPTY and mark(mind, CELL, mind.spot[0]):
         found, _ = approach(mind)
