@@ -148,9 +148,9 @@ def most_distractors(room_size: int) -> int:
     """How many objects, beside the two of a mission, may lie in a room of so many cells a side, walls included.
 
     Rooms of up to 6 by 6 free cells take half of their cells (`glam_crowds`). In larger ones layouts are drawn until
-    each object can be reached. With n objects in w * w cells, d = n / (w * w), some w² d⁵ + 4 w d⁴ + 4 d³ of them have no
-    free cell beside them (within, at a wall, in a corner). At 1.5 some 2 to 10 % of the layouts pass; four objects in a
-    hundred cells more, and one in thousands does.
+    each object can be reached. With n objects in w * w cells, d = n / (w * w), some w² d⁵ + 4 w d⁴ + 4 d³ of them have
+    no free cell beside them (within, at a wall, in a corner). At 1.5 some 2 to 10 % of the layouts pass; four objects
+    in a hundred cells more, and one in thousands does.
     """
     width = room_size - 2
     if width <= 6:
