@@ -8,10 +8,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BartConfig, LlamaConfig, Qwen2Config, T5Config
 
+from bkrl.agents.language import t5
 from bkrl.agents.language.adapters import Training, prepare
 from bkrl.agents.language.models import LanguageModel, Origin, drawn
-from bkrl.agents.language.packing import Prompts, blocks, buckets, tree
+from bkrl.agents.language.packing import Prompts, buckets, tree
 from bkrl.agents.language.scorer import Scorer, Scoring, policy_logits, token_scores
+from bkrl.agents.language.t5 import Distances
 from bkrl.agents.language.vocabulary import make_tokenizer
 from bkrl.core.errors import InputError
 
@@ -78,6 +80,26 @@ def test_gradients_of_packed_scores_are_those_of_a_row_for_each_candidate(name):
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_in_parts_is_attention(padded, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 5, 2, 7, 4, generator=generator).requires_grad_()
+    bias = torch.randn(1, 2, 7, 7, generator=generator, requires_grad=True)
+    seen = torch.arange(7) < torch.tensor([7, 3, 1, 6, 7])[:, None, None, None] if padded else None
+    towards = torch.randn(5, 2, 7, 4, generator=generator)
+    found = []
+    for large in (2**22, 0):
+        monkeypatch.setattr(t5, "_LARGE", large)
+        monkeypatch.setattr(t5, "_AT_ONCE", 2 * bias.numel())
+        out = t5.attend(q, k, v, bias, seen)
+        found.append([out, *torch.autograd.grad(out, (q, k, v, bias), towards)])
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=bias if seen is None else bias.masked_fill(~seen, -math.inf), scale=1.0
+    )
+    torch.testing.assert_close(found[0][0], wanted)
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize("name", BOTH)
 @torch.no_grad()
 def test_rows_come_back_in_their_order_and_equal_ones_are_scored_once(name, monkeypatch):
@@ -108,16 +130,10 @@ def test_buckets_hold_all_rows_and_pad_little():
 
 def test_layouts_share_what_begins_alike():
     candidates = [(5, 6), (5, 7), (8,), (9, 1, 2)]
-    packed = blocks(candidates, start=0)
-    assert packed.tokens.tolist() == [0, 5, 0, 9, 1]
-    assert packed.looks.long().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [0, 0, 1, 0, 0],
-        [0, 0, 1, 1, 0],
-        [0, 0, 1, 1, 1],
-    ]
-    assert packed.read.tolist() == [0, 1, 3, 4]
+    packed = tree(candidates, start=0)
+    assert packed.tokens.tolist() == [0, 5, 9, 1]
+    assert packed.depth.tolist() == [0, 1, 1, 2]
+    assert packed.looks.long().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
     assert packed.columns.tolist() == [1, 2, 5, 6, 7, 8, 9]
     grown = tree(candidates)
     assert grown.tokens.tolist() == [5, 9, 1]
@@ -142,8 +158,8 @@ def test_the_published_first_rule_caps_every_probability(A, cap):
 def test_the_second_rule_adds_one_for_each_missing_token_and_the_third_nothing():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 4, 12, generator=generator)
-    short = blocks([(5, 6), (8,)], 0)
-    longer = blocks([(5, 6), (8,), (9, 1, 2)], 0)
+    short = tree([(5, 6), (8,)], 0)
+    longer = tree([(5, 6), (8,), (9, 1, 2)], 0)
     for rule, added in (("logit", 1.0), ("logprob", 0.0)):
         before = token_scores(logits, short, short.source, rule).sum(2)
         after = token_scores(logits, longer, longer.source, rule).sum(2)[:, :2]
@@ -152,7 +168,7 @@ def test_the_second_rule_adds_one_for_each_missing_token_and_the_third_nothing()
 
 def test_a_restricted_vocabulary_leaves_the_candidates_tokens_only():
     logits = torch.randn(1, 2, 12, generator=torch.Generator().manual_seed(0))
-    packed = blocks([(5, 6), (5, 7), (8,)], 0)
+    packed = tree([(5, 6), (5, 7), (8,)], 0)
     columns = [5, 6, 7, 8]
     said = token_scores(logits, packed, packed.source, "restricted")
     wanted = logits[..., columns].log_softmax(2)[0]
@@ -204,8 +220,7 @@ def test_what_trains_cannot_be_kept():
 
 
 @torch.no_grad()
-def test_a_model_that_packing_changes_is_scored_row_by_row_with_a_warning():
-    """BART's decoder has absolute positions, so a block does not stand where its candidate would."""
+def test_a_seq2seq_that_is_no_t5_is_scored_row_by_row_with_a_warning():
     tokenizer = make_tokenizer(())
     config = BartConfig(
         vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
@@ -213,14 +228,27 @@ def test_a_model_that_packing_changes_is_scored_row_by_row_with_a_warning():
         bos_token_id=1, eos_token_id=1, decoder_start_token_id=0, init_std=1.0,
     )  # fmt: skip
     lm = LanguageModel(drawn(config, "seq2seq", 0), tokenizer, "seq2seq", Origin("bart"), "P0")
-    scorer = Scorer(lm, NAMES)
-    prompts = scorer.prompts(PROMPTS)
-    with pytest.warns(RuntimeWarning, match="bart does not score packed candidates"):
-        scored = scorer(prompts)
+    with pytest.warns(RuntimeWarning, match="bart is not built as T5 is, so all are scored one by one"):
+        scorer = Scorer(lm, NAMES)
     assert not scorer.packed
+    assert not scorer.can_split()
+    scored = scorer(scorer.prompts(PROMPTS))
     rows = [lm.tokens(prompt) for prompt in PROMPTS]
     wanted = torch.stack([torch.stack([one_by_one(lm, row, one) for one in scorer.candidates]) for row in rows])
     torch.testing.assert_close(scored.scores, wanted, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_model_that_packing_changes_is_scored_row_by_row_with_a_warning(monkeypatch):
+    lm = model("flan-t5")
+    wanted = Scorer(lm, NAMES)(Scorer(lm, NAMES).prompts(PROMPTS)).scores
+    bucket = Distances._bucket
+    monkeypatch.setattr(Distances, "_bucket", lambda self, distances: bucket(self, 2 * distances))
+    scorer = Scorer(lm, NAMES)
+    with pytest.warns(RuntimeWarning, match="flan-t5 does not score packed candidates as .* one by one from here on"):
+        scored = scorer(scorer.prompts(PROMPTS))
+    assert not scorer.packed
+    torch.testing.assert_close(scored.scores, wanted, rtol=1e-5, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

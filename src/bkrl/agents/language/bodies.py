@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bkrl.agents.language.packing import Packed, Prompts, Tokens, blocks, tree
+from bkrl.agents.language import t5
+from bkrl.agents.language.packing import Packed, Prompts, Tokens, tree
 
 Lower = Mapping[str, Tensor]
 """States of the frozen part by name, each (B, …, D); {} where nothing is frozen."""
@@ -23,6 +24,8 @@ class Body(Protocol):
     """A transformers model that scores packed candidates. D is its width, V its vocabulary."""
 
     packed: Packed
+    packs: bool
+    """Whether `read` can be used; otherwise `rows` alone."""
 
     def below(self) -> list[nn.Parameter]:
         """What `lower` depends on; [] where this body cannot be split."""
@@ -50,67 +53,52 @@ class Body(Protocol):
 
 
 class Seq2Seq:
-    """An encoder, and candidates as blocks in one row of the decoder.
+    """An encoder, and candidates as a tree behind one start token of the decoder.
 
     Args:
-        model: of `AutoModelForSeq2SeqLM`, in evaluation mode.
+        model: of `AutoModelForSeq2SeqLM`, in evaluation mode. What is not built as T5 is has `rows` alone.
         candidates: their tokens.
         start: the token that a decoder begins with.
-        frozen: so many layers of the encoder are below; 0: all of it. In part a T5's alone can be split.
+        frozen: so many layers of the encoder are below; 0: all of it.
     """
 
     def __init__(self, model: Any, candidates: Sequence[Tokens], start: int, frozen: int = 0) -> None:
         self.model, self.start, self.frozen = model, start, frozen
         self.encoder, self.decoder, self.head = model.get_encoder(), model.get_decoder(), model.get_output_embeddings()
         self.scale = model.config.d_model**-0.5 if getattr(model.config, "scale_decoder_outputs", False) else 1.0
-        self.packed = blocks(candidates, start)
+        self.packed, self.packs = tree(candidates, start), t5.fits(model)
+        if self.packs:
+            self.near, self.far = t5.Distances(self.encoder), t5.Distances(self.decoder)
 
     def below(self) -> list[nn.Parameter]:
         """The encoder's or those of its lower layers, embeddings included."""
         if not self.frozen:
             return list(self.encoder.parameters())
-        layers = getattr(self.encoder, "block", None)
-        if layers is None:
-            return []
-        parts = [self.encoder.get_input_embeddings(), *layers[: self.frozen]]
+        parts = [self.encoder.get_input_embeddings(), *self.encoder.block[: self.frozen]]
         return [parameter for part in parts for parameter in part.parameters()]
 
     def lower(self, prompts: Prompts) -> Lower:
         """`states` (B, S, D), those of the encoder or of its frozen layers."""
+        states = self.encoder.get_input_embeddings()(prompts.tokens)
         if not self.frozen:
-            return {"states": self._encoded(prompts)}
-        with replaced(self.encoder, block=self.encoder.block[: self.frozen], final_layer_norm=nn.Identity()):
-            return {"states": self._encoded(prompts)}
+            return {"states": self._encoded(prompts, states, 0)}
+        return {"states": t5.encoded(self.encoder.block[: self.frozen], states, prompts.mask, self.near)}
 
-    def _encoded(self, prompts: Prompts, states: Tensor | None = None) -> Tensor:
-        fed = {"input_ids": prompts.tokens} if states is None else {"inputs_embeds": states}
-        return self.encoder(**fed, attention_mask=prompts.mask.long()).last_hidden_state
-
-    def _states(self, prompts: Prompts, lower: Lower) -> Tensor:
-        """(B, S, D) of the encoder."""
-        if not lower:
-            return self._encoded(prompts)
-        states = lower["states"][:, : prompts.tokens.shape[1]]
-        if not self.frozen:
-            return states
-        layers = self.encoder.block
-        upper = nn.ModuleList([_Bias(layers[0].layer[0].SelfAttention), *layers[self.frozen :]])
-        with replaced(self.encoder, block=upper):
-            return self._encoded(prompts, states)
+    def _encoded(self, prompts: Prompts, states: Tensor, first: int) -> Tensor:
+        """(B, S, D) of the encoder, from states before the layer `first`."""
+        return t5.finished(self.encoder, t5.encoded(self.encoder.block[first:], states, prompts.mask, self.near))
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
         """See `Body.read`."""
-        states = self._states(prompts, lower)
+        if not lower:
+            states = self._encoded(prompts, self.encoder.get_input_embeddings()(prompts.tokens), 0)
+        else:
+            states = lower["states"][:, : prompts.tokens.shape[1]]
+            if self.frozen:
+                states = self._encoded(prompts, states, self.frozen)
         packed = self.packed.to(states.device)
-        B, L = len(states), len(packed.tokens)
-        decoded = self.decoder(
-            input_ids=packed.tokens.expand(B, L),
-            attention_mask=packed.looks[None, None],  # the same for all rows
-            encoder_hidden_states=states,
-            encoder_attention_mask=prompts.mask.long(),
-            use_cache=False,
-        ).last_hidden_state
-        return decoded.index_select(1, packed.read)
+        apart = packed.depth - packed.depth[:, None]
+        return t5.decoded(self.decoder, packed.tokens, packed.looks, apart, self.far, states, prompts.mask)
 
     def logits(self, states: Tensor) -> Tensor:
         """See `Body.logits`."""
@@ -143,7 +131,7 @@ class Causal:
     def __init__(self, model: Any, candidates: Sequence[Tokens], frozen: int = 0) -> None:
         self.model, self.frozen = model, frozen
         self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
-        self.packed = tree(candidates)
+        self.packed, self.packs = tree(candidates), True
 
     def below(self) -> list[nn.Parameter]:
         """Embeddings and the lower layers."""
@@ -215,20 +203,6 @@ class Causal:
         looks[:, 0, S:, S:] = packed.looks
         positions = torch.cat([prompts.positions, prompts.lengths[:, None] + packed.depth - 1], 1)
         return self.decoder(**fed, attention_mask=looks, position_ids=positions, use_cache=False).last_hidden_state
-
-
-class _Bias(nn.Module):
-    """Stands before the upper layers of a T5's encoder, which take their bias by position from its first layer."""
-
-    def __init__(self, attention: Any) -> None:
-        super().__init__()
-        self.attention = attention
-
-    def forward(self, states: Tensor, *others: Any, **more: Any) -> tuple[Tensor, Tensor, None]:
-        """As a layer of T5: the states, what is added to attention, and nothing of another sequence."""
-        del others, more
-        S = states.shape[1]
-        return states, self.attention.compute_bias(S, S, device=states.device), None
 
 
 @contextmanager

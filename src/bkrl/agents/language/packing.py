@@ -1,9 +1,8 @@
 """All candidates of a prompt in one row of a decoder: what they share is computed once.
 
-An encoder-decoder reads distinct beginnings side by side, each with its own start token, since positions that are
-relative only differ inside a beginning (T5). A decoder that is given positions reads the prompt and then a tree of
-candidate tokens. Both are exact: a mask lets each token look at what stands before it in its own candidate, and at
-nothing else. What a position says of the next token serves all candidates that go on from there.
+What a decoder reads is a tree of candidate tokens, behind the prompt or, in an encoder-decoder, behind the start token.
+That is exact: a mask lets each token look at what stands before it in its own candidate, and at nothing else, and it is
+given the position that it has there. What a position says of the next token serves all candidates that go on from it.
 """
 
 from __future__ import annotations
@@ -19,22 +18,20 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Packed:
-    """A candidates of at most M tokens in one row of L positions, read at P of them.
+    """A candidates of at most M tokens in one row of L positions, read at P places: before the tree, and at each node.
 
-    With start token s, the candidates (turn left), (turn right), (drop) are, as blocks, the row (s turn): s says how
-    likely "turn" and "drop" are, turn says how likely "left" and "right" are.
+    With start token s, the candidates (turn left), (turn right), (drop) are the row (s turn): s says how likely "turn"
+    and "drop" are, turn says how likely "left" and "right" are. P = L = 2.
 
-        tokens   [s, turn]    looks  [[1, 0], [1, 1]]    depth [0, 1]    read [0, 1]
+        tokens   [s, turn]    looks  [[1, 0], [1, 1]]    depth [0, 1]
         source   [[0, 1], [0, 1], [0, 0]]    target [[turn, left], [turn, right], [drop, 0]]    lengths [2, 2, 1]
 
-    As a tree the row is (turn): the prompt's last token has the place of s.
+    Without one the row is (turn): the prompt's last token has the place of s, and P = L + 1.
 
     Attributes:
         tokens: (L,) int64, what the decoder is fed.
         looks: (L, L) bool, whether position i looks at position j.
         depth: (L,) int64, how many tokens of its candidate stand before a position, the start token included.
-        read: (P,) int64, where the next token is read from. As a tree, 0 is the prompt's last token and j + 1 is
-            position j.
         source: (A, M) int64, which of the P says how likely a token is.
         target: (A, M) int64, that token.
         lengths: (A,) int64, tokens of the candidates; what is beyond them in `source` and `target` is 0.
@@ -43,7 +40,6 @@ class Packed:
     tokens: Tensor
     looks: Tensor
     depth: Tensor
-    read: Tensor
     source: Tensor
     target: Tensor
     lengths: Tensor
@@ -65,52 +61,25 @@ class Packed:
         return self.target[self.inside].unique()
 
 
-def blocks(candidates: Sequence[Tokens], start: int) -> Packed:
-    """Distinct beginnings side by side, each behind a start token of its own."""
-    fed = list(dict.fromkeys(candidate[:-1] for candidate in candidates))
-    kept = [one for one in fed if not any(other[: len(one)] == one != other for other in fed)]
-    tokens: list[int] = []
-    depth: list[int] = []
-    block: list[int] = []
-    places: dict[Tokens, int] = {}
-    for number, one in enumerate(kept):
-        for length in range(len(one) + 1):
-            places.setdefault(one[:length], len(tokens) + length)
-        tokens += [start, *one]
-        depth += range(len(one) + 1)
-        block += [number] * (len(one) + 1)
-    same = torch.tensor(block)[:, None] == torch.tensor(block)
-    numbers = {prefix: number for number, prefix in enumerate(places)}
-    return _packed(candidates, numbers, tokens, same.tril(), depth, list(places.values()))
-
-
-def tree(candidates: Sequence[Tokens]) -> Packed:
-    """A tree of tokens behind the prompt; the last token of a candidate is read and not fed."""
-    nodes = list(dict.fromkeys(one[:length] for one in candidates for length in range(1, len(one))))
-    looks = torch.tensor([[node[: len(other)] == other for other in nodes] for node in nodes], dtype=torch.bool)
-    numbers = {(): 0} | {node: number + 1 for number, node in enumerate(nodes)}
-    return _packed(
-        candidates,
-        numbers,
-        [node[-1] for node in nodes],
-        looks.reshape(len(nodes), len(nodes)),
-        [len(node) for node in nodes],
-        list(range(len(nodes) + 1)),
-    )
-
-
-def _packed(
-    candidates: Sequence[Tokens], numbers: dict[Tokens, int], tokens: list[int], looks: Tensor, depth: list[int],
-    read: list[int],
-) -> Packed:  # fmt: skip
+def tree(candidates: Sequence[Tokens], start: int | None = None) -> Packed:
+    """A tree of tokens behind the prompt, or behind a start token; the last token of a candidate is not fed."""
+    nodes: list[Tokens] = list(dict.fromkeys(one[:length] for one in candidates for length in range(1, len(one))))
+    numbers = {node: number for number, node in enumerate([(), *nodes])}
+    row: list[Tokens] = nodes if start is None else [(), *nodes]
+    looks = torch.tensor([[node[: len(other)] == other for other in row] for node in row], dtype=torch.bool)
     A, M = len(candidates), max(map(len, candidates))
     source, target = torch.zeros(A, M, dtype=torch.int64), torch.zeros(A, M, dtype=torch.int64)
-    for row, one in enumerate(candidates):
-        for column, token in enumerate(one):
-            source[row, column], target[row, column] = numbers[one[:column]], token
-    lengths = torch.tensor([len(one) for one in candidates])
-    whole = [torch.tensor(one, dtype=torch.int64) for one in (tokens, depth, read)]
-    return Packed(whole[0], looks, whole[1], whole[2], source, target, lengths)
+    for number, candidate in enumerate(candidates):
+        for length, token in enumerate(candidate):
+            source[number, length], target[number, length] = numbers[candidate[:length]], token
+    return Packed(
+        torch.tensor([node[-1] if node else start for node in row], dtype=torch.int64),
+        looks.reshape(len(row), len(row)),
+        torch.tensor([len(node) for node in row], dtype=torch.int64),
+        source,
+        target,
+        torch.tensor([len(candidate) for candidate in candidates]),
+    )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from bkrl.text.policy_prompts import Chat
 Rule = Literal["logprob", "restricted", "prob", "logit"]
 Normalise = Literal["none", "token", "word", "unconditional"]
 _TOLERANCE = 1e-4
+_SLOW = "all are scored one by one from here on, which is right and several times slower"
 _CHECKED = 4
 """So many prompts are scored both ways on first use."""
 
@@ -96,14 +97,16 @@ class Scorer:
     ) -> None:
         self.lm, self.names, self.scoring, self.most_tokens = lm, tuple(names), scoring or Scoring(), most_tokens
         self.candidates = lm.candidates(self.names, self.scoring.eos)
-        self.packed = packed
-        self._checked = not packed
         self._words = torch.tensor([max(1, len(name.split())) for name in self.names])
         self.body: Body
         if lm.kind == "seq2seq":
             self.body = Seq2Seq(lm.model, self.candidates, lm.start, frozen)
         else:
             self.body = Causal(lm.model, self.candidates, frozen)
+        self.packed = packed and self.body.packs
+        self._checked = not self.packed
+        if packed and not self.packed:
+            warnings.warn(f"{lm.name} is not built as T5 is, so {_SLOW}.", RuntimeWarning, stacklevel=2)
         self._room = max((len(one) for one in self.candidates), default=1) - 1
 
     def prompts(self, texts: Sequence[str | Chat]) -> Prompts:
@@ -119,8 +122,8 @@ class Scorer:
 
     def can_split(self) -> bool:
         """Whether a part of the body is frozen, so that `lower` can be computed once for all epochs."""
-        below = self.body.below()
-        return self.packed and bool(below) and not any(parameter.requires_grad for parameter in below)
+        below = self.body.below() if self.packed else []
+        return bool(below) and not any(parameter.requires_grad for parameter in below)
 
     @torch.no_grad()
     def lower(self, prompts: Prompts) -> Lower:
@@ -198,7 +201,7 @@ class Scorer:
         if not self.packed:
             warnings.warn(
                 f"{self.lm.name} does not score packed candidates as it scores them one by one (they differ by "
-                f"{apart:.1e}); all are scored one by one from here on, which is right and several times slower.",
+                f"{apart:.1e}); {_SLOW}.",
                 RuntimeWarning,
                 stacklevel=2,
             )
