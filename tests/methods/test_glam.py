@@ -142,6 +142,18 @@ def test_a_model_that_is_no_longer_finite_stops_the_run(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_model_that_cannot_read_the_prompts_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "short"
+    language_agent(settings(tmp_path, lm=replace(TINY, lm="tiny-causal")), ENV, 1).lm.save(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 16}))
+    for alg in ("glam", "zero-shot"):
+        how = {"alg": alg, "env": ENV, "lm": replace(TINY, lm=str(folder)), "out": tmp_path / "run"}
+        with pytest.raises(InputError, match="A prompt has .* tokens with its answers, and .*short reads 16"):
+            train_rs.run(TrainRsConfig(**how), Reporter())
+    assert not (tmp_path / "run").exists()
+
+
 def test_probes_hold_the_policy_against_the_bot(tmp_path: Path) -> None:
     agent = language_agent(settings(tmp_path), ENV, 1)
     probes = Probes.of(agent)

@@ -1,8 +1,8 @@
 """glam: a language model as the policy: it scores the names of its actions after a prompt, and PPO trains it.
 
-The defaults are those with which Carta et al. (2023, arXiv 2302.02662) trained Flan-T5, but for the rule of scoring,
-the broadcast value loss, and truncated episodes, which go on being worth what their last view is. A potential may shape
-its reward, as those of the bk- methods do.
+glam's settings were chosen for small models. glam-published has those with which Carta et al. (2023, arXiv 2302.02662)
+trained Flan-T5, but for the rule of scoring, the broadcast value loss, and truncated episodes, which go on being worth
+what their last view is. A potential may shape the reward, as those of the bk- methods do.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bkrl.methods.shaped import PotentialSettings, shaped
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
+    from bkrl.agents.language.probes import Probes
 
 KINDS = {
     "P0": "random weights: it has read nothing",
@@ -106,10 +107,10 @@ class LMConfig:
     action_head: Annotated[
         bool, Flag("a head says how likely actions are; no name is scored (published as AFlan, NPA)", only=_LM)
     ] = False
-    head_size: Annotated[int, Flag("width of the two hidden layers of heads", least=1, only=_LM)] = 1024
+    head_size: Annotated[int, Flag("width of the two hidden layers of heads (published: 1024)", least=1, only=_LM)] = 64
     head_activation: Annotated[
         Literal["sigmoid", "relu", "tanh"], Flag("between the layers of heads (published: sigmoid)", only=_LM)
-    ] = "sigmoid"
+    ] = "relu"
     train: Annotated[
         Literal["all", "lora", "heads"],
         Flag("all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone", only=_LM),
@@ -199,22 +200,25 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GlamPPO(PPOConfig):
-    """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
+    """Hyper-parameters that small models learn with; docs/log.md says what they were tuned on."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 32
-    num_steps: NumSteps = 40
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 16
+    num_steps: NumSteps = 20
     learning_rate: Annotated[
         float,
         Flag(
-            "Adam's step size; glam: 0 for 1e-6, as published, 1e-4 with adapters, 3e-4 for small models made here",
+            "Adam's step size; glam: 0 for 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here",
             least=0,
         ),
     ] = 0.0
-    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.99
-    num_minibatches: NumMinibatches = 20
-    vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 1.0
-    norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = False
-    clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = True
+    num_minibatches: NumMinibatches = 5
+
+
+RewardScale = Annotated[float, Flag("the world's reward is multiplied by this (published: 20)", least=0)]
+PUBLISHED = GlamPPO(
+    num_envs=32, num_steps=40, gae_lambda=0.99, num_minibatches=20, vf_coef=1.0, norm_adv=False, clip_vloss=True
+)
+"""The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,7 @@ class GlamSettings(PotentialSettings):
     init_from: Annotated[
         Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
     ] = None
-    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    reward_scale: RewardScale = 1.0
     compat: Annotated[
         str, Flag("published defects to train with: g1 to g4, g7 and b10, or upstream for all (docs/potentials.md)")
     ] = ""
@@ -247,9 +251,17 @@ class GlamSettings(PotentialSettings):
         return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
 
 
+@dataclass(frozen=True)
+class PublishedSettings(GlamSettings):
+    """Settings of glam-published."""
+
+    reward_scale: RewardScale = 20.0
+    lm: LMConfig = field(default_factory=lambda: LMConfig(head_size=1024, head_activation="sigmoid"))
+    ppo: GlamPPO = field(default_factory=lambda: PUBLISHED)
+
+
 def build(settings: GlamSettings) -> Trainee:
     """See `Method.build`."""
-    from bkrl.agents.language.probes import Probes
     from bkrl.envs import make_vec, world
     from bkrl.learn.echo import Echo
     from bkrl.learn.hardware import LANGUAGE, choose
@@ -257,9 +269,10 @@ def build(settings: GlamSettings) -> Trainee:
 
     defects = parse(settings.compat, "lm", world(settings.env).family)
     agent = language_agent(settings, settings.env, 1, defects)
+    probes = _probed(agent)
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
     hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)
-    rate = settings.ppo.learning_rate or (3e-4 if small else 1e-4 if adapted else 1e-6)
+    rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
     settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate))
     echo = Echo(agent, settings.echo) if settings.echo and settings.lm.train != "heads" else None
 
@@ -276,9 +289,19 @@ def build(settings: GlamSettings) -> Trainee:
         trainee = shaped(settings, settings.potential, learner, defects=defects)
     trainee.facts |= lm_facts(agent)
     trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
-    if (probes := Probes.of(agent)) is not None:
+    if probes is not None:
         trainee.measures.append(lambda: probes.figures(trainee.learner.agent))
     return trainee
+
+
+def _probed(agent: LanguageAgent) -> Probes | None:
+    """Moments of its env, if it has a bot; InputError where the model cannot read what is said there."""
+    from bkrl.agents.language.probes import Probes
+
+    probes = Probes.of(agent)
+    if probes is not None:
+        agent.scorer.prompts(agent.prompts(probes.views)[0])
+    return probes
 
 
 @dataclass(frozen=True)
@@ -294,6 +317,7 @@ def build_zero_shot(settings: ZeroShotSettings) -> Trainee:
     from bkrl.rewards.shaping import FORMS
 
     agent = language_agent(settings, settings.env, 0)
+    _probed(agent)
     facts = {"form": "none", "guarantee": FORMS["none"].guarantee, "view": "text", "mission": True, **lm_facts(agent)}
     return Trainee(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 
@@ -304,6 +328,15 @@ register_method(
         GlamSettings,
         build,
         "PPO with a language model as the policy, and a potential if one is given",
+        ranks=True,
+    )
+)
+register_method(
+    Method(
+        "glam-published",
+        PublishedSettings,
+        build,
+        "glam with the settings that Flan-T5 was trained with; small models hardly learn with them",
         ranks=True,
     )
 )

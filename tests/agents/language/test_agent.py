@@ -224,6 +224,11 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "t5/model.safetensors").write_bytes(b"no weights")
     with pytest.raises(InputError, match="cannot be opened as a language model"):
         open_language_model(str(tmp_path / "t5"))
+    open_language_model("tiny-t5").save(tmp_path / "mute")
+    for file in (tmp_path / "mute").glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(InputError, match="mute holds no tokenizer; put the model's tokenizer.json"):
+        open_language_model(str(tmp_path / "mute"))
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert/config.json").write_text('{"model_type": "bert", "architectures": ["BertForMaskedLM"]}')
     with pytest.raises(InputError, match="holds a BertForMaskedLM, which writes no text"):

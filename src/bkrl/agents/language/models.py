@@ -207,6 +207,8 @@ def open_model(
             f"{where} cannot be opened as a language model ({reason(error)}); name the folder of a whole one, with "
             "config.json, weights and tokenizer."
         ) from None
+    if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < 2:  # transformers makes an empty one up
+        raise InputError(f"{where} holds no tokenizer; put the model's tokenizer.json beside its weights.")
     if kind == "seq2seq" and config.decoder_start_token_id is None:
         raise InputError(
             f"{where} does not say what its decoder starts with; set decoder_start_token_id in config.json."
