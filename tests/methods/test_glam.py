@@ -56,7 +56,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
     rollouts = [row for row in map(json.loads, lines) if "ppo/loss" in row]
     assert all(0 < row["rollout/prompts"] <= 32 for row in rollouts)
     assert all(row["rollout/tokens"] > 10 * row["rollout/prompts"] for row in rollouts)
-    assert rollouts[0]["ppo/learning_rate"] == 3e-4
+    assert rollouts[0]["ppo/learning_rate"] == 1e-3
     said = facts(tmp_path / "whole")
     assert (said["lm"], said["level"], said["form"], said["view"]) == ("tiny-t5", "P0", "none", "text")
     assert said["lm_is"].startswith("random weights")

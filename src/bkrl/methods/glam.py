@@ -202,7 +202,7 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
 class GlamPPO(PPOConfig):
     """Hyper-parameters that small models learn with; docs/log.md says what they were tuned on."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 16
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
     num_steps: NumSteps = 20
     learning_rate: Annotated[
         float,
@@ -211,12 +211,20 @@ class GlamPPO(PPOConfig):
             least=0,
         ),
     ] = 0.0
-    num_minibatches: NumMinibatches = 5
+    num_minibatches: NumMinibatches = 4
+    ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.02
 
 
 RewardScale = Annotated[float, Flag("the world's reward is multiplied by this (published: 20)", least=0)]
 PUBLISHED = GlamPPO(
-    num_envs=32, num_steps=40, gae_lambda=0.99, num_minibatches=20, vf_coef=1.0, norm_adv=False, clip_vloss=True
+    num_envs=32,
+    num_steps=40,
+    gae_lambda=0.99,
+    num_minibatches=20,
+    ent_coef=0.01,
+    vf_coef=1.0,
+    norm_adv=False,
+    clip_vloss=True,
 )
 """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
 
