@@ -44,7 +44,7 @@ def labels(path: Path, variant: str) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("train-rs --shaping advice", "only with --alg bk-code, bk-pref, bk-goal, bk-own, bk-evolve, glam or glam-published;"),
+        ("train-rs --shaping advice", "bk-own, bk-evolve, glam or glam-published;"),
         ("train-rs --shaping-shift 1 --advice-coef 1", "--shaping-shift and --advice-coef have no effect here, only"),
         ("train-rs --int-coef 0.1", "only with --alg rnd, noveld, icm, apt, pqn or dqn;"),
         ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
