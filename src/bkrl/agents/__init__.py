@@ -21,6 +21,7 @@ for _name in ("compact", "paper", "recurrent", "film"):
 AGENTS.add("advised", "bkrl.agents.advised:AdvisedAgent")
 AGENTS.add("goal", "bkrl.agents.goal:GoalAgent")
 AGENTS.add("q", "bkrl.agents.q:QAgent")
+AGENTS.add("published-q", "bkrl.agents.published_q:PublishedAgent")
 AGENTS.add("bot", "bkrl.agents.bot:BotAgent")
 AGENTS.add("advised-language", "bkrl.agents.language.advised:AdvisedLanguageAgent")
 AGENTS.add("language", "bkrl.agents.language.agent:LanguageAgent")

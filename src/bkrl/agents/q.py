@@ -49,12 +49,18 @@ class QNetwork(nn.Module):
         dueling: Q = V + advantage − mean advantage (Wang et al. 2016).
     """
 
+    readers = ("layers",)
+    """The modules that are not heads."""
+    first, last = ("layers.0.",), ("head.",)
+    """How the names of the weights begin that read observations, and of those of the last layer."""
+
     def __init__(self, symbols: Symbols, num_actions: int, hidden: int, layer_norm: bool, dueling: bool) -> None:
         super().__init__()
         self.num_actions, self.dueling = num_actions, dueling
+        self.sees = symbols.to_json()
         self.spec = {
             "num_actions": num_actions,
-            "symbols": symbols.to_json(),
+            "symbols": self.sees,
             "hidden": hidden,
             "layer_norm": layer_norm,
             "dueling": dueling,
@@ -114,6 +120,8 @@ class QAgent(GoalAgent):
     guide_share = 0.0
 
     sees_goals = False
+    remembered: tuple[int, ...] = ()
+    """How a memory of its rows puts pictures together: `picture_bytes` and `pictures` of `learn.replay.Replay`."""
     epsilon = EVALUATION_EPSILON
     schedule = (1.0, 0.01, 1)
     since = 0
@@ -145,9 +153,17 @@ class QAgent(GoalAgent):
         axes = views.symbols.ndim - len(world(self.env_id).obs_shape)
         return views.symbols.reshape(*views.symbols.shape[:axes], -1)
 
+    def of_rows(self, rows: NDArray[np.uint8]) -> Inputs:
+        """What the network is given, by its arguments' names, of rows (B, W)."""
+        return {"seen": torch.from_numpy(rows).to(self.device)}
+
+    def inputs(self, views: Views) -> Inputs:
+        """See `TrainableAgent.inputs`."""
+        return self.of_rows(self.rows(views))
+
     def q_values(self, inputs: Inputs) -> Tensor:
         """(B, A)."""
-        return self.module(inputs["seen"])
+        return self.module(**inputs)
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`."""

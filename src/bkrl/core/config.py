@@ -162,7 +162,10 @@ class PQNConfig:
     update_epochs: Annotated[int, Flag("PQN: passes over a rollout", least=1)] = 2
     num_minibatches: Annotated[int, Flag("PQN: minibatches of a pass", least=1)] = 4
     max_grad_norm: Annotated[float, Flag("PQN: gradients are clipped to this norm", least=0)] = 10.0
-    epsilon_last: Annotated[float, Flag("PQN: ε falls from 1 to this", least=0, most=1)] = 0.05
+    epsilon_first: Annotated[
+        float | None, Flag("PQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
+    ] = None
+    epsilon_last: Annotated[float, Flag("PQN: ε falls to this", least=0, most=1)] = 0.05
     epsilon_share: Annotated[float, Flag("PQN: share of the training in which ε falls", least=0, most=1)] = 0.2
     hidden: Annotated[int, Flag("PQN: width of the network's layers", least=1)] = 128
 
@@ -181,7 +184,10 @@ class DQNConfig:
     replay_size: Annotated[int, Flag("DQN: env steps kept", least=1)] = 1_000_000
     learning_starts: Annotated[int, Flag("DQN: env steps before the first update", least=0)] = 5_000
     target_every: Annotated[int, Flag("DQN: env steps between copies into the target network", least=1)] = 8_000
-    epsilon_last: Annotated[float, Flag("DQN: ε falls from 1 to this", least=0, most=1)] = 0.01
+    epsilon_first: Annotated[
+        float | None, Flag("DQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
+    ] = None
+    epsilon_last: Annotated[float, Flag("DQN: ε falls to this", least=0, most=1)] = 0.01
     epsilon_steps: Annotated[int, Flag("DQN: env steps in which ε falls", least=1)] = 1_000_000
     hidden: Annotated[int, Flag("DQN: width of the network's layers", least=1)] = 128
     after_reward: Annotated[

@@ -23,7 +23,7 @@ class ActionValueLearner(RolloutLearner):
         agent: values actions; one value.
         streams: what it is paid in; their weighted sum is one reward.
         num_steps: T.
-        epsilon: (last, steps): ε falls from 1 to the first in so many env steps.
+        epsilon: (first, last, steps): ε falls from the first to the last in so many env steps.
         total_steps: env steps to train for.
         seed: of envs, actions and what is drawn to learn from.
         hardware: where the agent computes.
@@ -41,7 +41,7 @@ class ActionValueLearner(RolloutLearner):
         streams: Sequence[RewardStream],
         *,
         num_steps: int,
-        epsilon: tuple[float, int],
+        epsilon: tuple[float, float, int],
         total_steps: int,
         seed: int = 0,
         hardware: Hardware = CPU,
@@ -49,7 +49,7 @@ class ActionValueLearner(RolloutLearner):
         bootstrap_truncated: bool = True,
     ) -> None:
         self.bootstrap_truncated = bootstrap_truncated
-        agent.schedule = (1.0, *epsilon)
+        agent.schedule = epsilon
         super().__init__(
             envs,
             agent,

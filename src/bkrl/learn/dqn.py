@@ -41,7 +41,10 @@ def double_targets(batch: Batch, best: Tensor, target_values: Tensor) -> Tensor:
 
 
 class DQN(ActionValueLearner):
-    """Trains a `QAgent`; arguments as for `ActionValueLearner`, and `config`."""
+    """Trains a `QAgent`; arguments as for `ActionValueLearner`, and `config`.
+
+    shared_readers: only the heads have a copy that lags behind, all before them is shared (published).
+    """
 
     def __init__(
         self,
@@ -51,9 +54,11 @@ class DQN(ActionValueLearner):
         config: DQNConfig,
         *,
         total_steps: int,
+        shared_readers: bool = False,
         **kwargs: Any,
     ) -> None:
-        epsilon = (config.epsilon_last, config.epsilon_steps)
+        first = 1.0 if config.epsilon_first is None else config.epsilon_first
+        epsilon = (first, config.epsilon_last, config.epsilon_steps)
         super().__init__(
             envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
         )
@@ -62,7 +67,9 @@ class DQN(ActionValueLearner):
         groups += [{"params": owner, "lr": STREAM_RATE} for owner in self.owners[1:]]
         self.optimizer = Adam(groups, lr=config.learning_rate, fused=True)
         self.target = copy.deepcopy(agent.module).requires_grad_(False)
-        self.replay = Replay(config.replay_size, config.num_envs)
+        for reader in agent.module.readers if shared_readers else ():
+            setattr(self.target, reader, getattr(agent.module, reader))
+        self.replay = Replay(config.replay_size, config.num_envs, *agent.remembered)
         self.updates = 0
         self.earned = 0.0  # the sum of all rewards so far
 
@@ -119,9 +126,9 @@ class DQN(ActionValueLearner):
         rng = generator(self.seed, "replay", self.updates)  # named after the update, so it need not be saved
         batch = self.replay.sample(c.batch_size, rng, gamma=c.gamma, num_steps=c.n_step)
         with torch.no_grad():
-            after = torch.from_numpy(batch.after)
-            targets = double_targets(batch, self.agent.module(after).argmax(1), self.target(after))
-        chosen = self.agent.module(torch.from_numpy(batch.seen)).gather(1, torch.from_numpy(batch.actions)[:, None])
+            after = self.agent.of_rows(batch.after)
+            targets = double_targets(batch, self.agent.q_values(after).argmax(1), self.target(**after))
+        chosen = self.agent.q_values(self.agent.of_rows(batch.seen)).gather(1, torch.from_numpy(batch.actions)[:, None])
         loss = nn.functional.smooth_l1_loss(chosen.squeeze(1), targets)
         self.optimizer.zero_grad()
         loss.backward()

@@ -96,7 +96,8 @@ class PQN(ActionValueLearner):
         total_steps: int,
         **kwargs: Any,
     ) -> None:
-        epsilon = (config.epsilon_last, max(1, int(config.epsilon_share * total_steps)))
+        first = 1.0 if config.epsilon_first is None else config.epsilon_first
+        epsilon = (first, config.epsilon_last, max(1, int(config.epsilon_share * total_steps)))
         super().__init__(
             envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
         )

@@ -39,9 +39,12 @@ class Replay:
     Args:
         capacity: steps of all envs together; at least one of each.
         num_envs: N.
+        picture_bytes, pictures: where rows begin with a picture of so many bytes, those that are drawn begin with so
+            many: the latest of the episode, the newest last; its first or oldest kept one again where it is shorter.
     """
 
-    def __init__(self, capacity: int, num_envs: int) -> None:
+    def __init__(self, capacity: int, num_envs: int, picture_bytes: int = 0, pictures: int = 1) -> None:
+        self.picture_bytes, self.pictures = picture_bytes, pictures
         self.rows = max(capacity // num_envs, 1)
         self.num_envs = num_envs
         self.head = self.count = 0  # the row to write next, and how many are there
@@ -96,7 +99,23 @@ class Replay:
             discounts[going & terminated] = 0
             going &= ~(terminated | column["truncated"][row, env])
         actions = column["actions"][first, env].astype(np.int64)
-        return Batch(column["seen"][first, env], actions, returns, column["after"][last, env], discounts)
+        seen, after = column["seen"][first, env], column["after"][last, env]
+        if self.pictures > 1:
+            before = self._before(first, env, self.pictures)
+            seen = np.concatenate([*before[:-1], seen], axis=1)
+            after = np.concatenate([*self._before(last, env, self.pictures - 1), after], axis=1)
+        return Batch(seen, actions, returns, after, discounts)
+
+    def _before(self, row: NDArray[np.int64], env: NDArray[np.int64], count: int) -> list[NDArray[np.uint8]]:
+        """`count` pictures (B, P) of the episodes of rows (B,), the last of them that of the row itself."""
+        column, found = self._columns, [self._columns["seen"][row, env, : self.picture_bytes]]
+        for _ in range(count - 1):
+            previous = (row - 1) % self.rows
+            oldest = row == (self.head - self.count) % self.rows
+            begins = oldest | column["terminated"][previous, env] | column["truncated"][previous, env]
+            row = np.where(begins, row, previous)
+            found.append(column["seen"][row, env, : self.picture_bytes])
+        return found[::-1]
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All of it, as arrays; rows that were never written are left out."""

@@ -14,7 +14,7 @@ from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.registry import Method, Trainee, register_method
-from bkrl.methods.values import GuidedSettings, TransferSettings, begin, compat_facts, value_agent
+from bkrl.methods.values import GuidedSettings, TransferSettings, begin, compat_facts, value_agent, with_epsilon
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
@@ -48,6 +48,10 @@ _DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _p
 _ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN + _PRIORS)
 _CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
+
+
+def _published(c: Any) -> bool:
+    return bool(c.sees == "published")
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,21 @@ class EllmSettings(GoalSettings, GuidedSettings):
 class EllmDQNSettings(GoalSettings, GuidedSettings):
     """Settings of ellm-dqn."""
 
+    sees: Annotated[
+        Literal["symbols", "published"],
+        Flag(
+            "what the agent sees: symbols and goals; or, as published, four grey pictures of 84×84 and a text of both "
+            "through a frozen encoder, which takes 15 kB for each step of --replay-size",
+        ),
+    ] = "symbols"
+    text_encoder: Annotated[
+        str, Flag("encoder of the text: hash, minilm or hf:PATH", only=(Only("--sees published", _published),))
+    ] = "hash"
     dqn: DQNConfig = field(default_factory=DQNConfig)
+
+    @property
+    def _concerned(self) -> str:
+        return "published" if self.sees == "published" else "values"
 
 
 @dataclass(frozen=True)
@@ -330,7 +348,8 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))
     if settings.suggester != TASK:
         streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
-    envs = make_vec(settings.env, num_envs, backend=settings.backend)
+    drawn: dict[str, Any] = {"observation": "both"} if getattr(settings, "sees", "symbols") == "published" else {}
+    envs = make_vec(settings.env, num_envs, backend=settings.backend, **drawn)
     return _Parts(world(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
 
 
@@ -342,6 +361,7 @@ def _trainee(
     from bkrl.rewards.shaping import FORMS
 
     more = {"bootstrap_truncated": "b10" not in settings.defects} if isinstance(settings, GuidedSettings) else {}
+    more |= {"shared_readers": "e5" in settings.defects} if isinstance(settings, EllmDQNSettings) else {}
     learner = learner_class(
         parts.envs,
         agent,
@@ -411,7 +431,7 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
         seed = derive_seed(settings.seed, "weights")
         num_actions = len(parts.facts.action_names)
         network = goal_network(symbols, parts.source.num_deeds, num_actions, len(parts.streams), 128, seed)
-        begin(settings, network, "encoder.")
+        begin(settings, network, ("encoder.",))
         agent = GoalAgent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
         agent.goals = parts.source
         return _trainee(settings, settings.ppo, parts, PPO, agent, stack)
@@ -422,10 +442,11 @@ def build_pqn(settings: EllmSettings) -> Trainee:
     from bkrl.learn.pqn import PQN
 
     with ExitStack() as stack:
-        parts = _parts(settings, settings.pqn.num_envs, settings.pqn.gamma, stack)
-        agent = value_agent(settings, parts.facts, settings.pqn, num_deeds=parts.source.num_deeds)
+        config = with_epsilon(settings, settings.pqn)
+        parts = _parts(settings, config.num_envs, config.gamma, stack)
+        agent = value_agent(settings, parts.facts, config, num_deeds=parts.source.num_deeds)
         agent.goals = parts.source
-        return _trainee(settings, settings.pqn, parts, PQN, agent, stack)
+        return _trainee(settings, config, parts, PQN, agent, stack)
 
 
 def build_dqn(settings: EllmDQNSettings) -> Trainee:
@@ -433,10 +454,11 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
     from bkrl.learn.dqn import DQN
 
     with ExitStack() as stack:
-        parts = _parts(settings, settings.dqn.num_envs, settings.dqn.gamma, stack)
-        agent = value_agent(settings, parts.facts, settings.dqn, num_deeds=parts.source.num_deeds)
+        config = with_epsilon(settings, settings.dqn)
+        parts = _parts(settings, config.num_envs, config.gamma, stack)
+        agent = value_agent(settings, parts.facts, config, num_deeds=parts.source.num_deeds)
         agent.goals = parts.source
-        return _trainee(settings, settings.dqn, parts, DQN, agent, stack)
+        return _trainee(settings, config, parts, DQN, agent, stack)
 
 
 def outlook(settings: GoalSettings) -> Outlook:

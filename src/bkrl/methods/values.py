@@ -5,9 +5,9 @@ Without pretraining they are the paper's `scratch`; with `--env-coef 0 --curiosi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from bkrl.core.config import DQNConfig, PQNConfig
 from bkrl.core.errors import UsageError
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from bkrl.agents.q import QAgent
     from bkrl.envs.family import World
 
+_Names: TypeAlias = tuple[str, ...]
+_Config = TypeVar("_Config", PQNConfig, DQNConfig)
+FINETUNING_EPSILON = 0.1
+"""With which ε falls where the first policy has learnt something; at 1 its behaviour would be undone first."""
 _GUIDED = Only("--guide", lambda c: c.guide is not None)
 _CURIOUS = Only("--curiosity", lambda c: c.curiosity != "none")
 
@@ -56,7 +60,7 @@ class GuidedSettings(TransferSettings):
     compat: Annotated[
         str,
         Flag(
-            "published defects to learn with, to measure what they do: b10, e1 to e3, or upstream for all that concern "
+            "published defects to learn with, to measure what they do: b10, e1 to e7, or upstream for all that concern "
             "the run (docs/goals.md)"
         ),
     ] = ""
@@ -67,8 +71,12 @@ class GuidedSettings(TransferSettings):
         from bkrl.envs import world
         from bkrl.rewards.upstream import parse
 
-        kind = getattr(self, "curiosity", "none")
-        return parse(self.compat, "values" if kind == "none" else kind, world(self.env).family)
+        return parse(self.compat, self._concerned, world(self.env).family)
+
+    @property
+    def _concerned(self) -> str:
+        """Who has defects, as `rewards.upstream.Defect.variants` names it."""
+        return "values"
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,10 @@ class ValueSettings(GuidedSettings):
         Flag("pay for novelty: rnd, noveld, icm, apt in fixed random features or in learnt ones; or none"),
     ] = "none"
     int_coef: Annotated[float, Flag("weight of the novelty reward", least=0, only=(_CURIOUS,))] = 1.0
+
+    @property
+    def _concerned(self) -> str:
+        return "values" if self.curiosity == "none" else self.curiosity
 
 
 @dataclass(frozen=True)
@@ -97,18 +109,26 @@ class DQNSettings(ValueSettings):
     dqn: DQNConfig = field(default_factory=DQNConfig)
 
 
-def begin(settings: TransferSettings, network: nn.Module, first: str) -> None:
+def begin(settings: TransferSettings, network: nn.Module, first: _Names, last: _Names = ("head.",)) -> None:
     """Give a network its first weights, and freeze what is not to be trained.
 
-    `first` is the beginning of the names of the weights that read observations.
+    `first` and `last` are the beginnings of the names of the weights that read observations, and of the last layer's.
     """
     from bkrl.agents.build import take_weights
 
     if settings.init_from is not None:
         take_weights(network, settings.init_from)
+    trains = "all" if "e7" in getattr(settings, "defects", ()) else settings.trains
     for name, parameter in network.named_parameters():
-        trained = settings.trains == "all" or (settings.trains == "heads" and not name.startswith(first))
-        parameter.requires_grad_(trained or name.startswith("head."))
+        trained = trains == "all" or (trains == "heads" and not name.startswith(first))
+        parameter.requires_grad_(trained or name.startswith(last))
+
+
+def with_epsilon(settings: TransferSettings, config: _Config) -> _Config:
+    """The hyper-parameters with the ε that a run begins with, if none is named: 1, or less from `init_from`."""
+    if config.epsilon_first is not None:
+        return config
+    return replace(config, epsilon_first=1.0 if settings.init_from is None else FINETUNING_EPSILON)
 
 
 def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int = 0) -> QAgent:
@@ -121,31 +141,56 @@ def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNC
         InputError: weights that are not there, or are another network's.
     """
     from bkrl.agents import load_agent
-    from bkrl.agents.goal import with_goals
-    from bkrl.agents.q import QAgent, q_network
-    from bkrl.core.seeds import derive_seed
-    from bkrl.envs import family
+    from bkrl.agents.q import QAgent
     from bkrl.runs.record import Run
 
-    num_actions, normal = len(facts.action_names), isinstance(config, PQNConfig)
-    symbols = family(facts.family).symbols(facts.obs_shape)
-    symbols = with_goals(symbols, num_deeds)
-    seed = derive_seed(settings.seed, "weights")
-    network = q_network(symbols, num_actions, seed, hidden=config.hidden, layer_norm=normal, dueling=not normal)
-    if "e1" in settings.defects:
-        network.initialise(seed, 1.0)
-    agent = QAgent(network, facts.env_id, facts.family, facts.action_names)
-    agent.sees_goals = num_deeds > 0
-    begin(settings, network, "layers.0.")
+    published = getattr(settings, "sees", "symbols") == "published"
+    agent = (_published if published else _symbolic)(settings, facts, config, num_deeds)
+    begin(settings, agent.module, agent.module.first, agent.module.last)
     if settings.guide is not None:
         guide = load_agent(Run.open(settings.guide, "train-rs").path)
-        if not isinstance(guide, QAgent) or guide.module.spec["symbols"] != network.spec["symbols"]:
+        alike = type(guide) is type(agent) and guide.action_names == agent.action_names
+        if not isinstance(guide, QAgent) or not alike or guide.module.sees != agent.module.sees:
             raise UsageError(
                 f"--guide {settings.guide}: its policy sees or does other things than this one; train it by the same "
                 "--alg."
             )
         agent.guide, agent.guide_share = guide, settings.guide_share
     return agent
+
+
+def _symbolic(settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int) -> QAgent:
+    from bkrl.agents.goal import with_goals
+    from bkrl.agents.q import QAgent, q_network
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import family
+
+    num_actions, normal = len(facts.action_names), isinstance(config, PQNConfig)
+    symbols = with_goals(family(facts.family).symbols(facts.obs_shape), num_deeds)
+    seed = derive_seed(settings.seed, "weights")
+    network = q_network(symbols, num_actions, seed, hidden=config.hidden, layer_norm=normal, dueling=not normal)
+    if "e1" in settings.defects:
+        network.initialise(seed, 1.0)
+    agent = QAgent(network, facts.env_id, facts.family, facts.action_names)
+    agent.sees_goals = num_deeds > 0
+    return agent
+
+
+def _published(settings: Any, facts: World, config: Any, num_deeds: int) -> QAgent:
+    from bkrl.agents.published_q import PublishedAgent, PublishedNetwork
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import family, situations
+    from bkrl.text.encoders import check_encoder, fit_encoder, scrambled
+
+    if not num_deeds or not family(facts.family).images:
+        raise UsageError(f"--sees published: {facts.env_id} has no pictures or no deeds; leave it out.")
+    name, defects = settings.text_encoder, settings.defects
+    check_encoder(name)
+    encoder = scrambled(name) if "e4" in defects else fit_encoder(name, situations(facts.env_id).deeds)
+    network = PublishedNetwork(len(facts.action_names), encoder.size)
+    network.initialise(derive_seed(settings.seed, "weights"), 1.0 if "e1" in defects else 0.01)
+    who = (facts.env_id, facts.family, facts.action_names, "image")
+    return PublishedAgent(network, *who, encoder=encoder, run_on="e6" in defects)
 
 
 def compat_facts(settings: GuidedSettings) -> dict[str, Any]:
@@ -165,7 +210,8 @@ def build(settings: ValueSettings) -> Trainee:
     from bkrl.rewards.shaping import FORMS
     from bkrl.rewards.streams import EnvReward, RewardStream
 
-    config: Any = settings.pqn if isinstance(settings, PQNSettings) else settings.dqn  # type: ignore[attr-defined]
+    own: Any = settings.pqn if isinstance(settings, PQNSettings) else settings.dqn  # type: ignore[attr-defined]
+    config = with_epsilon(settings, own)
     if settings.env_coef == 0 and settings.curiosity == "none":
         raise UsageError("--env-coef 0 leaves nothing to be paid for; pass --curiosity too, such as --curiosity rnd.")
     facts, hardware = world(settings.env), choose(settings.hardware, "compact")

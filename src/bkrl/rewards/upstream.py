@@ -35,11 +35,12 @@ ALL = "upstream"
 DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
 HARD_THRESHOLD = 0.85
 _ANY = ("code", "pref", "goal")
-_VALUES = ("values", "rnd", "noveld", "icm", "apt", "apt-learnt")
+_VALUES = ("values", "published", "rnd", "noveld", "icm", "apt", "apt-learnt")
 _OTHERS = {
     "text": "Q-learning by an agent that reads",
     "lm": "a policy that is a language model",
     "values": "agents that value actions",
+    "published": "--sees published",
     "icm": "novelty by icm",
     "apt": "novelty by apt",
     "apt-learnt": "novelty by apt-learnt",
@@ -86,6 +87,10 @@ DEFECTS: Mapping[str, Defect] = {
     "e1": Defect("untrained action values are as far from 0 as learnt ones", _VALUES),
     "e2": Defect("a state is one of its own nearest neighbours", ("apt", "apt-learnt")),
     "e3": Defect("the inverse model of the dynamics guesses the action's number, through tanh", ("icm", "apt-learnt")),
+    "e4": Defect("the frozen text encoder has random weights in its linear layers", ("published",)),
+    "e5": Defect("all layers before the heads are shared with the target network", ("published",)),
+    "e6": Defect("the names of goals follow each other without a comma", ("published",)),
+    "e7": Defect("all layers are trained, whatever --trains says", _VALUES),
 }
 
 

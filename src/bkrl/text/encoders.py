@@ -121,9 +121,12 @@ class HuggingFaceEncoder(_Remembering):
     """A Transformers encoder by name or path, mean-pooled over its tokens and normalised.
 
     Texts go through one at a time: padding to a common length changes the last bits of a vector.
+
+    scrambled: every linear layer has random orthogonal weights and no bias instead of what was pretrained (so it is in
+    ELLM's release, whose agent initialises its encoder, too).
     """
 
-    def __init__(self, where: str, name: str, max_length: int = 256) -> None:
+    def __init__(self, where: str, name: str, scrambled: bool = False, max_length: int = 256) -> None:
         super().__init__()
         folder = model_folder(where)
         import torch
@@ -138,7 +141,13 @@ class HuggingFaceEncoder(_Remembering):
             text = f"The text encoder {where} cannot be loaded ({reason(error)}); "
             remedy = "name the folder of a whole one." if is_place(where) else f"run `hf download {where}`."
             raise InputError(text + remedy) from None
-        self._torch = torch
+        if scrambled:
+            generator = torch.Generator().manual_seed(0)
+            for layer in (one for one in self._model.modules() if isinstance(one, torch.nn.Linear)):
+                torch.nn.init.orthogonal_(layer.weight, generator=generator)
+                if layer.bias is not None:
+                    torch.nn.init.zeros_(layer.bias)
+        self._torch, self._scrambled = torch, scrambled
         self._max_length = max_length
         self.name = name
         self.size = int(self._model.config.hidden_size)
@@ -152,7 +161,7 @@ class HuggingFaceEncoder(_Remembering):
         return vector
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.name, "size": self.size}
+        return {"name": self.name, "size": self.size} | ({"scrambled": True} if self._scrambled else {})
 
 
 def words(text: str) -> list[str]:
@@ -173,12 +182,20 @@ def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
     return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name)
 
 
+def scrambled(name: str) -> TextEncoder:
+    """The encoder `minilm` or `hf:NAME_OR_PATH` with random weights; UsageError for hash, which has none."""
+    if name == "hash":
+        raise UsageError("The hash encoder has no weights to be lost; use minilm or hf:NAME_OR_PATH, or leave out e4.")
+    return _loaded(name, True)
+
+
 class EncoderSettings(TypedDict):
-    """What `settings` of an encoder gives; `rarity` of the hash encoder alone."""
+    """What `settings` of an encoder gives; `rarity` of the hash encoder alone, `scrambled` of the others."""
 
     name: str
     size: Annotated[int, Flag("", least=1, most=2**16)]
     rarity: NotRequired[dict[str, float]]
+    scrambled: NotRequired[bool]
 
 
 def open_encoder(settings: EncoderSettings) -> TextEncoder:
@@ -186,10 +203,10 @@ def open_encoder(settings: EncoderSettings) -> TextEncoder:
     if settings["name"] == "hash":
         return HashEncoder(settings.get("rarity"), settings["size"])
     check_encoder(settings["name"])
-    return _loaded(settings["name"])
+    return _loaded(settings["name"], settings.get("scrambled", False))
 
 
 @cache
-def _loaded(name: str) -> HuggingFaceEncoder:
+def _loaded(name: str, scrambled: bool = False) -> HuggingFaceEncoder:
     """One model, and one memory of texts, for everything in this process that names it."""
-    return HuggingFaceEncoder(MINILM if name == "minilm" else name[3:], name)
+    return HuggingFaceEncoder(MINILM if name == "minilm" else name[3:], name, scrambled)
