@@ -550,7 +550,7 @@ def test_names():
     assert parse("upstream", None, "babyai") == {"b10"}
     assert "b1" not in parse("upstream", "code", "crafter")
     assert set().union(
-        *(parse("upstream", v, "babyai") for v in ("code", "pref", "goal", "text", "lm", "apt-learnt"))
+        *(parse("upstream", v, "babyai") for v in ("code", "pref", "goal", "text", "lm", "apt-learnt", "published"))
     ) == set(DEFECTS)
     assert guarantee(frozenset({"b10", "b2", "b3"})) == "none: published defects b2, b3, b10"
 

@@ -179,7 +179,7 @@ def check_encoder(name: str) -> None:
 def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
     """An encoder for a new potential; `hash` measures on the corpora how rare words are."""
     check_encoder(name)
-    return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name)
+    return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name, False)
 
 
 def scrambled(name: str) -> TextEncoder:
@@ -207,6 +207,6 @@ def open_encoder(settings: EncoderSettings) -> TextEncoder:
 
 
 @cache
-def _loaded(name: str, scrambled: bool = False) -> HuggingFaceEncoder:
+def _loaded(name: str, scrambled: bool) -> HuggingFaceEncoder:
     """One model, and one memory of texts, for everything in this process that names it."""
     return HuggingFaceEncoder(MINILM if name == "minilm" else name[3:], name, scrambled)
