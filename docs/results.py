@@ -84,7 +84,7 @@ def _page(sections: Mapping[str, str]) -> str:
     for heading, text in sections.items():
         title, said = heading.removeprefix("## "), re.search(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
         anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub makes them
-        lines.append(f"* [{title}](#{anchor}): {said.group(1) if said else ''}")
+        lines.append(f"* [{title}](#{anchor})" + (f": {said.group(1)}" if said else ""))
     return "\n".join([INTRODUCTION, "In short:", "", *lines, "", *sections.values()])
 
 

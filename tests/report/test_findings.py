@@ -326,6 +326,14 @@ def test_forms_of_one_method_are_told_apart_and_have_controls_of_their_own():
     assert rows["bk-pref"].group.legend == "bk-pref · pbrs"
 
 
+def test_parts_of_a_potential_are_lines_of_their_own_and_the_whole_needs_no_mention():
+    made = [replace(one, settings={"rm.part": "state"}) for one in runs("bk-pref", 50_000)]
+    made += [replace(one, settings={"rm.part": "whole"}, key=f"w{one.key}") for one in runs("bk-pref", 60_000, n=3)]
+    made += [replace(one, seed=one.seed + 20, key=f"old{one.key}") for one in runs("bk-pref", 60_000, n=2)]
+    groups, _ = group_runs(made)  # those of before there were parts are pooled with the whole
+    assert {group.label: len(group.runs) for group in groups} == {"bk-pref": 5, "bk-pref (state)": 10}
+
+
 def test_missing_seeds_are_said():
     trained = [*runs("ppo", 600), *runs("bk-pref", 200)]
     assert "Not all methods have the same seeds" not in said(trained, "caution")

@@ -186,7 +186,7 @@ def without_repeats(group: Group) -> tuple[Group, list[str]]:
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
     """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the most common."""
-    keys = sorted({key for run in runs for key in run.settings} - {"compat"})
+    keys = sorted({key for run in runs for key in run.settings} - {"compat", "rm.part"})
     usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
     # The value most runs have needs no mention; ties go to the first in the alphabet, so that labels are stable.
     common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
@@ -196,6 +196,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         parts = [] if run.form in ("none", "pbrs", "novelty") else [run.form]
         if defects := run.settings.get("compat", ""):  # named even where all runs have them
             parts.append(f"defects {defects}")
+        parts += [] if run.settings.get("rm.part", "whole") == "whole" else [run.settings["rm.part"]]
         parts += [] if run.control == "none" else [run.control]
         parts += ["empty"] if run.empty and run.control != "zero" else []
         if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
