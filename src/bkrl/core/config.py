@@ -156,17 +156,17 @@ class PQNConfig:
 
     num_envs: Annotated[int, Flag("PQN: envs stepped side by side", least=1)] = 64
     num_steps: Annotated[int, Flag("PQN: steps of each env in a rollout", least=1)] = 32
-    learning_rate: Annotated[float, Flag("PQN: learning rate of RAdam, falling to 0", least=0)] = 5e-4
+    learning_rate: Annotated[float, Flag("PQN: learning rate of RAdam, falling to 0", least=0)] = 1e-3
     gamma: Annotated[float, Flag("PQN: discount", least=0, most=1)] = 0.99
     q_lambda: Annotated[float, Flag("PQN: λ of the targets", least=0, most=1)] = 0.65
     update_epochs: Annotated[int, Flag("PQN: passes over a rollout", least=1)] = 2
-    num_minibatches: Annotated[int, Flag("PQN: minibatches of a pass", least=1)] = 4
+    num_minibatches: Annotated[int, Flag("PQN: minibatches of a pass", least=1)] = 2
     max_grad_norm: Annotated[float, Flag("PQN: gradients are clipped to this norm", least=0)] = 10.0
     epsilon_first: Annotated[
         float | None, Flag("PQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
     ] = None
-    epsilon_last: Annotated[float, Flag("PQN: ε falls to this", least=0, most=1)] = 0.05
-    epsilon_share: Annotated[float, Flag("PQN: share of the training in which ε falls", least=0, most=1)] = 0.2
+    epsilon_last: Annotated[float, Flag("PQN: ε falls to this", least=0, most=1)] = 0.02
+    epsilon_share: Annotated[float, Flag("PQN: share of the training in which ε falls", least=0, most=1)] = 0.1
     hidden: Annotated[int, Flag("PQN: width of the network's layers", least=1)] = 128
 
 
