@@ -1,0 +1,20 @@
+"""Goals while exploring (ELLM). What is held to the release and where:
+
+actions and indices: envs/test_crafter_typed.test_actions_have_the_published_names_and_numbers; sentences:
+test_texts_are_ellms_word_for_word; both successes: test_successes_are_the_published_ones; sleep:
+test_a_sleeper_hears_nothing_but_sleep; sub-goals and composed tasks: test_sub_goals_are_as_many_as_the_rules_ask_for,
+test_composed_tasks_are_done_in_order, test_some_tasks_ask_what_lies_around_or_is_held. Oracle:
+test_goals.test_the_oracle_knows_what_makes_sense; parser: test_replies_are_read_tolerantly and the strict one; cache:
+llm/test_store.test_a_key_is_stable_for_ever, and test_killed; matcher:
+test_a_goal_pays_for_its_own_deed_and_its_other_name; novelty:
+test_a_deed_pays_once_an_episode_and_only_where_it_is_a_goal_and_succeeds; permissive and strict goals:
+test_captions.test_the_truth_is_the_action_where_it_succeeded. Targets of n steps: learn/test_dqn; ε:
+test_it_can_wait_for_the_first_reward, test_updates_come_as_often_as_the_settings_say_and_the_target_is_copied; guide:
+learn/test_pqn.test_a_guide_chooses_its_share_of_the_random_actions; double and dueling:
+test_targets_of_three_steps_by_hand, test_dueling_heads_are_the_published_sum; freezing:
+test_downstream.test_frozen_layers_stay_as_they_were; nearest neighbours:
+rewards/test_curiosity.test_nearest_is_brute_force_and_leaves_out_the_state_itself; novelty falls:
+rewards/test_rnd.test_novelty_falls_on_the_seen_and_not_on_the_unseen; hash seeds and learning:
+test_downstream.test_goals_do_not_depend_on_the_seed_of_hashes,
+test_the_oracles_goals_teach_more_than_random_play_knows.
+"""
