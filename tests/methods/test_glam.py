@@ -142,6 +142,31 @@ def test_a_model_that_is_no_longer_finite_stops_the_run(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_clone_and_a_run_with_one_env_are_the_same_in_every_repetition(tmp_path: Path) -> None:
+    shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=12, out=tmp_path / "bot"), Reporter()).path
+    how = {"steps": 48, "eval_every": 24, "eval_episodes": 1, "env": ENV, "seed": 3}
+    one_env = replace(PPO, num_envs=1, num_minibatches=2)
+    made: dict[str, list[dict[str, bytes]]] = {"clone": [], "one env": []}
+    for number in range(2):
+        lm = ClonedLM("tiny-t5", window=1, head_size=16)
+        out = tmp_path / f"clone{number}"
+        train_rs.run(TrainRsConfig(alg="bc", data=shown, lm=lm, batch_size=24, out=out, **how), Reporter())
+        made["clone"].append(weights(out))
+        out = tmp_path / f"one{number}"
+        train_rs.run(TrainRsConfig(alg="glam", lm=TINY, ppo=one_env, out=out, **how), Reporter())
+        made["one env"].append(weights(out))
+    for first, second in made.values():
+        assert len(first) > 2
+        assert first == second
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """What a run has learnt, and its figures, by the names of files."""
+    found = {path.name: path.read_bytes() for path in [*run.glob("policy*.safetensors"), *run.glob("policy*/model*")]}
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return found | {"metrics": "\n".join(line for line in lines if '"time/' not in line).encode()}
+
+
 def test_a_model_that_cannot_read_the_prompts_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "short"
     language_agent(settings(tmp_path, lm=replace(TINY, lm="tiny-causal")), ENV, 1).lm.save(folder)
