@@ -227,6 +227,7 @@ def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant
 def test_nothing_has_no_parts_and_a_damaged_part_is_refused(labelled, tmp_path):
     with pytest.raises(UsageError, match="Φ = 0 has no parts; leave out --part"):
         run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "zero", control="zero", part="rest"), Reporter())
+    assert not (tmp_path / "zero").exists()
     made = run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "state", part="state"), Reporter())
     document = json.loads(made.file("potential.json").read_text())
     made.file("state.safetensors").write_bytes(b"x")

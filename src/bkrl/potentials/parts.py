@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bkrl.agents.build import advice_network
 from bkrl.agents.networks import ActorCritic, rebuild_network
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
@@ -121,11 +121,8 @@ def part_of(fitted: Fitted, part: Part, dataset: Dataset, seed: int, reporter: R
     """One part of a potential. That of "rest" holds the whole, which must stay open.
 
     Raises:
-        UsageError: the potential is 0, which has no parts.
         InputError: the potential is constant or not finite on the dataset.
     """
-    if fitted.kind == "zero":
-        raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
     values = raw_values(fitted.raw, dataset, rows, reporter, "read Φ to divide it")
     scale = scale_of(fitted.raw, values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bkrl.core.config import TrainRmConfig
+from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter, percent
 from bkrl.data.dataset import Dataset
@@ -38,6 +39,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     source = dataset_at(labels, config.dataset)
     kind, control, seed = of_labels(labels), config.control, config.seed
     material: Material | None = None
+    if config.part != "whole" and control in ("zero", "constant"):
+        raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     if to_do(config):
         _set_threads(config.threads)
         dataset = Dataset.open(source)
