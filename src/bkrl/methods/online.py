@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import Cache, Concurrency, DryRun, MaxCost, MaxRequests, Prices
 from bkrl.core.errors import RunFailed, UsageError
@@ -43,6 +43,10 @@ class OnlineSettings(PPOSettings):
     label_num: Annotated[int, Flag("pairs asked about each time", least=1)] = 100
     length: Annotated[int, Flag("actions in a segment, and past actions that Φ sees", least=1)] = 5
     epochs: Annotated[int, Flag("most passes over the pairs in each fit", least=1)] = 30
+    label_control: Annotated[
+        Literal["none", "shuffled"],
+        Flag("control: shuffled deals the accepted labels out anew before each fit, so that they say nothing"),
+    ] = "none"
     shaping_coef: Annotated[float, Flag("Φ is multiplied by this", least=0)] = 1.0
     label_wait: Annotated[
         bool,
@@ -118,7 +122,13 @@ def build(settings: OnlineSettings) -> Trainee:
             every, until = settings.label_every, settings.steps
             made.append(
                 LivePreferences(
-                    comparisons, world, every=every, until=until, epochs=settings.epochs, seed=settings.seed
+                    comparisons,
+                    world,
+                    every=every,
+                    until=until,
+                    epochs=settings.epochs,
+                    seed=settings.seed,
+                    shuffled=settings.label_control == "shuffled",
                 )
             )
             scale, coef = settings.reward_scale, settings.shaping_coef

@@ -17,6 +17,7 @@ from bkrl.data.distinct import number
 from bkrl.data.windows import Rollout, Windows
 from bkrl.envs.family import World
 from bkrl.labelers.live import LiveComparisons
+from bkrl.potentials.kinds import permuted
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference.fit import Pairs, fit
 from bkrl.potentials.preference.kind import net_config
@@ -49,13 +50,22 @@ class LivePreferences:
         until: env steps of the run; nothing is asked once they are reached.
         epochs: most passes of a fit.
         seed: of the fits.
+        shuffled: deal the labels out anew before each fit, for a control.
     """
 
     def __init__(
-        self, comparisons: LiveComparisons, world: World, *, every: int, until: int, epochs: int, seed: int
+        self,
+        comparisons: LiveComparisons,
+        world: World,
+        *,
+        every: int,
+        until: int,
+        epochs: int,
+        seed: int,
+        shuffled: bool = False,
     ) -> None:
         self.comparisons, self.world = comparisons, world
-        self.every, self.until, self.epochs, self.seed = every, until, epochs, seed
+        self.every, self.until, self.epochs, self.seed, self.shuffled = every, until, epochs, seed, shuffled
         self.config = net_config(world, comparisons.length)
         self.potential: Potential = Silent(comparisons.length)
         self.steps = self.fits = self.fitted = 0
@@ -81,10 +91,13 @@ class LivePreferences:
         if len(usable) == self.fitted:
             return
         self.fitted = len(usable)
-        groups = np.repeat(asked.groups[usable, None], 2, axis=1)
-        pairs = Pairs(asked.a[usable], asked.b[usable], asked.labels[usable], groups)
+        seed = derive_seed(self.seed, "live", self.fits)
+        labels = asked.labels[usable]
+        if self.shuffled:
+            labels = labels[permuted(len(labels), seed)]
+        pairs = Pairs(asked.a[usable], asked.b[usable], labels, np.repeat(asked.groups[usable, None], 2, axis=1))
         try:
-            raw, found = fit(pairs, self.config, seed=derive_seed(self.seed, "live", self.fits), epochs=self.epochs)
+            raw, found = fit(pairs, self.config, seed=seed, epochs=self.epochs)
             values = raw(number(Windows.joined([pairs.a, pairs.b])))
             self.potential = self._scaled(raw, Scale.measure(values))
         except InputError:  # too few pairs yet, or a constant
