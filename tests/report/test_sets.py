@@ -73,6 +73,17 @@ def test_what_belongs_to_the_other_set_is_refused(changes: dict, said: str, tmp_
         plan(document(**changes), tmp_path)
 
 
+def test_no_annotator_is_asked_about_the_second_set_while_a_policy_learns(tmp_path: Path):
+    for held, env, seeds in (("first", DOORS, "[101]"), ("second", CORRIDOR, "[1]")):
+        asked = document(held, env, seeds)
+        asked["world"][0]["algs"] = ["bk-online"]
+        if held == "first":
+            assert plan(asked, tmp_path).training
+            continue
+        with pytest.raises(UsageError, match="bk-online-s1 asks an annotator about a task of the second set while it"):
+            plan(asked, tmp_path)
+
+
 def test_a_manifest_says_its_set(tmp_path: Path):
     config = TrainRsConfig(
         env=synthetic.RED, seed=101, steps=64, eval_episodes=1, out=tmp_path / "a", ppo=PPOConfig(num_envs=2)

@@ -23,7 +23,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build
 from bkrl.envs import world
 from bkrl.labelers.config import LabelConfig
-from bkrl.methods import methods
+from bkrl.methods import find_method, methods
 from bkrl.report import sets
 from bkrl.stages import VERBS
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
@@ -336,6 +336,12 @@ class _World:
         for cell in self.training:
             sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
             sets.check_seed(name, cell.config.seed, cell.run_dir.as_posix(), "seeds")
+            method = find_method(cell.config.alg)
+            if name == sets.SECOND.name and method is not None and method.form == "dynamic":
+                raise UsageError(
+                    f"{cell.run_dir} asks an annotator about a task of the second set while it learns, and none may "
+                    "see one; take the first set, or a method whose knowledge comes from elsewhere."
+                )
         for cell in self.evaluation:
             if cell.config.env is not None:
                 sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
