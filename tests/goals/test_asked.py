@@ -73,6 +73,26 @@ def test_each_situation_is_asked_about_once_and_kept(server, tmp_path: Path):  #
     assert max(server.billed.values()) == 1
 
 
+def test_a_reply_that_was_cut_off_is_asked_for_again_and_found_where_it_waited(server, tmp_path: Path):  # noqa: F811
+    server.plan = lambda prompt, attempt: "deeds" if attempt else "length"
+    goals = []
+    for _ in range(2):
+        with (
+            Store(tmp_path) as store,
+            AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as session,
+        ):
+            book = GoalBook(WORLD, suggester(session), Matcher(WORLD))
+            book.rows(KEYS)
+            while session.waiting:
+                pass
+            book.poll()
+            goals.append(book.pays[book.rows(KEYS)])
+            assert book.suggester.facts()["waiting"] == 0
+            assert session.usage.sent == (0 if len(goals) > 1 else 6)
+    assert goals[0].any()
+    np.testing.assert_array_equal(*goals)
+
+
 def test_an_endpoint_that_fails_leaves_situations_without_goals(server, tmp_path: Path):  # noqa: F811
     server.plan = lambda prompt, attempt: "401"
     with (

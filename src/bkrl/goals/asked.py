@@ -107,14 +107,13 @@ class AskedSuggester:
             return [self._read(exchange) for exchange in self.session.ask(requests)]
         found: list[Goals | None] = []
         for key, request in zip(keys, requests, strict=True):
-            address = request_key(self.session.backend.identity, request)
-            reply = self.session.store.known(address) if self.session.store is not None else None
-            if reply is not None:
+            kept = self.session.kept(request)
+            if kept is not None:
                 self.kept += 1
-                found.append(parse_goals(reply.text, self.strict) or ())
+                found.append(self._read(kept) or ())
             else:
                 found.append(None)
-                self._asked.setdefault(address, []).append(key)
+                self._asked.setdefault(request_key(self.session.backend.identity, request), []).append(key)
                 self.session.submit([request])
         return found
 

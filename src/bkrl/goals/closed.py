@@ -123,15 +123,13 @@ class AskedJudge:
 
     def _look_up(self, question: Question, request: Request) -> list[tuple[Question, int]]:
         """Take a kept reply, or send the request."""
-        identity, store = self.session.backend.identity, self.session.store
-        address = request_key(identity or {}, request)
-        reply = store.known(address) if store is not None else None
-        if reply is None:
-            self._waiting[address] = question
+        kept = self.session.kept(request)
+        if kept is None:
+            self._waiting[request_key(self.session.backend.identity or {}, request)] = question
             self.session.submit([request])
             return []
         self.kept += 1
-        return self._hear(question, reply.text if reply.status == "ok" else None)
+        return self._hear(question, kept.answer)
 
     def _hear(self, question: Question, answer: str | None) -> list[tuple[Question, int]]:
         """Take in one answer; the samples that are still to be asked for."""

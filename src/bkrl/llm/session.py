@@ -247,9 +247,11 @@ class AskSession:
         return [results[index] for index in range(len(jobs))]
 
     async def _answer_or_why(self, request: Request, key: str) -> Exchange:
-        """An answer to a submitted request, whatever happens."""
+        """An answer to a submitted request, whatever happens, under the key of what was submitted: where the reply was
+        truncated the answer is to a longer one.
+        """
         try:
-            return await self.answer(request)
+            return replace(await self.answer(request), key=key)
         except Stop as stop:
             return Exchange(request, key, None, "stopped", str(stop))
         except BkrlError as error:
@@ -273,7 +275,7 @@ class AskSession:
         else:
             exchange = await self._ask_stored(request)
             if exchange.status == "truncated":
-                exchange = await self._ask_stored(replace(request, max_tokens=request.max_tokens * LONGER_REPLY))
+                exchange = await self._ask_stored(_longer(request))
         if exchange.status != "ok":
             self.usage.count_failure(exchange)
         return exchange
@@ -303,6 +305,10 @@ class AskSession:
     async def _kept(self, request: Request) -> Exchange | None:
         key = request_key(self.backend.identity or {}, request)
         reply = None if self.store is None else self.store.known(key)
+        if reply is not None and reply.status == "truncated":
+            request = _longer(request)
+            key = request_key(self.backend.identity or {}, request)
+            reply = self.store.known(key) if self.store is not None else None
         if reply is None:
             return None
         self.usage.asked += 1
@@ -487,6 +493,11 @@ class AskSession:
             self.stopped = sentence
         self._halted.set()
         return Stop(self.stopped)
+
+
+def _longer(request: Request) -> Request:
+    """The question again, with room for a longer reply."""
+    return replace(request, max_tokens=request.max_tokens * LONGER_REPLY)
 
 
 def _result(running: futures.Future[T]) -> T:
