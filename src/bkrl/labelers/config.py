@@ -160,7 +160,8 @@ class EvolveConfig:
     train_seeds: Annotated[int, Flag("trainings of each program and task, with successive seeds", least=1)] = 2
     eval_episodes: Annotated[int, Flag("seeded episodes in each of eight evaluations of a training", least=1)] = 50
     train_shaping: Annotated[
-        Literal["pbrs", "advice", "pbrs+advice"], Flag("how agents use a program; docs/potentials.md has the forms")
+        Literal["pbrs", "advice", "pbrs+advice", "progress"],
+        Flag("how agents use a program; docs/potentials.md has the forms"),
     ] = "advice"
     temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.8
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 4096

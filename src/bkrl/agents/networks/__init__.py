@@ -256,7 +256,9 @@ def _build(
     }
     network: Any
     if fields and name != "compact":
-        raise UsageError(f"The {name} network reads no memory of episodes; use --network compact without --see-memory.")
+        raise UsageError(
+            f"The {name} network reads no memory of episodes; use --network compact, or leave out --see-memory."
+        )
     if name in ("compact", "recurrent"):
         symbols = None if is_image(obs_shape) else symbols or Symbols.of_shape(obs_shape)
         spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
