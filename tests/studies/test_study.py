@@ -389,6 +389,37 @@ def test_a_study_makes_its_language_models_and_what_starts_from_them(tmp_path):
     assert f"--init-from {root}/clone-s3" in commands
 
 
+EXPLORED = """
+[[world]]
+name = "explore"
+algs = [{ name = "free", alg = "ellm" }]
+seeds = [1, 2]
+
+[[world]]
+name = "task"
+algs = [
+    { name = "tuned", alg = "ellm", after = "explore/free" },
+    { name = "led", alg = "ellm", guide = "explore/free" },
+]
+seeds = [2]
+"""
+
+
+def test_a_policy_may_start_from_one_of_another_world_or_be_guided_by_it(tmp_path):
+    found, free = study(EXPLORED, tmp_path), tmp_path / "explore" / "free-s2"
+    cells = {cell.run_dir.name: cell.config for cell in found.training}
+    assert (cells["tuned-s2"].init_from, cells["tuned-s2"].guide) == (free, None)
+    assert (cells["led-s2"].init_from, cells["led-s2"].guide) == (None, free)
+    needed = needs(found.cells)
+    assert all(free in needed[tmp_path / "task" / name] for name in ("tuned-s2", "led-s2"))
+    for other in (
+        EXPLORED.replace("seeds = [1, 2]", "seeds = [1]"),
+        EXPLORED.replace('"explore/free"', '"later/free"'),
+    ):
+        with pytest.raises(UsageError, match="no world above it has such a run"):
+            study(other, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [

@@ -14,7 +14,7 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.methods import find_method, methods
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top
 
-_ENTRY_KEYS = {"name", "alg", "control", "lm", "after", "potential", "label", "train_rm", "train_rs"}
+_ENTRY_KEYS = {"name", "alg", "control", "lm", "after", "guide", "potential", "label", "train_rm", "train_rs"}
 VARIANTS = choices(LabelConfig, "variant")
 
 
@@ -25,7 +25,8 @@ class Entry:
     Attributes:
         variant: the kind of labels its potential is made from; None for a method without labels.
         lm: the world's language model that it starts from, and "" for none.
-        after: the entry of the same task whose policy it starts from, and "" for none.
+        after: the entry whose policy it starts from, of the same task, or of another world as WORLD/NAME; "" for none.
+        guide: the entry whose policy chooses some of its actions, named alike; "" for none.
         clones: whether it clones the world's demonstrations.
     """
 
@@ -35,6 +36,7 @@ class Entry:
     control: str = "none"
     lm: str = ""
     after: str = ""
+    guide: str = ""
     clones: bool = False
     label: Mapping[str, Any] = field(default_factory=dict)
     train_rm: Mapping[str, Any] = field(default_factory=dict)
@@ -49,10 +51,11 @@ def entries_of(listed: Any, world: str) -> list[Entry]:
     names = [entry.name for entry in entries]
     check_unique(names, "algs")
     for place, entry in enumerate(entries):
-        if entry.after and entry.after not in names[:place]:
-            raise UsageError(
-                f"'{entry.name}' begins after '{entry.after}', so an entry of that name must stand above it."
-            )
+        for other in (entry.after, entry.guide):
+            if other and "/" not in other and other not in names[:place]:
+                raise UsageError(
+                    f"'{entry.name}' begins after '{other}', so an entry of that name must stand above it."
+                )
     return entries
 
 
@@ -70,7 +73,7 @@ def _entry(item: Any) -> Entry:
     settings = {one.name for one in flags_of(method.settings)} if method else set()
     variant = method.variant if method and method.variant in VARIANTS else None
     given = {key: value for key, value in item.items() if key != "potential"}
-    for key, setting in (("potential", "potential"), ("lm", "lm"), ("after", "init_from")):
+    for key, setting in (("potential", "potential"), ("lm", "lm"), ("after", "init_from"), ("guide", "guide")):
         if key in item and (setting not in settings or (key == "potential" and method and method.variant)):
             raise UsageError(f"'{name}': {item['alg']} takes no '{key}' in a study; leave it out.")
     if "potential" in item:

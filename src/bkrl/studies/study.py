@@ -175,6 +175,7 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     if "set" in document:
         for each in planned:
             each.check_set(document["set"])
+    _check_earlier(planned)
     cells = [
         cell for part in ("preparation", "training", "evaluation") for world in planned for cell in vars(world)[part]
     ]
@@ -185,6 +186,23 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     asked = settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name, tuning_steps=tuned)
     report = Cell("report", asked)
     return Study(title, float(minutes), tuple(cells), report, slurm)
+
+
+def _check_earlier(worlds: Sequence[_World]) -> None:
+    """UsageError for a run that starts from one of another world, unless that world stands above and has such a run."""
+    above: set[Path] = set()
+    for one in worlds:
+        for cell in one.training:
+            named = [getattr(cell.config, name, None) or one.root for name in ("init_from", "guide")]
+            elsewhere = [
+                path for path in named if one.root.parent in path.parents and not path.is_relative_to(one.root)
+            ]
+            if lost := set(elsewhere) - above:
+                raise UsageError(
+                    f"{cell.run_dir} begins with {lost.pop()}, and no world above it has such a run; mend 'after' or "
+                    "'guide', or the seeds."
+                )
+        above.update(cell.run_dir for cell in one.training)
 
 
 def _check_worlds(cells: Sequence[Cell]) -> None:
@@ -289,7 +307,10 @@ class _World:
 
     def _given(self, entry: Entry, folder: Path, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a run of an entry starts from: settings that the plan fixes, and a table on top of the others."""
-        fixed: dict[str, Any] = {"init_from": folder / f"{entry.after}-s{seed}"} if entry.after else {}
+        fixed: dict[str, Any] = {}
+        for setting, other in (("init_from", entry.after), ("guide", entry.guide)):
+            if other:  # "NAME" of the same task, or "WORLD/NAME"
+                fixed[setting] = (self.root.parent if "/" in other else folder) / f"{other}-s{seed}"
         if "demonstrations" in self.table and entry.clones:
             fixed["data"] = self._shown
         if entry.lm:
