@@ -13,8 +13,9 @@ from bkrl.core.errors import UsageError
 from bkrl.data.views import Views
 from bkrl.envs import make_vec, placing
 from bkrl.envs.housekeep.captions import receptacles_of, scene_of, things_of
+from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import scene, tasks, votes, words
-from bkrl.goals.belonging import compared, measured, open_judge, plain_judge, things, truth
+from bkrl.goals.belonging import compared, measured, open_judge, plain_judge, things
 from bkrl.goals.judges import noisy, scores
 from bkrl.goals.places import COSTS, PlaceBook, PlaceSource, PlaceTracker
 from bkrl.goals.source import Source

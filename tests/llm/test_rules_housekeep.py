@@ -9,13 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bkrl.core.errors import UsageError
 from bkrl.envs import family, make_vec, world
+from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import votes, words
 from bkrl.labelers.example import example_prompt
+from bkrl.llm import open_backend
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import answer, belongings, housekeep, tidying
 from bkrl.llm.rules.belongings import ROOMS, belongs, kinds_of
 from bkrl.llm.rules.segment import Segment
+from bkrl.llm.votes import HONESTY, knowledge
 from bkrl.sandbox.check import check_program
 
 TASK = "Housekeep-Symbolic-Task1"
@@ -121,3 +125,34 @@ def test_the_prompt_that_label_sends_is_answered(control):
     """The world's name was read with the comma after it ("Housekeep,"), and no label could be made."""
     reply = answer([example_prompt("code", f"{TASK}@control={control}")])
     assert reply.startswith('```python\n"""Things lie where they belong')
+
+
+def test_the_votes_annotator_answers_by_the_votes_alone():
+    """Its programs hold every vote, and it tells the right place from one that `rules` takes for right."""
+    right, known = truth(), knowledge()
+    programs = known["Housekeep"].programs(example_prompt("code", TASK))
+    assert len(set(programs)) == 3
+    namespace: dict = {"np": np}
+    exec(programs[2], namespace)  # noqa: S102 - a program of ours
+    check_program(programs[2])
+    names, table = family(world(TASK).family).layout, namespace["table"]()
+    expected = [[right[thing, place] for place in names.places] for thing in names.things]
+    np.testing.assert_array_equal(table[1:, 1:], expected)
+
+    pairs = [pair for pair, yes in right.items() if yes and not belongs(*pair)]
+    thing, place = pairs[0]
+    held = f"You hold the {thing}. You see the {place}."
+    home = f"The {thing} is on the {place}. You see the {place}."
+    segment = Segment((held, home), ("grab or release",))
+    assert known["Housekeep"].judge(segment)[0] > 1.0 > housekeep.judge(segment)[0]
+    assert known["Housekeep"].goals(Segment((held,), ())) == [f"put the {thing} on the {place}"]
+
+
+def test_the_votes_annotator_says_what_it_is_and_knows_no_other_world():
+    backend = open_backend("votes")
+    assert backend.facts() == {"annotator": HONESTY}
+    assert "truth" in HONESTY
+    with pytest.raises(Fault, match="The votes annotator knows Housekeep and no other env"):
+        answer([example_prompt("code", "BabyAI-GoToLocal-v0")], knowledge(), "votes")
+    with pytest.raises(UsageError, match="--llm votes takes no model name"):
+        open_backend("votes:x")

@@ -304,6 +304,30 @@ def test_a_program_that_cannot_be_used_ends_the_run_with_its_line_and_reason(dat
     assert not (tmp_path / "rm" / "manifest.json").exists()
 
 
+def test_a_program_may_be_given_its_bounds_where_the_dataset_holds_no_state_of_worth(data, tmp_path):
+    """Measured on the dataset the best that was met is 0, and what is better than that cannot be told from it."""
+    labels = program_labels(tmp_path / "labels", data, GOOD)
+    given, measured = (
+        run(TrainRmConfig(labels=labels, out=tmp_path / name, bounds=bounds), Reporter())
+        for name, bounds in (("given", "-2,30"), ("measured", ""))
+    )
+    found = json.loads(given.file("potential.json").read_text())["scale"]
+    assert found == {"lo": -2.0, "hi": 30.0}
+    phi = {name: read_potential(one.path) for name, one in (("given", given), ("measured", measured))}
+    opened = Dataset.open(data)
+    windows = opened.windows(np.arange(len(opened.actions)), 5)
+    place = windows.observations[:, -1, 0].astype(float)
+    values = place // 5 + place % 5
+    np.testing.assert_allclose(phi["given"](windows), (values - 30) / 32, rtol=1e-6)
+    assert phi["measured"](windows).max() == 0
+    for one in phi.values():
+        one.close()
+    for wrong in ("1", "1,0", "a,b", "0,inf", "nan,1"):
+        with pytest.raises(UsageError, match="--bounds are two numbers, the smaller one first"):
+            run(TrainRmConfig(labels=labels, out=tmp_path / "no", bounds=wrong), Reporter())
+    assert not (tmp_path / "no").exists()
+
+
 def test_shuffling_a_program_and_an_unknown_encoder_are_usage_errors(labelled, tmp_path):
     with pytest.raises(UsageError, match="no labels to shuffle"):
         run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "a", control="shuffled"), Reporter())

@@ -43,6 +43,8 @@ _PREFERENCES = (
 )
 _GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
 
+_PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
+
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
@@ -375,6 +377,14 @@ class TrainRmConfig:
             only=_PREFERENCES,
         ),
     ] = 0.0
+    bounds: Annotated[
+        str,
+        Flag(
+            "code labels: LO,HI, the values of the program that become -1 and 0, for one that tells apart states which "
+            "no explorer has reached  [default: percentiles 1 and 99 of the dataset]",
+            only=_PROGRAMS,
+        ),
+    ] = ""
     control: Annotated[
         Literal["none", "shuffled", "random", "zero", "constant"],
         Flag(

@@ -12,13 +12,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.housekeep.labels import holders, labels
-from bkrl.envs.housekeep.tables import RIGHT_VOTES, priors, scene, scene_names, tasks, votes, words
+from bkrl.envs.housekeep.labels import truth
+from bkrl.envs.housekeep.tables import priors, tasks, votes, words
 from bkrl.goals.closed import AskedJudge
 from bkrl.goals.judges import Judge, Question, Scores, Table, noisy, scores
 from bkrl.llm.beside import open_session
@@ -30,25 +27,6 @@ LEAKING: Final = ("roberta_cm", "glove_cm")
 PLAIN: Final = ("oracle", "noisy", "novelty", "uniform", *PRIORS)
 FREE: Final = ("oracle", "noisy", "rules", *PRIORS, "novelty")
 THINGS: Final = ("tasks", "seen", "unseen", "all")
-
-
-def truth(house: str = "") -> dict[Question, bool]:
-    """Each thing and place, and whether people put it there.
-
-    Args:
-        house: a scene, whose places take votes by the label rule of its full layout; "" for all kinds of places of
-            all houses, right where they are in some house.
-    """
-    said = votes()
-    things = [words(name) for name in said.objects]
-    rows: dict[str, NDArray[np.bool_]] = {}
-    if not house:
-        rows = {words(kind.replace("-", " ")): said.positive[t] >= RIGHT_VOTES for t, kind in enumerate(said.types)}
-    for name in [house] if house else scene_names():
-        known, right = scene(name), labels(name).right
-        for r in np.flatnonzero(holders(name)).tolist():
-            rows[known.shown[r]] = rows.get(known.shown[r], right[r]) | right[r]
-    return {(thing, place): bool(row[o]) for place, row in rows.items() for o, thing in enumerate(things)}
 
 
 def plain_judge(name: str, house: str = "", accuracy: float = 1.0, seed: int = 0) -> Judge | None:

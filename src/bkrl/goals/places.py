@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from bkrl.data.views import Views
 from bkrl.envs import placing
 from bkrl.envs.family import Placed, Placing
-from bkrl.goals.belonging import plain_judge, truth
+from bkrl.envs.housekeep.labels import truth
+from bkrl.goals.belonging import plain_judge
 from bkrl.goals.judges import Judge, Question, scores
 from bkrl.goals.tracker import PayRule
 

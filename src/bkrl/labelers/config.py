@@ -27,7 +27,7 @@ class LabelConfig:
         str,
         Flag(
             "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
-            "replay:RUN_OR_FILE; controls for pref: random, return",
+            "replay:RUN_OR_FILE; votes (Housekeep's truth, an upper bound); controls for pref: random, return",
             pooled=True,
         ),
     ] = "rules"

@@ -19,6 +19,12 @@ _ROWS = (
         "embedded hand-written heuristics: no language model, no key, no network",
     ),
     (
+        "votes",
+        "votes:VotesBackend",
+        "nothing",
+        "Housekeep's people's votes, the truth that it judges by: an upper bound for labels, no language model",
+    ),
+    (
         "openai:MODEL",
         "openai:OpenAIBackend",
         "OPENAI_API_KEY",
@@ -32,6 +38,8 @@ _ROWS = (
         "answers given before; a question never asked is an error",
     ),
 )
+EMBEDDED = ("rules", "votes")
+"""Those that answer in this process, of what is written in the package."""
 SPECS = tuple((spec, needs, what) for spec, _, needs, what in _ROWS)
 """What `--llm` takes: how it is written, what it needs, and what it is."""
 for _spec, _behind, _, _what in _ROWS:
@@ -46,8 +54,8 @@ def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  
     """
     kind, colon, name = spec.partition(":")
     make = BACKENDS.get(kind)
-    if kind == "rules" and colon:
-        raise UsageError("--llm rules takes no model name.")
-    if kind != "rules" and not name:
+    if kind in EMBEDDED and colon:
+        raise UsageError(f"--llm {kind} takes no model name.")
+    if kind not in EMBEDDED and not name:
         raise UsageError(f"--llm {kind} needs a name after a colon: {BACKENDS.help(kind)}.")
     return make(name, connection)

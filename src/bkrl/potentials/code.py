@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,18 +99,20 @@ class Program:
     facts: Mapping[str, Any]
     words: MissionWords | None = None
     memory: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """The program, once it has behaved on windows of the dataset."""
         raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON, words=self.words, memory=self.memory)
+        raw.bounds = self.bounds or raw.bounds
         reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
         rows = end_to_end(len(self.dataset.actions), _PROBATION)
         probation(raw.sandbox, self.dataset.windows(rows, HORIZON), seed)
         return Fitted("code", raw, {**self.facts, "sandbox": raw.sandbox.level})
 
 
-def read(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Program:
-    """The chosen program of a label run."""
+def read(labels: Run, dataset: Dataset, *, shuffle: int | None, bounds: str = "") -> Program:
+    """The chosen program of a label run; `bounds`: its lowest and highest value, as LO,HI (as it was measured: "")."""
     if shuffle is not None:
         raise UsageError(
             "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
@@ -119,7 +122,18 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Program:
         raise InputError(f"{labels.path} has no chosen program; label again.")
     facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
     program = str(rows[0]["program"])
-    return Program(program, dataset, facts, mission_words(labels, dataset), memory_names(labels, dataset))
+    scale = _bounds(bounds)
+    return Program(program, dataset, facts, mission_words(labels, dataset), memory_names(labels, dataset), scale)
+
+
+def _bounds(text: str) -> tuple[float, float] | None:
+    try:
+        lo, hi = map(float, text.split(",")) if text else (0.0, 1.0)
+    except ValueError:
+        lo = hi = math.nan
+    if not -math.inf < lo < hi < math.inf:
+        raise UsageError(f"--bounds are two numbers, the smaller one first, such as 0,1, not '{text}'.")
+    return (lo, hi) if text else None
 
 
 class _Settings(TypedDict):
@@ -146,4 +160,4 @@ def load(artefact: Artefact) -> CodeRaw:
     return CodeRaw(source, artefact.obs_shape, artefact.horizon, words=settings.get("mission"), memory=memory)
 
 
-KINDS = (LabelledKind("code", load, "code", read, lambda labels: HORIZON),)
+KINDS = (LabelledKind("code", load, "code", read, lambda labels: HORIZON, ("bounds",)),)

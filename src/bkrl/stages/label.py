@@ -23,7 +23,7 @@ from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.variants import VARIANTS
-from bkrl.llm import extras, open_backend
+from bkrl.llm import EMBEDDED, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
@@ -255,9 +255,9 @@ def _check(config: LabelConfig) -> None:
             "--batch is for the variants pref and goal; leave it out, code is a conversation in which each question "
             "builds on the reply before."
         )
-    if llm == "rules" and config.prompt is not None:
+    if llm in EMBEDDED and config.prompt is not None:
         raise UsageError(
-            "--prompt is for language models: what --llm rules knows is in its code, so other words would change "
+            f"--prompt is for language models: what --llm {llm} knows is in its code, so other words would change "
             "nothing, or be words that it cannot read; leave it out."
         )
     if config.tier != "default" and not remote:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.housekeep.tables import ANNOTATORS, RIGHT_VOTES, Scene, scene, votes
+from bkrl.envs.housekeep.tables import ANNOTATORS, RIGHT_VOTES, Scene, scene, scene_names, votes, words
 
 
 class Labels(NamedTuple):
@@ -78,3 +78,22 @@ def holders(name: str) -> NDArray[np.bool_]:
     known, said = scene(name), votes()
     voted = [any(kind in own for kind in said.types) for own in known.kinds]
     return np.array(voted) & ~np.isnan(known.half[:, 0]) & ~np.isnan(known.top)
+
+
+def truth(house: str = "") -> dict[tuple[str, str], bool]:
+    """Each thing and place in the words of captions, and whether people put it there.
+
+    Args:
+        house: a scene, whose places take votes by the label rule of its full layout; "" for all kinds of places of
+            all houses, right where they are in some house.
+    """
+    said = votes()
+    things = [words(name) for name in said.objects]
+    rows: dict[str, NDArray[np.bool_]] = {}
+    if not house:
+        rows = {words(kind.replace("-", " ")): said.positive[t] >= RIGHT_VOTES for t, kind in enumerate(said.types)}
+    for name in [house] if house else scene_names():
+        known, right = scene(name), labels(name).right
+        for r in np.flatnonzero(holders(name)).tolist():
+            rows[known.shown[r]] = rows.get(known.shown[r], right[r]) | right[r]
+    return {(thing, place): bool(row[o]) for place, row in rows.items() for o, thing in enumerate(things)}

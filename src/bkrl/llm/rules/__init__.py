@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
@@ -69,16 +69,22 @@ class RulesBackend:
         return None
 
 
-def answer(turns: list[str]) -> str:
-    """The reply to a conversation whose turns are given as text, the first holding world and task. Raises Fault."""
+def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, name: str = "rules") -> str:
+    """The reply to a conversation whose turns are given as text, the first holding world and task. Raises Fault.
+
+    Args:
+        turns: see above.
+        knowledge: what is known of each family of worlds.
+        name: of who answers.
+    """
     world = re.search(r"^# World: (\w+)", turns[0], re.MULTILINE)
     task = re.search(r"^# Task: (\w+)", turns[0], re.MULTILINE)
-    known = KNOWLEDGE.get(world[1]) if world else None
+    known = knowledge.get(world[1]) if world else None
     if known is None or task is None:
         raise Fault(
             "stop",
             "unknown world",
-            f"The rules annotator knows {', '.join(KNOWLEDGE)} and no other env; name a language model with --llm.",
+            f"The {name} annotator knows {', '.join(knowledge)} and no other env; name a language model with --llm.",
         )
     if task[1] == "compare":
         return _compare(known, turns[1])

@@ -1,19 +1,19 @@
 """The programs that the rules annotator writes for Housekeep: three potentials of how tidy what is known is.
 
-They hold a table of what belongs where (`belongings`), in the numbers that the prompt gives. They run only in the
-sandbox.
+They hold a table of what belongs where (`belongings`, or another one), in the numbers that the prompt gives. They run
+only in the sandbox.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bkrl.llm.protocol import Fault
-from bkrl.llm.rules.belongings import KINDS, belongs, kinds_of
+from bkrl.llm.rules.belongings import belongs
 
 _HEAD = '''
-# Classes of things, and kinds of receptacles where people put them away
+# For each kind of receptacle: 45 classes of things in a number, whose bit i is 1 where the i-th is put away there
 BELONGS = {belongs}
 # Kind of each receptacle of each house, -1 for what holds nothing
 PLACES = {places}
@@ -22,10 +22,9 @@ PLACES = {places}
 def table():
     """right[1 + class, 1 + kind of receptacle]: whether things belong there; row and column 0 stand for nothing."""
     right = np.zeros(({classes} + 1, {kinds} + 1), dtype=bool)
-    for things, spots in BELONGS:
-        for thing in things:
-            for spot in spots:
-                right[thing + 1, spot + 1] = True
+    for spot in range({kinds}):
+        for thing in range({classes}):
+            right[thing + 1, spot + 1] = BELONGS[spot][thing // 45] >> thing % 45 & 1
     return right
 
 
@@ -98,9 +97,9 @@ def potential(observations, actions, valid):
 """
 
 
-def programs(prompt: str) -> list[str]:
-    """Potentials from simple to rich, with the names and numbers of the layout that the prompt gives. Raises Fault if
-    it gives none.
+def programs(prompt: str, belongs: Callable[[str, str], bool] = belongs) -> list[str]:
+    """Potentials from simple to rich, with the names and numbers of the layout that the prompt gives; `belongs` says
+    whether a thing belongs in a place. Raises Fault if the prompt gives no layout.
     """
     classes, kinds = (_numbered(prompt, what) for what in ("Classes of things", "Kinds of receptacles"))
     houses = re.findall(r"^Kinds of the receptacles of house \d+, [^:]*: ([-\d ]+)\.$", prompt, re.MULTILINE)
@@ -113,7 +112,7 @@ def programs(prompt: str) -> list[str]:
             "stop", "unknown prompt", "The rules annotator does not find the observation's layout in this prompt."
         )
     numbers = {
-        "belongs": _belongs(classes, kinds),
+        "belongs": _belongs(classes, kinds, belongs),
         "places": "[\n" + "".join(f"    [{', '.join(house.split())}],\n" for house in houses) + "]",
         "classes": len(classes),
         "kinds": len(kinds),
@@ -134,17 +133,15 @@ def programs(prompt: str) -> list[str]:
     ]
 
 
-def _belongs(classes: Sequence[str], kinds: Sequence[str]) -> str:
-    """[(things, places), …] as source: the things of each kind of thing, and the places of one of them."""
-    groups = []
-    for kind in KINDS:
-        things = [number for number, name in enumerate(classes) if kinds_of(name) == (kind,)]
-        if things:
-            groups.append((things, [number for number, name in enumerate(kinds) if belongs(classes[things[0]], name)]))
-    for number, name in enumerate(classes):
-        if len(kinds_of(name)) > 1:
-            groups.append(([number], [spot for spot, place in enumerate(kinds) if belongs(name, place)]))
-    return "[\n" + "".join(f"    ({things}, {spots}),\n" for things, spots in groups) + "]"
+def _belongs(classes: Sequence[str], kinds: Sequence[str], belongs: Callable[[str, str], bool]) -> str:
+    """Numbers for each kind of receptacle, as source: of 45 bits, since the sandbox takes no integers beyond 2**53. The
+    votes as lists of numbers of classes would be too long for a program.
+    """
+    text = ""
+    for place in kinds:
+        bits = [belongs(thing, place) << number % 45 for number, thing in enumerate(classes)]
+        text += f"    [{', '.join(str(sum(bits[first : first + 45])) for first in range(0, len(bits), 45))}],\n"
+    return f"[\n{text}]"
 
 
 def _numbered(prompt: str, what: str) -> list[str]:

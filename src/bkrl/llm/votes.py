@@ -1,0 +1,50 @@
+"""`votes`: what people said about where Housekeep's things belong, in the form of an annotator's answers.
+
+It is the truth by which Housekeep judges, and so no knowledge that an agent could have: an upper bound of what labels
+can do there. It answers as `rules` does, with the votes in place of the table written by hand; programs hold the votes.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+from bkrl.envs.housekeep.labels import truth
+from bkrl.llm.protocol import Reply, Request
+from bkrl.llm.rules import Knowledge, RulesBackend, answer, housekeep, tidying
+
+HONESTY = "votes (the truth that Housekeep judges by: an upper bound, not a language model)"
+
+
+class VotesBackend(RulesBackend):
+    """Answers from the votes. Deterministic and free, so its answers are not stored."""
+
+    name = "votes"
+
+    async def complete(self, request: Request) -> Reply:
+        return Reply(answer([message.text for message in request.messages], knowledge(), "votes"), model="votes")
+
+    def facts(self) -> dict[str, str]:
+        return {"annotator": HONESTY}
+
+
+@cache
+def knowledge() -> dict[str, Knowledge]:
+    """The votes of all houses: a place is right where it is right in one of them."""
+    right = truth()
+    places: dict[str, str] = {}
+    for (thing, place), yes in right.items():
+        if yes:
+            places.setdefault(thing, place)
+
+    def belongs(thing: str, place: str) -> bool:
+        return right.get((thing, place), False)
+
+    homes = housekeep.Homes(belongs, places.__contains__, lambda thing: places.get(thing, ""))
+    return {
+        "Housekeep": Knowledge(
+            partial(housekeep.judge, homes=homes),
+            partial(housekeep.goals, homes=homes),
+            partial(tidying.programs, belongs=belongs),
+            belongs=belongs,
+        )
+    }
