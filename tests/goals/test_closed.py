@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.goals.belonging import open_judge
 from bkrl.goals.closed import CHOICES, AskedJudge, read_answer
@@ -194,7 +196,18 @@ def test_choices_change_the_key_only_where_there_are_any():
 
 @pytest.mark.parametrize("name", ["roberta_cm", "glove_cm"])
 def test_priors_that_know_the_answers_are_refused(name, tmp_path: Path):
-    from contextlib import ExitStack
-
     with ExitStack() as stack, pytest.raises(UsageError, match=f"{name} was trained on the votes"):
-        open_judge(name, "Rs_int", stack, cache=tmp_path)
+        open_judge(name, "Rs_int", stack, asking=AskConfig(cache=tmp_path))
+
+
+def test_an_asked_judge_takes_all_that_is_said_of_asking(tmp_path: Path, monkeypatch):
+    """Prices and concurrency were left out once, so that a model of one's own could not be given a limit of cost."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    prices = tmp_path / "prices.toml"
+    prices.write_text('as_of = 2026-11-23\n[[price]]\nmodel = "mine"\ninput = 1.0\noutput = 2.0\n')
+    asking = AskConfig(max_cost=1.0, prices=prices, concurrency=3, cache=tmp_path / "c", dry_run=True)
+    with ExitStack() as stack:
+        judge = open_judge("openai:mine", "Rs_int", stack, asking=asking)
+        assert judge.session.price.input == 1.0
+        assert judge.session.policy.max_concurrency == 3
+    assert not (tmp_path / "c").exists()

@@ -13,6 +13,7 @@ import torch
 from safetensors.numpy import load_file
 
 from bkrl.core.config import DQNConfig, PQNConfig
+from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.envs import make_vec
 from bkrl.methods import TrainRsConfig, find_method
@@ -68,6 +69,21 @@ def test_frozen_layers_stay_as_they_were(pretrained, trains, changed):
     after = learner.agent.module.state_dict()
     found = {name.rpartition(".")[0] for name, one in after.items() if not torch.equal(one, before[name])}
     assert found == changed
+
+
+def test_ppo_with_goals_has_the_defects_that_concern_it():
+    ppo = {"env": "Crafter-Typed-ChopTree@length=9", "suggester": "task", "env_coef": 1.0, "trains": "last"}
+    trainee = find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", compat="upstream", **ppo))
+    assert trainee.facts["compat"] == ["b10", "e7"]
+    assert trainee.facts["guarantee"] == "none: published defects b10, e7"
+    assert not trainee.learner.bootstrap_truncated
+    plain = find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", **ppo)).learner
+    trained = [[one.requires_grad for one in learner.agent.module.parameters()] for learner in (trainee.learner, plain)]
+    assert all(trained[0])
+    assert not all(trained[1])
+    assert plain.bootstrap_truncated
+    with pytest.raises(UsageError, match="^e1 .* concerns agents that value actions"):
+        find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", compat="e1", **ppo))
 
 
 def test_a_policy_that_knows_something_does_not_begin_at_random(pretrained):

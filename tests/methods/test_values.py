@@ -63,6 +63,13 @@ def test_ppo_takes_each_kind(alg):
     assert "apt" in learnt.own
 
 
+@pytest.mark.parametrize(("alg", "kind"), [("pqn", {"curiosity": "noveld"}), ("noveld", {})])
+def test_what_noveld_pays_is_chosen(alg, kind):
+    for given, alpha, first in (({}, 0.5, True), ({"noveld_alpha": 1.0, "noveld_first_visit": False}, 1.0, False)):
+        stream = find_method(alg).build(settings(alg, **kind, **given)).learner.streams[-1]
+        assert (stream.alpha, stream.first_visit) == (alpha, first)
+
+
 @pytest.mark.parametrize(("alg", "kind"), [("pqn", "noveld"), ("dqn", "apt-learnt")])
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, alg, kind):
     lines = the_same_when_killed(settings(alg, out=tmp_path / "whole", curiosity=kind), monkeypatch)

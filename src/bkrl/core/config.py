@@ -17,6 +17,7 @@ from bkrl.core.flags import Flag, Only
 _LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
 _ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
 _BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
+_ASKED = Only("an annotator that is asked", lambda c: c.asks)
 _CLONES = Only("--clone", lambda c: c.clone is not None)
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _ONE_ENV = Only("one env, without --conditions", lambda c: c.conditions is None)
@@ -77,19 +78,40 @@ View = Annotated[
     ),
 ]
 
-MaxRequests = Annotated[int, Flag("send at most this many requests in this run; 0: no limit", least=0, identity=False)]
-MaxCost = Annotated[float, Flag("spend at most so many US dollars in this run; 0: no limit", least=0, identity=False)]
-Prices = Annotated[
-    Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
-]
-Concurrency = Annotated[
-    int, Flag("most requests in flight at once; adapts to what the server allows", least=1, identity=False)
-]
-Cache = Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)]
-DryRun = Annotated[bool, Flag("show tokens, price and prompts; ask and write nothing", identity=False, planned=True)]
-
 NumSteps = Annotated[int, Flag("steps of each world in a rollout", least=1)]
 NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
+
+
+Concurrency = Annotated[
+    int,
+    Flag("most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskConfig:
+    """How an annotator is asked; a base of the settings of all that ask one."""
+
+    max_requests: Annotated[
+        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False)
+    ] = 0
+    max_cost: Annotated[
+        float,
+        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
+    ] = 0.0
+    prices: Annotated[
+        Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
+    ] = None
+    concurrency: Concurrency = 16
+    dry_run: Annotated[
+        bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
+    ] = False
+    cache: Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)] = Path("cache")
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is an annotator to be asked."""
+        return True
 
 
 @dataclass(frozen=True)

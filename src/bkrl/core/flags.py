@@ -103,7 +103,7 @@ def flags_of(config: type) -> list[Setting]:
 def _own(config: type) -> list[Setting]:
     plain, nested = [], []
     hints = typing.get_type_hints(config, include_extras=True)
-    for f in dataclasses.fields(config):
+    for f in sorted(dataclasses.fields(config), key=lambda one: one.kw_only is True):  # a base's settings come last
         hint = hints[f.name]
         if dataclasses.is_dataclass(hint):
             group = f.default_factory() if callable(f.default_factory) else None

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, Final
 
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.housekeep.labels import truth
@@ -103,15 +103,13 @@ def open_judge(
     votes: int = 5,
     max_tokens: int = 200,
     wait: bool = True,
-    max_requests: int = 0,
-    max_cost: float = 0.0,
-    cache: Path = Path("cache"),
+    asking: AskConfig | None = None,
 ) -> Judge:
     """A judge by its name: see `plain_judge`, `goals.closed.AskedJudge` and `llm.beside.open_session`."""
     plain = plain_judge(name, house, accuracy, seed)
     if plain is not None:
         return plain
-    session = open_session(name, stack, cache, max_requests, max_cost, others=PLAIN)
+    session = open_session(name, asking or AskConfig(), stack, PLAIN, "suggester")
     return AskedJudge(name, session, SHIPPED, votes=votes, max_tokens=max_tokens, wait=wait)
 
 
@@ -121,24 +119,13 @@ def compared(
     house: str,
     accuracy: float,
     votes: int,
-    max_requests: int,
-    max_cost: float,
-    cache: Path,
+    asking: AskConfig,
 ) -> tuple[list[str], list[list[Any]]]:
     """A row for each judge (`FREE` without names): how its answers compare with the votes, as `measured` has them."""
     found = []
     for name in names or FREE:
         with ExitStack() as stack:
-            judge = open_judge(
-                name,
-                house,
-                stack,
-                accuracy=accuracy,
-                votes=votes,
-                max_requests=max_requests,
-                max_cost=max_cost,
-                cache=cache,
-            )
+            judge = open_judge(name, house, stack, accuracy=accuracy, votes=votes, asking=asking)
             figures, _ = measured(judge, which, house)
             said = f"{name} ({accuracy:g})" if name == "noisy" else name
             found.append([said, *(None if value != value else value for value in asdict(figures).values())])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bkrl.core.config import Cache, Concurrency, DryRun, Fresh, MaxCost, MaxRequests, Prices, Seed, Threads
+from bkrl.core.config import AskConfig, Concurrency, Fresh, Seed, Threads
 from bkrl.core.flags import Flag, Only
 
 _OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
-_ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.llm not in ("random", "return"))
+_ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.asks)
 
 
 @dataclass(frozen=True)
-class LabelConfig:
+class LabelConfig(AskConfig):
     """Ask a language model what it knows: reward code, preferences between segments, or goals."""
 
     dataset: Annotated[Path, Flag("a collect run", positional=True, pooled=True, reads=True)]
@@ -48,16 +48,6 @@ class LabelConfig:
             only=(_ASKED,),
         ),
     ] = "default"
-    max_requests: Annotated[
-        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False)
-    ] = 0
-    max_cost: Annotated[
-        float,
-        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
-    ] = 0.0
-    prices: Annotated[
-        Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
-    ] = None
     tier: Annotated[
         Literal["default", "flex"],
         Flag("flex: slower and cheaper, where the endpoint has it (openai:)", identity=False),
@@ -104,12 +94,7 @@ class LabelConfig:
             identity=False,
         ),
     ] = "off"
-    concurrency: Annotated[
-        int,
-        Flag(
-            "most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False
-        ),
-    ] = 64
+    concurrency: Concurrency = field(default=64, kw_only=True)
     rpm: Annotated[
         float, Flag("most requests sent in a minute; 0: no limit", least=0, only=(_ASKED,), identity=False)
     ] = 0.0
@@ -126,12 +111,13 @@ class LabelConfig:
             planned=True,
         ),
     ] = None
-    dry_run: Annotated[
-        bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
-    ] = False
-    cache: Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)] = Path("cache")
     seed: Seed = 1
     fresh: Fresh = False
+
+    @property
+    def asks(self) -> bool:
+        """See `AskConfig.asks`: controls ask nobody."""
+        return self.llm not in ("random", "return")
 
     @property
     def run_dir(self) -> Path:
@@ -141,7 +127,7 @@ class LabelConfig:
 
 
 @dataclass(frozen=True)
-class EvolveConfig:
+class EvolveConfig(AskConfig):
     """Hold a tournament of programs: a model writes some, sees how agents fare with them, and writes others."""
 
     dataset: Annotated[Path, Flag("a collect run", positional=True, pooled=True, reads=True)]
@@ -176,12 +162,6 @@ class EvolveConfig:
     with_memory: Annotated[
         bool, Flag("let programs read what happened in the episode so far, as `memory`; see docs/potentials.md")
     ] = False
-    max_requests: MaxRequests = 0
-    max_cost: MaxCost = 0.0
-    prices: Prices = None
-    concurrency: Concurrency = 16
-    dry_run: DryRun = False
-    cache: Cache = Path("cache")
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.llm import BACKENDS, open_backend
@@ -18,18 +18,9 @@ from bkrl.llm.store import Store
 
 
 def open_session(
-    name: str,
-    stack: ExitStack,
-    cache: Path,
-    max_requests: int = 0,
-    max_cost: float = 0.0,
-    others: Sequence[str] = (),
-    what: str = "suggester",
-    prices: Path | None = None,
-    concurrency: int = 16,
-    asking: bool = True,
+    name: str, settings: AskConfig, stack: ExitStack, others: Sequence[str] = (), what: str = "annotator"
 ) -> AskSession:
-    """A session with the annotator of this name, which `stack` closes; 0: no limit. Without `asking` it writes nothing.
+    """A session with the annotator of this name, which `stack` closes. For a dry run it writes nothing.
 
     Raises:
         UsageError: no annotator has the name, or a cost is bounded and not known. `others`: names that would do, too;
@@ -39,12 +30,13 @@ def open_session(
     known = (*others, *BACKENDS.names())
     if name.partition(":")[0] not in known:
         raise UsageError(f"There is no {what} '{name}'.{did_you_mean(name, known)} Known: {', '.join(known)}.")
-    backend = open_backend(name, Connection(cache, asking=asking))
-    price = find_price(backend.identity, prices)
-    if backend.identity is not None and price is None and max_cost:
+    asking = not settings.dry_run
+    backend = open_backend(name, Connection(settings.cache, asking=asking))
+    price = find_price(backend.identity, settings.prices)
+    if backend.identity is not None and price is None and settings.max_cost:
         raise unknown_price(backend.identity)
-    store = stack.enter_context(Store(cache)) if asking and backend.identity is not None else None
-    budget = Budget(None, max_requests or None, max_cost or None)
+    store = stack.enter_context(Store(settings.cache)) if asking and backend.identity is not None else None
+    budget = Budget(None, settings.max_requests or None, settings.max_cost or None)
     stack.callback(budget.close)
-    policy = AskPolicy.of(backend.identity, concurrency)
+    policy = AskPolicy.of(backend.identity, settings.concurrency)
     return stack.enter_context(AskSession(backend, store, policy, budget=budget, price=price))

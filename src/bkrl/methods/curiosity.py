@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Curiosity = Literal["rnd", "noveld", "icm", "apt", "apt-learnt"]
 IntCoef = Annotated[float, Flag("weight of the novelty reward", least=0)]
+ALPHA = "noveld: α of max(novelty(s′) − α novelty(s), 0); ELLM's baseline has 1"
+FIRST_VISIT = "noveld: pay only an episode's first visit; ELLM's baseline pays every visit"
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,8 @@ class RNDSettings(PPOSettings):
 class NovelDSettings(RNDSettings):
     """Settings of noveld."""
 
-    noveld_alpha: Annotated[
-        float, Flag("noveld: α of max(novelty(s′) − α novelty(s), 0); ELLM's baseline has 1", least=0)
-    ] = 0.5
+    noveld_alpha: Annotated[float, Flag(ALPHA, least=0)] = 0.5
+    noveld_first_visit: Annotated[bool, Flag(FIRST_VISIT)] = True
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def build(settings: RNDSettings) -> Trainee:
     kind: Any = settings.alg
     more: dict[str, Any] = {}
     if isinstance(settings, NovelDSettings):
-        more["alpha"] = settings.noveld_alpha
+        more |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
     if isinstance(settings, APTSettings) and settings.apt_features == "learnt":
         kind = "apt-learnt"
 

@@ -13,167 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.methods.goals import GoalSettings, source_of
 from bkrl.methods.registry import Method, Trainee, register_method
-from bkrl.methods.values import GuidedSettings, TransferSettings, begin, compat_facts, value_agent, with_epsilon
+from bkrl.methods.values import GuidedSettings, begin, compat_facts, value_agent, with_epsilon
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
-    from bkrl.envs.family import Placing, World
+    from bkrl.envs.family import World
     from bkrl.envs.vector import WorldVectorEnv
-    from bkrl.goals.places import PlaceSource
-    from bkrl.goals.protocol import Suggester
-    from bkrl.goals.source import Source, TaskSource
     from bkrl.learn.hardware import Hardware
     from bkrl.llm.forecast import Outlook
     from bkrl.rewards.streams import RewardStream
-    from bkrl.text.encoders import TextEncoder
-
-PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
-_PRIORS = ("zs_mlm",)
-
-
-def _puts_away(c: Any) -> bool | None:
-    """Whether things are put away in the env; None where there is no such env."""
-    from bkrl.envs import find_placing
-
-    try:
-        return find_placing(c.env) is not None
-    except UsageError:
-        return None
-
-
-_NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
-_HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
-_DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
-_ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.suggester not in PLAIN + _PRIORS)
-_CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
-_SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
 def _published(c: Any) -> bool:
     return bool(c.sees == "published")
-
-
-@dataclass(frozen=True)
-class GoalSettings(TransferSettings):
-    """Settings of all that pursue goals."""
-
-    env: Annotated[str, Flag("world to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
-        "Crafter-Typed-Harder"
-    )
-    suggester: Annotated[
-        str,
-        Flag(
-            "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
-            "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
-            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks. In "
-            "Housekeep oracle is people's votes, noisy the votes with errors, zs_mlm a masked language model's prior",
-        ),
-    ] = "oracle"
-    bad_timing: Annotated[
-        float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY, _DEEDS))
-    ] = 0.0
-    nonsense: Annotated[
-        float, Flag("noisy: share of goals that no rule of the world allows", least=0, most=1, only=(_NOISY, _DEEDS))
-    ] = 0.0
-    impossible: Annotated[
-        float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY, _DEEDS))
-    ] = 0.0
-    accuracy: Annotated[
-        float, Flag("noisy: share of the votes' answers that are kept", least=0, most=1, only=(_NOISY, _HOUSE))
-    ] = 0.9
-    yes_threshold: Annotated[
-        float, Flag("probability that yes must exceed, where things belong", least=0, most=1, only=(_HOUSE,))
-    ] = 0.5
-    goal_votes: Annotated[
-        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED, _HOUSE))
-    ] = 5
-    goal_costs: Annotated[
-        Literal["scaled", "clipped", "none"],
-        Flag(
-            "what a pick or place that is no goal costs, and a grab that fails: .1 and .08 of a goal; .25 and .2, as "
-            "the published learner clips them; or nothing",
-            only=(_HOUSE,),
-        ),
-    ] = "scaled"
-    goal_pay: Annotated[
-        Literal["once", "damped", "always"],
-        Flag("a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always"),
-    ] = "once"
-    goal_form: Annotated[
-        Literal["bonus", "potential"],
-        Flag("goals pay a bonus (no guarantee), or as a potential, which keeps what is optimal for the env's reward"),
-    ] = "bonus"
-    goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0)] = 1.0
-    goal_success: Annotated[
-        Literal["action", "eval"],
-        Flag(
-            "when a deed counts: by the published permissive rule (action), or when the game did it (eval)",
-            only=(_DEEDS,),
-        ),
-    ] = "action"
-    captioner: Annotated[
-        Literal["true", "noisy", "learnt"],
-        Flag(
-            "who says in training which deed was done: the env; the env with errors; or a small network that has seen "
-            "random play, and sees what was before and after",
-            only=(_DEEDS,),
-        ),
-    ] = "true"
-    caption_accuracy: Annotated[
-        float, Flag("noisy: share of captions that are true", least=0, most=1, only=(_CAPTIONED,))
-    ] = 0.9
-    see_goals: Annotated[bool, Flag("show the agent its goals; otherwise it is only paid for them")] = True
-    goal_encoder: Annotated[
-        str,
-        Flag(
-            "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold", only=(_DEEDS,)
-        ),
-    ] = "none"
-    goal_threshold: Annotated[
-        float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
-    ] = 0.99
-    env_coef: Annotated[float, Flag("weight of the env's own reward; 0, as in pretraining, leaves it out", least=0)] = (
-        0.0
-    )
-    goal_wait: Annotated[
-        bool,
-        Flag(
-            "wait for each answer: the same bytes with and without kept replies, but training stands still meanwhile",
-            only=(_ASKED,),
-        ),
-    ] = False
-    strict_goals: Annotated[
-        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED, _DEEDS))
-    ] = False
-    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED, _DEEDS))] = 0.1
-    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 200
-    max_requests: Annotated[
-        int, Flag("send at most this many requests; 0: no limit", least=0, only=(_ASKED,), identity=False)
-    ] = 0
-    max_cost: Annotated[
-        float, Flag("spend at most so many US dollars; 0: no limit", least=0, only=(_ASKED,), identity=False)
-    ] = 0.0
-    prices: Annotated[
-        Path | None,
-        Flag("own price list (TOML), read before the shipped one; see docs/labels.md", only=(_ASKED,), identity=False),
-    ] = None
-    concurrency: Annotated[
-        int,
-        Flag(
-            "most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False
-        ),
-    ] = 16
-    dry_run: Annotated[
-        bool,
-        Flag(
-            "show tokens, price and three of the prompts; ask and write nothing",
-            only=(_ASKED,),
-            identity=False,
-            planned=True,
-        ),
-    ] = False
-    cache: Annotated[Path, Flag("where replies are kept", only=(_ASKED,), identity=False)] = Path("cache")
 
 
 @dataclass(frozen=True)
@@ -210,112 +64,9 @@ class EllmPPOSettings(GoalSettings):
 
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
-
-def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource | PlaceSource:
-    """Where the goals of a run come from; a session that asks is closed with `stack`.
-
-    Raises:
-        UsageError: no goals can be set in this env, or settings that do not fit.
-        InputError: a key, model or file is not there.
-    """
-    from bkrl.core.seeds import derive_seed
-    from bkrl.envs import find_placing, situations, world
-    from bkrl.goals.book import GoalBook
-    from bkrl.goals.captions import Learnt, Noisy, Told
-    from bkrl.goals.match import Matcher
-    from bkrl.goals.source import TASK, Source, TaskSource
-    from bkrl.goals.suggesters import plain_suggester
-    from bkrl.text.encoders import HashEncoder, open_encoder
-
-    if (places := find_placing(settings.env)) is not None:
-        return _places(settings, places, stack)
-    known = situations(settings.env)
-    if settings.suggester == TASK:
-        return TaskSource(settings.env)
-    encoder: TextEncoder | None = None
-    if settings.goal_encoder == "hash":
-        encoder = HashEncoder.fit(known.deeds)
-    elif settings.goal_encoder != "none":
-        encoder = open_encoder({"name": settings.goal_encoder, "size": 0})
-    plain: dict[str, Any] = {}
-    if settings.suggester in PLAIN:
-        rates = {kind: getattr(settings, kind) for kind in ("bad_timing", "nonsense", "impossible")}
-        rates = rates if settings.suggester == "noisy" else {}
-        plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
-        suggester: Suggester | None = plain_suggester(situations=known, **plain)
-    else:
-        suggester = _asked(settings, known, world(settings.env).family, stack)
-    book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
-    assert suggester is not None
-    rule = "always" if settings.suggester == "uniform" else settings.goal_pay
-    success = "tried" if suggester.every_deed else settings.goal_success
-    words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
-    source = Source(settings.env, book, rule, success, plain, words, settings.see_goals)  # type: ignore[arg-type]
-    if settings.captioner == "noisy":
-        seed = derive_seed(settings.seed, "captions")
-        source.captioner = Noisy(Told(source.success), known, settings.caption_accuracy, seed)
-    elif settings.captioner == "learnt":
-        source.captioner = Learnt(settings.env, settings.seed)
-    return source
-
-
-def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSource:
-    """Goals of a world in which things are put away."""
-    from bkrl.core.seeds import derive_seed
-    from bkrl.goals.belonging import PLAIN as PLAIN_JUDGES
-    from bkrl.goals.belonging import open_judge
-    from bkrl.goals.places import PlaceBook, PlaceSource
-
-    name = settings.suggester
-    if name == "task":
-        raise UsageError(f"{settings.env} has no mission to be shown; choose another --suggester.")
-    choices: dict[str, Any] = {"accuracy": settings.accuracy, "seed": derive_seed(settings.seed, "noisy votes")}
-    judge = open_judge(
-        name,
-        known.house,
-        stack,
-        **choices,
-        votes=settings.goal_votes,
-        max_tokens=settings.max_tokens,
-        wait=settings.goal_wait,
-        max_requests=settings.max_requests,
-        max_cost=settings.max_cost,
-        cache=settings.cache,
-    )
-    plain = {"name": name, **choices} if name in PLAIN_JUDGES else {}
-    rule = "always" if name == "uniform" else settings.goal_pay
-    book = PlaceBook(known, judge, settings.yes_threshold)
-    return PlaceSource(settings.env, book, rule, settings.goal_costs, settings.see_goals, plain)
-
-
-def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
-    """A suggester that asks the annotator of the settings."""
-    from bkrl.goals.asked import AskedSuggester
-    from bkrl.llm.beside import open_session
-    from bkrl.text.prompts import SHIPPED
-
-    session = open_session(
-        settings.suggester,
-        stack,
-        settings.cache,
-        settings.max_requests,
-        settings.max_cost,
-        others=PLAIN,
-        prices=settings.prices,
-        concurrency=settings.concurrency,
-        asking=not settings.dry_run,
-    )
-    return AskedSuggester(
-        settings.suggester,
-        session,
-        known,
-        SHIPPED,
-        family,
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
-        strict=settings.strict_goals,
-        wait=settings.goal_wait,
-    )
+    @property
+    def _concerned(self) -> str:
+        return "goals"
 
 
 class _Parts(NamedTuple):
@@ -360,8 +111,7 @@ def _trainee(
     from bkrl.goals.source import TASK
     from bkrl.rewards.shaping import FORMS
 
-    more = {"bootstrap_truncated": "b10" not in settings.defects} if isinstance(settings, GuidedSettings) else {}
-    more |= {"shared_readers": "e5" in settings.defects} if isinstance(settings, EllmDQNSettings) else {}
+    more = {"shared_readers": "e5" in settings.defects} if isinstance(settings, EllmDQNSettings) else {}
     learner = learner_class(
         parts.envs,
         agent,
@@ -371,13 +121,13 @@ def _trainee(
         seed=settings.seed,
         hardware=parts.hardware,
         goals=parts.tracker,
+        bootstrap_truncated="b10" not in settings.defects,
         **more,
     )
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTrainee(
         learner,
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"}
-        | (compat_facts(settings) if isinstance(settings, GuidedSettings) else {}),
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | compat_facts(settings),
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,
@@ -466,6 +216,10 @@ def outlook(settings: GoalSettings) -> Outlook:
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
 
+    if not settings.asks:
+        raise UsageError(
+            f"--suggester {settings.suggester} asks nobody, so --dry-run has nothing to reckon; leave it out."
+        )
     with ExitStack() as stack:
         suggester = getattr(source_of(settings, stack).book, "suggester", None)
         if not isinstance(suggester, AskedSuggester):

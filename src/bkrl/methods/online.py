@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bkrl.core.config import Cache, Concurrency, DryRun, MaxCost, MaxRequests, Prices
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import PPOSettings, defects_of, facts_of, ppo_of
@@ -31,7 +31,7 @@ _REPLY_TOKENS = 60
 
 
 @dataclass(frozen=True)
-class OnlineSettings(PPOSettings):
+class OnlineSettings(AskConfig, PPOSettings):
     """Settings of bk-online."""
 
     llm: Annotated[
@@ -54,12 +54,6 @@ class OnlineSettings(PPOSettings):
     ] = False
     temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.5
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 2048
-    max_requests: MaxRequests = 0
-    max_cost: MaxCost = 0.0
-    prices: Prices = None
-    concurrency: Concurrency = 16
-    dry_run: DryRun = False
-    cache: Cache = Path("cache")
 
 
 @dataclass
@@ -175,17 +169,7 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
     from bkrl.llm.beside import open_session
 
     facts = world(settings.env)
-    session = open_session(
-        settings.llm,
-        stack,
-        settings.cache,
-        settings.max_requests,
-        settings.max_cost,
-        what="annotator",
-        prices=settings.prices,
-        concurrency=settings.concurrency,
-        asking=not settings.dry_run,
-    )
+    session = open_session(settings.llm, settings, stack)
     return LiveComparisons(
         session,
         world_card(settings.env),

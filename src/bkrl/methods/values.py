@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 from bkrl.core.config import DQNConfig, PQNConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
-from bkrl.methods.curiosity import Curiosity, curious
+from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, Curiosity, curious
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ FINETUNING_EPSILON = 0.1
 """With which ε falls where the first policy has learnt something; at 1 its behaviour would be undone first."""
 _GUIDED = Only("--guide", lambda c: c.guide is not None)
 _CURIOUS = Only("--curiosity", lambda c: c.curiosity != "none")
+_NOVELD = Only("--curiosity noveld", lambda c: c.curiosity == "noveld")
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,6 @@ class TransferSettings(TrainRsConfig):
         Literal["all", "heads", "last"],
         Flag("what is trained: all; heads, all but the layer that reads observations; or the last layer"),
     ] = "all"
-
-
-@dataclass(frozen=True)
-class GuidedSettings(TransferSettings):
-    """Settings of those that value actions."""
-
-    guide: Annotated[
-        Path | None,
-        Flag(
-            "a train-rs run of an agent that values actions, whose best action a share of the random ones are",
-            reads=True,
-        ),
-    ] = None
-    guide_share: Annotated[
-        float, Flag("share of the random actions that --guide chooses", least=0, most=1, only=(_GUIDED,))
-    ] = 0.5
-
     compat: Annotated[
         str,
         Flag(
@@ -80,6 +64,22 @@ class GuidedSettings(TransferSettings):
 
 
 @dataclass(frozen=True)
+class GuidedSettings(TransferSettings):
+    """Settings of those that value actions."""
+
+    guide: Annotated[
+        Path | None,
+        Flag(
+            "a train-rs run of an agent that values actions, whose best action a share of the random ones are",
+            reads=True,
+        ),
+    ] = None
+    guide_share: Annotated[
+        float, Flag("share of the random actions that --guide chooses", least=0, most=1, only=(_GUIDED,))
+    ] = 0.5
+
+
+@dataclass(frozen=True)
 class ValueSettings(GuidedSettings):
     """Settings of pqn and dqn."""
 
@@ -89,6 +89,8 @@ class ValueSettings(GuidedSettings):
         Flag("pay for novelty: rnd, noveld, icm, apt in fixed random features or in learnt ones; or none"),
     ] = "none"
     int_coef: Annotated[float, Flag("weight of the novelty reward", least=0, only=(_CURIOUS,))] = 1.0
+    noveld_alpha: Annotated[float, Flag(ALPHA, least=0, only=(_NOVELD,))] = 0.5
+    noveld_first_visit: Annotated[bool, Flag(FIRST_VISIT, only=(_NOVELD,))] = True
 
     @property
     def _concerned(self) -> str:
@@ -118,7 +120,7 @@ def begin(settings: TransferSettings, network: nn.Module, first: _Names, last: _
 
     if settings.init_from is not None:
         take_weights(network, settings.init_from)
-    trains = "all" if "e7" in getattr(settings, "defects", ()) else settings.trains
+    trains = "all" if "e7" in settings.defects else settings.trains
     for name, parameter in network.named_parameters():
         trained = trains == "all" or (trains == "heads" and not name.startswith(first))
         parameter.requires_grad_(trained or name.startswith(last))
@@ -193,7 +195,7 @@ def _published(settings: Any, facts: World, config: Any, num_deeds: int) -> QAge
     return PublishedAgent(network, *who, encoder=encoder, run_on="e6" in defects)
 
 
-def compat_facts(settings: GuidedSettings) -> dict[str, Any]:
+def compat_facts(settings: TransferSettings) -> dict[str, Any]:
     """What the manifest says of a run with published defects; {} without."""
     from bkrl.rewards.upstream import guarantee, named
 
@@ -221,6 +223,8 @@ def build(settings: ValueSettings) -> Trainee:
     if settings.curiosity != "none":
         kind: Curiosity = settings.curiosity
         paid: dict[str, Any] = {"seed": settings.seed, "gamma": config.gamma, "coef": settings.int_coef}
+        if kind == "noveld":
+            paid |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
         paid |= {"with_itself": True} if "e2" in settings.defects else {}
         paid |= {"by_number": True} if "e3" in settings.defects else {}
         streams.append(curious(kind, facts, config.num_envs, hardware, **paid))

@@ -40,6 +40,7 @@ _OTHERS = {
     "text": "Q-learning by an agent that reads",
     "lm": "a policy that is a language model",
     "values": "agents that value actions",
+    "goals": "PPO with goals",
     "published": "--sees published",
     "icm": "novelty by icm",
     "apt": "novelty by apt",
@@ -55,7 +56,7 @@ class Defect:
         says: what goes wrong, one clause.
         variants: the kinds of potential it concerns; "" stands for algorithms without one, "text" for values of agents
             that read, "lm" for policies that are language models, "values" for other values of actions, and a kind of
-            novelty where that pays those.
+            novelty where that pays those, "goals" for PPO with goals.
         families: the worlds it concerns, () for all.
     """
 
@@ -74,7 +75,9 @@ DEFECTS: Mapping[str, Defect] = {
     "b7": Defect("Φ is divided by the running spread of its own discounted sum"),
     "b8": Defect("an episode's first windows are filled with its first observation and the action about to be taken"),
     "b9": Defect("the critic sees the current observation alone, Φ a history (so it is without --compat, too)"),
-    "b10": Defect("a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", "lm", *_VALUES, *_ANY)),
+    "b10": Defect(
+        "a time limit counts as a true end: no bootstrap, Φ = 0", ("", "text", "lm", "goals", *_VALUES, *_ANY)
+    ),
     "b30": Defect(f"Φ of goals jumps at a fixed similarity of {HARD_THRESHOLD}", ("goal",)),
     **{
         name: Defect(says, ("text",) if name == "g5" else ("text", "lm"), ("babyai",))
@@ -90,7 +93,7 @@ DEFECTS: Mapping[str, Defect] = {
     "e4": Defect("the frozen text encoder has random weights in its linear layers", ("published",)),
     "e5": Defect("all layers before the heads are shared with the target network", ("published",)),
     "e6": Defect("the names of goals follow each other without a comma", ("published",)),
-    "e7": Defect("all layers are trained, whatever --trains says", _VALUES),
+    "e7": Defect("all layers are trained, whatever --trains says", (*_VALUES, "goals")),
 }
 
 

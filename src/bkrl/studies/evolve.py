@@ -28,7 +28,6 @@ from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.protocol import Message, Request
-from bkrl.llm.session import AskSession
 from bkrl.report.sets import SECOND
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
@@ -47,7 +46,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
         raise UsageError("--dry-run makes no run; use it with `bkrl evolve`.")
     plan = _plan(config)
     with ExitStack() as stack:
-        session = _session(config, stack) if to_do(config) else None
+        session = open_session(config.llm, config, stack) if to_do(config) else None
         own = plan.world.prompts.files([*VARIANTS["code"].files(plan.world), TEMPLATE])
         inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
         result = Run.create(config.run_dir, stage="label", config=config, inputs=inputs, fresh=config.fresh)
@@ -67,7 +66,7 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
     """What a tournament would ask, and how many env steps it would take. Asks and writes nothing."""
     plan = _plan(config)
     with ExitStack() as stack:
-        session = _session(config, stack)
+        session = open_session(config.llm, config, stack)
         most = config.rounds * config.proposals
         text = example_prompt("code", plan.dataset.env_id, config.prompt)
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
@@ -80,20 +79,6 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
         f"At most {config.trainings:,} trainings of {config.steps:,} steps, {steps:,} env steps in all.",
     )
     return replace(found, prompts=(text.rstrip("\n"),), notes=notes)
-
-
-def _session(config: EvolveConfig, stack: ExitStack) -> AskSession:
-    return open_session(
-        config.llm,
-        stack,
-        config.cache,
-        config.max_requests,
-        config.max_cost,
-        what="annotator",
-        prices=config.prices,
-        concurrency=config.concurrency,
-        asking=not config.dry_run,
-    )
 
 
 def _plan(config: EvolveConfig) -> Plan:

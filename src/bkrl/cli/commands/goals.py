@@ -9,6 +9,7 @@ import typer
 
 from bkrl.cli import console
 from bkrl.cli.commands.shown import LOOK, Json
+from bkrl.core.config import AskConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +34,6 @@ def suggesters(
     """How well suggesters know where Housekeep's things belong: their answers against people's votes."""
     from bkrl.goals.belonging import compared
 
-    header, rows = compared(
-        names or [], things, "" if scene == "all" else scene, accuracy, votes, max_requests, max_cost, cache
-    )
+    asking = AskConfig(max_requests=max_requests, max_cost=max_cost, cache=cache)
+    header, rows = compared(names or [], things, "" if scene == "all" else scene, accuracy, votes, asking)
     console.print_rows(header, rows, as_json, f"Where {things} belong, {scene}")

@@ -1,0 +1,248 @@
+"""Whose goals an agent pursues: the settings, and where the goals come from that they name."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from bkrl.core.config import AskConfig
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag, Only
+from bkrl.methods.values import TransferSettings
+
+if TYPE_CHECKING:
+    from bkrl.envs.family import Placing
+    from bkrl.goals.places import PlaceSource
+    from bkrl.goals.protocol import Suggester
+    from bkrl.goals.source import Source, TaskSource
+    from bkrl.text.encoders import TextEncoder
+
+PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
+_PRIORS = ("zs_mlm",)
+
+
+def _puts_away(c: Any) -> bool | None:
+    """Whether things are put away in the env; None where there is no such env."""
+    from bkrl.envs import find_placing
+
+    try:
+        return find_placing(c.env) is not None
+    except UsageError:
+        return None
+
+
+_NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
+_HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
+_DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
+_ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.asks)
+_CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
+_SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
+
+
+@dataclass(frozen=True)
+class DeedSettings:
+    """Settings of goals that are deeds, as in typed Crafter."""
+
+    bad_timing: Annotated[
+        float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY, _DEEDS))
+    ] = 0.0
+    nonsense: Annotated[
+        float, Flag("noisy: share of goals that no rule of the world allows", least=0, most=1, only=(_NOISY, _DEEDS))
+    ] = 0.0
+    impossible: Annotated[
+        float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY, _DEEDS))
+    ] = 0.0
+    goal_success: Annotated[
+        Literal["action", "eval"],
+        Flag(
+            "when a deed counts: by the published permissive rule (action), or when the game did it (eval)",
+            only=(_DEEDS,),
+        ),
+    ] = "action"
+    captioner: Annotated[
+        Literal["true", "noisy", "learnt"],
+        Flag(
+            "who says in training which deed was done: the env; the env with errors; or a small network that has seen "
+            "random play, and sees what was before and after",
+            only=(_DEEDS,),
+        ),
+    ] = "true"
+    caption_accuracy: Annotated[
+        float, Flag("noisy: share of captions that are true", least=0, most=1, only=(_CAPTIONED,))
+    ] = 0.9
+    goal_encoder: Annotated[
+        str,
+        Flag(
+            "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold", only=(_DEEDS,)
+        ),
+    ] = "none"
+    goal_threshold: Annotated[
+        float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
+    ] = 0.99
+    strict_goals: Annotated[
+        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED, _DEEDS))
+    ] = False
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED, _DEEDS))] = 0.1
+
+
+@dataclass(frozen=True)
+class PlaceSettings:
+    """Settings of goals in a world in which things are put away, as Housekeep is."""
+
+    accuracy: Annotated[
+        float, Flag("noisy: share of the votes' answers that are kept", least=0, most=1, only=(_NOISY, _HOUSE))
+    ] = 0.9
+    yes_threshold: Annotated[
+        float, Flag("probability that yes must exceed, where things belong", least=0, most=1, only=(_HOUSE,))
+    ] = 0.5
+    goal_votes: Annotated[
+        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED, _HOUSE))
+    ] = 5
+    goal_costs: Annotated[
+        Literal["scaled", "clipped", "none"],
+        Flag(
+            "what a pick or place that is no goal costs, and a grab that fails: .1 and .08 of a goal; .25 and .2, as "
+            "the published learner clips them; or nothing",
+            only=(_HOUSE,),
+        ),
+    ] = "scaled"
+
+
+@dataclass(frozen=True)
+class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
+    """Settings of all that pursue goals."""
+
+    env: Annotated[str, Flag("world to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
+        "Crafter-Typed-Harder"
+    )
+    suggester: Annotated[
+        str,
+        Flag(
+            "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
+            "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
+            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks. In "
+            "Housekeep oracle is people's votes, noisy the votes with errors, zs_mlm a masked language model's prior",
+        ),
+    ] = "oracle"
+    goal_pay: Annotated[
+        Literal["once", "damped", "always"],
+        Flag("a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always"),
+    ] = "once"
+    goal_form: Annotated[
+        Literal["bonus", "potential"],
+        Flag("goals pay a bonus (no guarantee), or as a potential, which keeps what is optimal for the env's reward"),
+    ] = "bonus"
+    goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0)] = 1.0
+    see_goals: Annotated[bool, Flag("show the agent its goals; otherwise it is only paid for them")] = True
+    env_coef: Annotated[float, Flag("weight of the env's own reward; 0, as in pretraining, leaves it out", least=0)] = (
+        0.0
+    )
+    goal_wait: Annotated[
+        bool,
+        Flag(
+            "wait for each answer: the same bytes with and without kept replies, but training stands still meanwhile",
+            only=(_ASKED,),
+        ),
+    ] = False
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 200
+
+    @property
+    def asks(self) -> bool:
+        """See `AskConfig.asks`."""
+        return self.suggester not in PLAIN + _PRIORS
+
+
+def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource | PlaceSource:
+    """Where the goals of a run come from; a session that asks is closed with `stack`.
+
+    Raises:
+        UsageError: no goals can be set in this env, or settings that do not fit.
+        InputError: a key, model or file is not there.
+    """
+    from bkrl.core.seeds import derive_seed
+    from bkrl.envs import find_placing, situations, world
+    from bkrl.goals.book import GoalBook
+    from bkrl.goals.captions import Learnt, Noisy, Told
+    from bkrl.goals.match import Matcher
+    from bkrl.goals.source import TASK, Source, TaskSource
+    from bkrl.goals.suggesters import plain_suggester
+    from bkrl.text.encoders import HashEncoder, open_encoder
+
+    if (places := find_placing(settings.env)) is not None:
+        return _places(settings, places, stack)
+    known = situations(settings.env)
+    if settings.suggester == TASK:
+        return TaskSource(settings.env)
+    encoder: TextEncoder | None = None
+    if settings.goal_encoder == "hash":
+        encoder = HashEncoder.fit(known.deeds)
+    elif settings.goal_encoder != "none":
+        encoder = open_encoder({"name": settings.goal_encoder, "size": 0})
+    plain: dict[str, Any] = {}
+    if settings.suggester in PLAIN:
+        rates = {kind: getattr(settings, kind) for kind in ("bad_timing", "nonsense", "impossible")}
+        rates = rates if settings.suggester == "noisy" else {}
+        plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
+        suggester: Suggester | None = plain_suggester(situations=known, **plain)
+    else:
+        suggester = _asked(settings, known, world(settings.env).family, stack)
+    book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
+    assert suggester is not None
+    rule = "always" if settings.suggester == "uniform" else settings.goal_pay
+    success = "tried" if suggester.every_deed else settings.goal_success
+    words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
+    source = Source(settings.env, book, rule, success, plain, words, settings.see_goals)  # type: ignore[arg-type]
+    if settings.captioner == "noisy":
+        seed = derive_seed(settings.seed, "captions")
+        source.captioner = Noisy(Told(source.success), known, settings.caption_accuracy, seed)
+    elif settings.captioner == "learnt":
+        source.captioner = Learnt(settings.env, settings.seed)
+    return source
+
+
+def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSource:
+    """Goals of a world in which things are put away."""
+    from bkrl.core.seeds import derive_seed
+    from bkrl.goals.belonging import PLAIN as PLAIN_JUDGES
+    from bkrl.goals.belonging import open_judge
+    from bkrl.goals.places import PlaceBook, PlaceSource
+
+    name = settings.suggester
+    if name == "task":
+        raise UsageError(f"{settings.env} has no mission to be shown; choose another --suggester.")
+    choices: dict[str, Any] = {"accuracy": settings.accuracy, "seed": derive_seed(settings.seed, "noisy votes")}
+    judge = open_judge(
+        name,
+        known.house,
+        stack,
+        **choices,
+        votes=settings.goal_votes,
+        max_tokens=settings.max_tokens,
+        wait=settings.goal_wait,
+        asking=settings,
+    )
+    plain = {"name": name, **choices} if name in PLAIN_JUDGES else {}
+    rule = "always" if name == "uniform" else settings.goal_pay
+    book = PlaceBook(known, judge, settings.yes_threshold)
+    return PlaceSource(settings.env, book, rule, settings.goal_costs, settings.see_goals, plain)
+
+
+def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
+    """A suggester that asks the annotator of the settings."""
+    from bkrl.goals.asked import AskedSuggester
+    from bkrl.llm.beside import open_session
+    from bkrl.text.prompts import SHIPPED
+
+    session = open_session(settings.suggester, settings, stack, PLAIN, "suggester")
+    return AskedSuggester(
+        settings.suggester,
+        session,
+        known,
+        SHIPPED,
+        family,
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+        strict=settings.strict_goals,
+        wait=settings.goal_wait,
+    )
