@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import play
-from bkrl.core.errors import InputError, UsageError
-from bkrl.envs import captioner, family, make, make_vec, world
+from bkrl.core.errors import InputError
+from bkrl.envs import captioner, family, make_vec
 from bkrl.envs.housekeep import captions, layout
-from bkrl.envs.housekeep.episodes import read_episodes, shipped, to_columns
+from bkrl.envs.housekeep.episodes import shipped
 from bkrl.envs.housekeep.floors import CELL
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.packer import THING, empty_tables, has_room
-from bkrl.envs.housekeep.sampling import draw_episodes, model_sizes
+from bkrl.envs.housekeep.sampling import model_sizes
 from bkrl.envs.housekeep.tables import models, scene
 from tests.envs.solved_housekeep import solved
 
@@ -374,68 +374,3 @@ def test_tiles_show_the_map_and_without_it_the_plan_with_what_was_seen() -> None
     maps, tiles = family("housekeep").tile_maps(envs._views())
     shown = {tuple(tiles[code, 0, 0, :3].tolist()) for code in np.unique(maps).tolist()}
     assert {(30, 90, 210), (208, 48, 48)} <= shown  # the agent, and what lies on the bed
-
-
-def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    from bkrl.core.files import write_table
-
-    for options, says in (
-        ("scene=Rs_ent", r"no scene 'Rs_ent'. Did you mean 'Rs_int'\?"),
-        ("scene=Rs_int", "does not hold the episodes of Rs_int"),
-        ("scene=Merom_1_int,episode=200", "has the episodes 0 to 199, not 200"),
-        ("scene=Merom_1_int,split=test", "is of the split 'val', not 'test'"),
-        ("control=high", "give scene=NAME"),
-        ("episode=3", "give scene=NAME too"),
-        ("reward=dense", "has no reward 'dense'"),
-        ("picture=photo", "has no picture 'photo'. Use none, raster"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            world(f"{ORIGINAL}@{options}")
-    import pyarrow as pa
-
-    (one,) = draw_episodes("Rs_int", "train", 1, 0)
-    known = scene("Rs_int")
-    loudspeaker = next(r for r, key in enumerate(known.keys) if "loudspeaker" in key)
-    toilet = next(r for r, key in enumerate(known.keys) if "toilet" in key)
-    of_a_class = {int(models().object[model]): int(model) for model in np.argsort(models().long)}
-    largest = tuple(list(of_a_class.values())[-len(one.models) :])
-    for name, changed, says in (
-        ("none", {"receptacles": (loudspeaker, *one.receptacles[1:])}, "nothing can lie on living_room_0 loudspeaker"),
-        ("full", {"receptacles": (toilet,) * len(largest), "models": largest}, "has no room for the"),
-        ("twice", {"models": one.models[:1] * len(one.models)}, "has two things of the class"),
-    ):
-        path = tmp_path / f"{name}.parquet"
-        write_table(path, pa.table(to_columns([one._replace(**changed)])))
-        with pytest.raises(InputError, match=says):
-            make(f"{ORIGINAL}@file={path}")
-
-
-@pytest.mark.parametrize(
-    ("objects", "says"),
-    [
-        (("lamp", "lamp"), "lamp is named twice"),
-        (("guitar",), "guitar has no model"),
-        (("lampp",), "Did you mean 'lamp'"),
-        (tuple(f"thing {i}" for i in range(11)), "11 objects are too many"),
-    ],
-)
-def test_objects_that_cannot_be_laid_out_are_refused_in_a_sentence(objects: tuple[str, ...], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        draw_episodes("Rs_int", "train", 1, 0, objects)
-
-
-def test_sampled_episodes_can_be_written_read_and_tidied(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    from bkrl.core.files import write_table
-
-    episodes = draw_episodes("Rs_int", "train", 6, 0)
-    assert draw_episodes("Rs_int", "train", 3, 0) == episodes[:3]
-    path = tmp_path / "own.parquet"
-    write_table(path, pa.table(to_columns(episodes)))
-    assert list(read_episodes(path)) == episodes
-    for one in episodes:
-        assert 7 <= len(one.models) <= 10
-        assert 3 <= one.misplaced <= 5
-    found = solved(f"{ORIGINAL}@file={path},scene=Rs_int,control=high", 6)
-    assert found.solved.all()

@@ -29,7 +29,6 @@ FARTHEST_START: Final = 0.5
 """Metres to the floor from where an episode may start: original ones start up to a few centimetres beside it."""
 
 
-@lru_cache(64)
 def episodes_of(env_id: str, options: Chosen) -> tuple[Episode, ...]:
     """The episodes that a world is played in.
 
@@ -37,6 +36,21 @@ def episodes_of(env_id: str, options: Chosen) -> tuple[Episode, ...]:
         UsageError: there is none.
         InputError: a file holds one that cannot be played.
     """
+    return _episodes_of(env_id, options, _version(options.file))
+
+
+def _version(file: str) -> tuple[int, int]:
+    """What changes when a file is written anew; (0, 0) where there is none."""
+    try:
+        found = Path(file).stat() if file else None
+    except OSError:
+        found = None
+    return (found.st_mtime_ns, found.st_size) if found else (0, 0)
+
+
+@lru_cache(64)
+def _episodes_of(env_id: str, options: Chosen, version: tuple[int, int]) -> tuple[Episode, ...]:
+    """`version`: of the file, so that nothing is remembered of an earlier one."""
     if env_id in TASKS:
         return (task_episode(TASKS.index(env_id)),)
     if options.file:
@@ -100,7 +114,6 @@ def goals_of(name: str) -> NDArray[np.int64]:
     return np.flatnonzero(house(name).usable)
 
 
-@lru_cache(64)
 def action_names(env_id: str, options: Chosen) -> tuple[str, ...]:
     """The actions in their order; things have their names where all episodes have the same ones."""
     if options.control == "low":

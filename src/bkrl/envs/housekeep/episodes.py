@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
+from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_table
+from bkrl.core.flags import Flag
 from bkrl.envs.housekeep.labels import holders, labels
 from bkrl.envs.housekeep.tables import models, scene, table, votes
 
@@ -81,15 +83,35 @@ def scenes_with_episodes(split: str = "") -> tuple[str, ...]:
     return tuple(name for name, of in pairs if split in ("", of))
 
 
+class _Row(TypedDict):
+    """The columns of a file that an episode is read from."""
+
+    scene: str
+    split: Literal["train", "val", "test"]
+    episode: Annotated[int, Flag("", least=0)]
+    seen: bool
+    dropout: bool
+    start_x: float
+    start_z: float
+    start_yaw_deg: Annotated[int, Flag("", least=0, most=359)]
+    model_id: list[int]
+    start_receptacle: list[int]
+    misplaced_count: int
+    oracle_steps_solve: Annotated[int, Flag("", least=0)]
+
+
 def read_episodes(path: Path) -> tuple[Episode, ...]:
     """Episodes from a file of `bkrl data make-episodes`; InputError where one cannot be played."""
     columns = read_table(path).to_pydict()
+    mine = {name: columns[name] for name in _Row.__annotations__ if name in columns}
     try:
-        found = tuple(_episode(columns, i) for i in range(len(columns["scene"])))
-    except (KeyError, TypeError, ValueError) as wrong:
-        raise InputError(f"{path} holds no episodes ({wrong}); make it with `bkrl data make-episodes`.") from None
-    if not found:
+        for i in range(len(mine.get("scene", []))):
+            typed(_Row, {name: column[i] for name, column in mine.items()})
+    except Mismatch as wrong:
+        raise InputError(f"Episode {i} of {path}: {wrong}; make it with `bkrl data make-episodes`.") from None
+    if not mine.get("scene"):
         raise InputError(f"{path} holds no episodes; make it with `bkrl data make-episodes`.")
+    found = tuple(_episode(mine, i) for i in range(len(mine["scene"])))
     for one in found:
         check(one, str(path))
     return found
@@ -104,7 +126,10 @@ def check(one: Episode, where: str) -> None:
     there = holders(one.scene) & labels(one.scene, one.reduced).present
     fits = 1 <= one.misplaced <= len(one.models) == len(one.receptacles) <= MOST_THINGS
     if not fits or not all(0 <= model < len(models().object) for model in one.models):
-        raise InputError(f"Episode {one.number} of {where} has {len(one.models)} things; it needs 1 to {MOST_THINGS}.")
+        raise InputError(
+            f"Episode {one.number} of {where} has {len(one.models)} things, {one.misplaced} of them misplaced; it "
+            f"needs 1 to {MOST_THINGS} known ones, each on a receptacle, and at least one misplaced."
+        )
     kinds = models().object[list(one.models)].tolist()
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
         name = votes().objects[twice[0]]
