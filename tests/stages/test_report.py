@@ -24,6 +24,7 @@ from tests.report.synthetic import (
     Listener,
     collect,
     curve,
+    evaluate,
     label,
     study,
     train_rm,
@@ -380,3 +381,11 @@ def test_a_doubtful_potential_is_named_beside_its_curves(tmp_path: Path):
     text = squeezed(made.file("report.html").read_text())
     said = "bk-goal: its potential may mislead: it puts ends in success above other windows in 13 % of cases"
     assert text.count(said) == 2  # in the summary, and beside the curves
+
+
+def test_a_run_counts_though_a_manifest_spells_its_path_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    policy = train_rs(tmp_path, "ppo", 1)  # the manifest of its evaluation names it with its whole path
+    evaluate(tmp_path, policy, alg="ppo")
+    monkeypatch.chdir(tmp_path)
+    result = report.run(ReportConfig(runs=(Path("."),), out=Path("report")), Reporter())
+    assert result.facts["training_runs"] == 1

@@ -137,19 +137,22 @@ def follow(paths: Sequence[Path]) -> Chain:
     An input is looked for as `input_at` does, and accepted only with the manifest it had.
     """
     chain = Chain()
-    seen: dict[str, str] = {}
+    # A run that is named goes by that name, also where another run's manifest, read first, spells its path otherwise.
+    names = {Path(path).resolve().as_posix(): Path(path).as_posix() for path in reversed(paths)}
+    seen: set[str] = set()
     for path in paths:
-        _visit(chain, seen, Path(path))
+        _visit(chain, names, seen, Path(path))
     order = {stage: place for place, stage in enumerate(STAGES)}
     chain.nodes = dict(sorted(chain.nodes.items(), key=lambda item: order.get(item[1].stage, len(order))))
     return chain
 
 
-def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
+def _visit(chain: Chain, names: dict[str, str], seen: set[str], path: Path) -> str:
     identity = path.resolve().as_posix()
+    key = names.setdefault(identity, path.as_posix())
     if identity in seen:
-        return seen[identity]
-    key = seen[identity] = path.as_posix()
+        return key
+    seen.add(identity)
     node = _open(path, key)
     chain.nodes[key] = node
     if node.problem:
@@ -159,7 +162,7 @@ def _visit(chain: Chain, seen: dict[str, str], path: Path) -> str:
     for name, recorded in node.run.manifest["inputs"].items():
         link = _link(path, node.run, name, recorded)
         if link.found is not None:
-            link = Link(name, link.recorded, link.sha256, _visit(chain, seen, Path(link.found)), "")
+            link = Link(name, link.recorded, link.sha256, _visit(chain, names, seen, Path(link.found)), "")
         elif link.problem:
             chain.problems.append(link.problem)
         node.links.append(link)
