@@ -6,7 +6,7 @@ The fields stand in the order of the files. Shares lie in [0, 1], steps are envi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
@@ -217,6 +217,19 @@ Evaluation = TypedDict(
 
 
 @dataclass(frozen=True)
+class GoalRow:
+    """One method where goals were suggested: `quality`, the shares of good, badly timed, nonsensical and impossible
+    ones ({} for a method without goals), and achievements in an episode of the frozen policy, means over `n` runs.
+    """
+
+    env: str
+    method: str
+    n: int
+    quality: Mapping[str, Estimate]
+    achievements: Estimate
+
+
+@dataclass(frozen=True)
 class Cost:
     """What the runs of one stage cost, as far as it does not change when they are run again."""
 
@@ -247,6 +260,7 @@ class Results:
     evaluations: Sequence[Evaluation]
     costs: Sequence[Cost]
     task_set: str = ""
+    goals: Sequence[GoalRow] = ()
 
 
 @dataclass(frozen=True)

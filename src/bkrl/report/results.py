@@ -13,7 +13,7 @@ from bkrl.report.costs import costs
 from bkrl.report.evaluations import Played, evaluated
 from bkrl.report.forms import forms_of
 from bkrl.report.groups import Group, Trained
-from bkrl.report.model import FORMAT, Curves, Estimate, Paired, Ratio, Results, Row, Said, Split, Versus, World
+from bkrl.report.model import FORMAT, Curves, Estimate, GoalRow, Paired, Ratio, Results, Row, Said, Split, Versus, World
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.plots.svg import Style
 from bkrl.report.provenance import Chain, Node
@@ -30,6 +30,7 @@ def results_of(
     compared: Sequence[tuple[Comparison, Sequence[Figure]]],
     played: Sequence[Played],
     problems: Sequence[str],
+    goals: Sequence[GoalRow] = (),
 ) -> Results:
     """Everything of a report that does not change when the same study is run again."""
     comparisons = [comparison for comparison, _ in compared]
@@ -49,6 +50,7 @@ def results_of(
         evaluations=[one.row for one in played],
         costs=costs(chain),
         task_set=held,
+        goals=goals,
     )
 
 

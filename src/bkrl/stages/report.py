@@ -19,12 +19,13 @@ from bkrl.core.reporter import Reporter
 from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.costs import timings
 from bkrl.report.evaluations import evaluations
+from bkrl.report.goals import goal_rows, points
 from bkrl.report.groups import SUCCESS, group_runs
-from bkrl.report.model import Timings
+from bkrl.report.model import GoalRow, Timings
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.report import report_page
 from bkrl.report.plots.figures import bands_of, figures_of, panels, styles_of
-from bkrl.report.plots.png import Panel, write_png
+from bkrl.report.plots.png import Panel, write_png, write_points
 from bkrl.report.provenance import Node, follow, named
 from bkrl.report.results import results_of, text_table
 from bkrl.report.runs import family_mismatches, training_runs
@@ -72,17 +73,18 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     comparisons = compare_all(groups, config.threshold, config.tuning_steps)
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
     labels = {run.key: group.label for group in groups for run in group.runs}
-    played = evaluations(chain, [node for node in usable if node.stage == "evaluate"], labels)
+    evaluated = [node for node in usable if node.stage == "evaluate"]
+    played, goals = evaluations(chain, evaluated, labels), goal_rows(chain, evaluated, groups)
     times = timings(chain, trained)
     identity = _identity(config, usable)
-    results = results_of(config.title, config.threshold, chain, trained, compared, played, problems)
+    results = results_of(config.title, config.threshold, chain, trained, compared, played, problems, goals)
     inputs = {node.key: Path(node.key) for node in usable}
     result = Run.renew(config.run_dir, stage="report", config=config, inputs=inputs)
     html = report_page(results, compared, chain, len(trained), played, times, identity)
     atomic_write(result.file(HTML), html)
     atomic_write(result.file(RESULTS), to_json(results))
     atomic_write(result.file(TIMINGS), to_json(Timings(times)))
-    pictures = _pictures(result, comparisons, config.threshold, identity)
+    pictures = _pictures(result, comparisons, config.threshold, identity) + _of_goals(result, goals, identity)
     result.finish(
         [HTML, RESULTS, TIMINGS, *pictures],
         report=result.file(HTML),
@@ -123,6 +125,26 @@ def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float, 
                 title=comparison.env,
                 limits=(0.0, 1.0),
                 threshold=threshold,
+                dark=dark,
+                identity=identity,
+            )
+            names.append(name)
+    return names
+
+
+def _of_goals(result: Run, rows: Sequence[GoalRow], identity: str) -> list[str]:
+    """A picture for each env where goals were judged: how good they were, and what was achieved."""
+    names = []
+    for env in dict.fromkeys(row.env for row in rows):
+        for dark in (False, True):
+            name = f"goals-{env}{'-dark' if dark else ''}.png"
+            shown = points([row for row in rows if row.env == env])
+            write_points(
+                result.file(name),
+                shown,
+                title=env,
+                xlabel="share of suggested goals that are good",
+                ylabel="achievements in an episode",
                 dark=dark,
                 identity=identity,
             )

@@ -17,10 +17,13 @@ import numpy as np
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
+from bkrl.report.model import Estimate
 from bkrl.report.plots.svg import COLOURS, DARK_COLOURS, Style
 from bkrl.stats.curves import Band, step_label
 
 IDENTITY = "bkrl:report"
+_FONT = {"font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False}
+_MARKERS, _ACROSS = "osD^vPX*", ("--", ":", "-.")
 _HALF_A_PANEL = 34  # letters of a legend that fit into half of a panel's width
 
 
@@ -31,6 +34,16 @@ class Panel:
     title: str
     bands: Sequence[Band]
     styles: Sequence[Style]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method as a point with its intervals; without an x, as a line across."""
+
+    label: str
+    n: int
+    x: Estimate | None
+    y: Estimate
 
 
 def write_png(
@@ -50,11 +63,10 @@ def write_png(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    ink, rule, ground = ("#e6e8eb", "#33383f", "#14171a") if dark else ("#1d2126", "#e3e6ea", "#ffffff")
+    ink, rule, _ = _grounds(dark)
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    out = io.BytesIO()
-    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False}):
+    with mpl.rc_context(_FONT):
         lines = max(_legend_columns_and_lines(panel)[1] for panel in panels)
         size = (7.4 if columns == 1 else 5.2 * columns, (3.4 + 0.17 * lines) * rows)
         figure = Figure(figsize=size, layout="constrained")
@@ -62,10 +74,64 @@ def write_png(
             axes = figure.add_subplot(rows, columns, i + 1)
             _draw(axes, panel, DARK_COLOURS if dark else COLOURS, ink, rule, limits, threshold)
             axes.set_ylabel(ylabel if i % columns == 0 else "", color=ink)
-        if title:
-            figure.suptitle(title, color=ink, fontsize=11, x=0.01, ha="left")
-        metadata = {"Software": None} | ({IDENTITY: identity} if identity else {})
-        figure.savefig(out, format="png", dpi=dpi, facecolor=ground, metadata=metadata)
+        _save(figure, path, title, dark, identity, dpi)
+
+
+def write_points(
+    path: Path,
+    points: Sequence[Point],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    dark: bool = False,
+    identity: str = "",
+    dpi: int = 110,
+) -> None:
+    """Draw points with their intervals; those without an x are lines across. The x are shares."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    ink, rule, _ = _grounds(dark)
+    colours, places = (DARK_COLOURS if dark else COLOURS), [one for one in points if one.x is not None]
+    with mpl.rc_context(_FONT):
+        figure = Figure(figsize=(7.4, 3.4 + 0.17 * len(points)), layout="constrained")
+        axes = figure.add_subplot()
+        for i, one in enumerate(points):
+            look = {"color": colours[i % len(colours)], "label": f"{one.label} (n = {one.n})"}
+            if one.x is None:
+                axes.axhline(one.y.estimate, linewidth=1.4, linestyle=_ACROSS[i % len(_ACROSS)], **look)
+                continue
+            marker = _MARKERS[places.index(one) % len(_MARKERS)]
+            spread = {"xerr": _errors(one.x), "yerr": _errors(one.y)}
+            axes.errorbar(one.x.estimate, one.y.estimate, **spread, marker=marker, linewidth=1.2, linestyle="", **look)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(xlabel, color=ink)
+        axes.set_ylabel(ylabel, color=ink)
+        _dress(axes, ink, rule)
+        axes.legend(frameon=False, labelcolor=ink, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.16))
+        _save(figure, path, title, dark, identity, dpi)
+
+
+def _errors(found: Estimate) -> list[list[float]] | None:
+    if found.low is None or found.high is None:
+        return None
+    return [[found.estimate - found.low], [found.high - found.estimate]]
+
+
+def _grounds(dark: bool) -> tuple[str, str, str]:
+    """The colours of ink, rules and ground."""
+    return ("#e6e8eb", "#33383f", "#14171a") if dark else ("#1d2126", "#e3e6ea", "#ffffff")
+
+
+def _save(figure: Any, path: Path, title: str, dark: bool, identity: str, dpi: int) -> None:
+    ink, _, ground = _grounds(dark)
+    if title:
+        figure.suptitle(title, color=ink, fontsize=11, x=0.01, ha="left")
+    out = io.BytesIO()
+    metadata = {"Software": None} | ({IDENTITY: identity} if identity else {})
+    figure.savefig(out, format="png", dpi=dpi, facecolor=ground, metadata=metadata)
     atomic_write(path, _few_colours(out.getvalue(), identity))
 
 
@@ -120,12 +186,7 @@ def _draw(
     axes.set_xlabel("environment steps", color=ink)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: step_label(x)))
-    axes.tick_params(colors=ink, length=0, labelsize=8.5)
-    axes.set_facecolor("none")  # as the ground around
-    axes.grid(color=rule, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(False)
+    _dress(axes, ink, rule)
     if panel.title:
         axes.set_title(panel.title, color=ink, fontsize=9.5, loc="left")
     # Beside the axes, where it hides no line.
@@ -138,6 +199,15 @@ def _draw(
         ncols=_legend_columns_and_lines(panel)[0],
         borderaxespad=0,
     )
+
+
+def _dress(axes: Any, ink: str, rule: str) -> None:
+    axes.tick_params(colors=ink, length=0, labelsize=8.5)
+    axes.set_facecolor("none")  # as the ground around
+    axes.grid(color=rule, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
 
 
 def _named(band: Band) -> str:

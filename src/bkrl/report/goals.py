@@ -1,0 +1,57 @@
+"""Goals on the page: how good those were that were suggested, and how much the policies achieved by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bkrl.report.groups import Group
+from bkrl.report.model import Estimate, GoalRow
+from bkrl.report.plots.png import Point
+from bkrl.report.provenance import Chain, Node
+from bkrl.stats.intervals import t_interval
+
+QUALITIES = ("good", "bad_timing", "nonsense", "impossible")
+
+
+def goal_rows(chain: Chain, evaluated: Sequence[Node], groups: Sequence[Group]) -> list[GoalRow]:
+    """A row for each method in an env where somebody's goals were judged; those without goals stand there, too.
+
+    Args:
+        chain: of the report.
+        evaluated: the evaluate runs; those in the env of the training count, by sampled actions where there are any.
+        groups: of the training runs.
+    """
+    achieved: dict[str, list[float]] = {}
+    for node in evaluated:
+        policy, modes = chain.input(node, "policy"), node.facts.get("modes", {})
+        scores = modes.get("sampled") or modes.get("greedy") or {} if isinstance(modes, Mapping) else {}
+        if policy is not None and "unlocked" in scores and policy.facts.get("env_id") == node.facts.get("env_id"):
+            achieved.setdefault(policy.key, []).append(sum(scores["unlocked"].values()))
+    rows = []
+    for group in groups:
+        runs = [run.key for run in group.runs if run.key in achieved]
+        if not runs:
+            continue
+        judged = [shares for key in runs if (shares := _suggested(chain.nodes[key]))]
+        quality = {name: _mean([shares[name] for shares in judged]) for name in QUALITIES} if judged else {}
+        found = _mean([float(np.mean(achieved[key])) for key in runs])
+        rows.append(GoalRow(group.runs[0].env, group.label, len(runs), quality, found))
+    judged_in = {row.env for row in rows if row.quality}
+    return [row for row in rows if row.env in judged_in]
+
+
+def _suggested(node: Node) -> Mapping[str, float]:
+    """The shares of what was suggested in a training run; {} where nobody suggested anything, or nobody judged it."""
+    shares: Mapping[str, float] = node.facts.get("goals", {}).get("quality", {}).get("suggested", {})
+    return shares if set(shares) == set(QUALITIES) and any(shares.values()) else {}
+
+
+def _mean(values: Sequence[float]) -> Estimate:
+    return Estimate.of(t_interval(np.array(values)))
+
+
+def points(rows: Sequence[GoalRow]) -> list[Point]:
+    """Share of good goals against achievements; methods without goals are lines across, by their achievements alone."""
+    return [Point(row.method, row.n, row.quality["good"] if row.quality else None, row.achievements) for row in rows]
