@@ -108,10 +108,30 @@ def test_a_sleeper_hears_nothing_but_sleep(pair):
 
 
 @pytest.mark.parametrize(
-    ("env_id", "stage"), list(zip(TYPED[:3] + TYPED[3::9], ["miner", "garden", "besieged"] * 3, strict=False))
+    ("env_id", "stage"), list(zip(TYPED[:4] + TYPED[4::9], ["miner", "garden", "besieged"] * 3, strict=False))
 )
 def test_the_engine_is_the_reference(env_id, stage):
     assert equality.play(env_id, 11, 60, stage)["action_success"] > 0
+
+
+def test_typed_actions_can_be_had_with_the_original_numbers():
+    """A table costs 2 wood and a cow stands a blow of the bare hand, where ELLM's Crafter asks 1 wood and one blow."""
+    for env_id, wood, blows in (("Crafter-Typed-Harder", 1, 1), ("Crafter-Typed-Original", 2, 3)):
+        pair = equality.Pair(env_id, 0, 400)
+        x, y = faced(pair)
+        pair.clear(x, y, "grass")
+        pair.set_item("wood", wood - 1)
+        assert do(pair, "place crafting table") == (False, False)
+        pair.set_item("wood", wood)
+        assert do(pair, "place crafting table") == (True, True)
+        assert pair.info["inventory"]["wood"] == 0
+        pair.clear(x, y, "grass")
+        pair.put("cow", x, y, "grass")
+        for blow in range(1, blows + 1):
+            pair.step(HARDER.index("eat cow"))
+            if blow < blows:
+                assert pair.info["achievements"]["eat_cow"] == 0
+        assert pair.info["achievements"]["eat_cow"] > 0
 
 
 def observation(cells, facing="down", vitals=(9, 9, 9, 9), **held):

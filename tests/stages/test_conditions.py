@@ -128,6 +128,8 @@ def test_shipped_conditions_have_the_published_axes() -> None:
     crafter = read_conditions("balrog-crafter")
     assert (crafter.measure, crafter.also_first) == ("progress", 10)
     assert env_of(crafter.conditions[0], "CrafterReward-v1") == "CrafterReward-v1@length=2000"
+    assert env_of(crafter.conditions[0], "Crafter-Typed-Harder") == "Crafter-Typed-Original@length=2000"
+    assert env_of(crafter.conditions[0], "Crafter-Typed-Easier") == "CrafterReward-v1@length=2000"  # has other actions
     glam = {one.name: one for one in read_conditions("glam").conditions}
     kinds = kinds_of(env_of(glam["no change"], "BabyAI-GoToLocal-v0@actions=canonical"))
     assert list(kinds) == ["goto", "pickup", "open", "putnext", "seq"]
@@ -147,7 +149,9 @@ def test_every_cell_of_glams_tests_runs(
     """Two episodes of each kind under each of its conditions, cut off after eight steps; random and bot beside."""
     conditions = read_conditions("glam")
     short = tuple(
-        replace(one, env=with_options(env_of(one, "BabyAI-MixedTrainLocal-v0@actions=canonical"), {"max_steps": "8"}))
+        replace(
+            one, envs=(with_options(env_of(one, "BabyAI-MixedTrainLocal-v0@actions=canonical"), {"max_steps": "8"}),)
+        )
         for one in conditions.conditions
     )
     monkeypatch.setattr(evaluate, "read_conditions", lambda name: replace(conditions, conditions=short))
@@ -157,7 +161,7 @@ def test_every_cell_of_glams_tests_runs(
     assert {condition for _, condition, _ in rows} == {one.name for one in short}
     for (agent, condition, _), row in rows.items():
         named = {one.name: one for one in short}[condition]
-        cannot = agent == "policy" and policy == "clone" and (named.reworded or "actions=" in named.env)
+        cannot = agent == "policy" and policy == "clone" and (named.reworded or "actions=" in named.envs[0])
         if row["refused"]:
             assert cannot, (agent, condition, row["refused"])
         else:

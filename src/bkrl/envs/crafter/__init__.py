@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ORIGINAL, Game
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ORIGINAL, TYPED_ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, Symbols, World
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ _TEXT_RULES = (
 _TYPED_RULES = (
     "The typed-verb Crafter of ELLM: an action is a verb and a noun that must fit what is faced, a table costs 1 wood, "
     "every creature dies in one hit, collecting beyond 9 of an item fails, an episode has 400 steps."
+)
+
+_TYPED_ORIGINAL_RULES = (
+    "The original rules of PyPI crafter 1.8.3, but an action is a verb and a noun that must fit what is faced, as in "
+    "ELLM's Crafter."
 )
 
 
@@ -155,7 +160,8 @@ def _world_of(env_id: str, game: Game) -> World:
         solved = "All 22 achievements were unlocked in one episode."
     else:
         solved = f"The achievement {game.tasks[0]} was unlocked."
-    rules = _TYPED_RULES if game.rules.typed else _ORIGINAL_RULES if game.rules is ORIGINAL else _TEXT_RULES
+    typed = _TYPED_ORIGINAL_RULES if game.rules is TYPED_ORIGINAL else _TYPED_RULES
+    rules = typed if game.rules.typed else _ORIGINAL_RULES if game.rules is ORIGINAL else _TEXT_RULES
     if game.task:
         rules += " Doing the task pays 1 and ends the episode."
     elif not game.pays:

@@ -29,11 +29,13 @@ Three rule sets share one world (terrain, creatures, balance, daylight, tech tre
   3. Every step says whether its action succeeded, by two rules: `eval_success` is true where the game did what was
      asked; `action_success` also where the noun is faced or held. While the player sleeps only `sleep` succeeds.
   4. An episode has 400 steps. A step pays 1 when it unlocks something new, and nothing for health.
+
+  `Crafter-Typed-Original` has 1. and 3. alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, TASK_NAMES
@@ -216,6 +218,11 @@ class Game:
     task: str = ""
 
 
+TYPED_ORIGINAL: Final = replace(
+    TYPED["harder"], name="typed-original", base_damage=1, full_item_fails=False, table_wood=2
+)
+"""Actions of `TYPED` in a world that is `ORIGINAL` in all else, so that what has goals can be measured there."""
+
 GAMES: Final = {
     "Crafter-Text-Reward": Game(TEXT, ACHIEVEMENTS, True, True),
     "Crafter-Text-PlaceCraftingTable": Game(TEXT, ("place_table",), False, True),
@@ -232,6 +239,7 @@ GAMES: Final = {
         f"Crafter-Typed-{size.capitalize()}": Game(TYPED[size], ACHIEVEMENTS, False, True, TYPED_STEPS)
         for size in TYPED
     },
+    "Crafter-Typed-Original": Game(TYPED_ORIGINAL, ACHIEVEMENTS, True, True),
     **{
         f"Crafter-Typed-{name.title().replace(' ', '')}": Game(
             TYPED["harder"], ACHIEVEMENTS, False, False, TYPED_STEPS, name

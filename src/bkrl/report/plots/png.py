@@ -98,12 +98,12 @@ def write_points(
         figure = Figure(figsize=(7.4, 3.4 + 0.17 * len(points)), layout="constrained")
         axes = figure.add_subplot()
         for i, one in enumerate(points):
-            look = {"color": colours[i % len(colours)], "label": f"{one.label} (n = {one.n})"}
+            look: dict[str, Any] = {"color": colours[i % len(colours)], "label": f"{one.label} (n = {one.n})"}
             if one.x is None:
                 axes.axhline(one.y.estimate, linewidth=1.4, linestyle=_ACROSS[i % len(_ACROSS)], **look)
                 continue
             marker = _MARKERS[places.index(one) % len(_MARKERS)]
-            spread = {"xerr": _errors(one.x), "yerr": _errors(one.y)}
+            spread: dict[str, Any] = {"xerr": _errors(one.x), "yerr": _errors(one.y)}
             axes.errorbar(one.x.estimate, one.y.estimate, **spread, marker=marker, linewidth=1.2, linestyle="", **look)
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(bottom=0)

@@ -31,7 +31,7 @@ class _Condition(TypedDict):
     """One [[condition]] of a file."""
 
     name: str
-    env: NotRequired[str]
+    env: NotRequired[str | list[str]]
     language: NotRequired[str]
     words: NotRequired[str | dict[str, str]]
     actions: NotRequired[str | list[str]]
@@ -52,7 +52,7 @@ class _File(TypedDict):
 
     title: str
     condition: list[_Condition]
-    env: NotRequired[str]
+    env: NotRequired[str | list[str]]
     note: NotRequired[str]
     beside: NotRequired[list[str]]
     also_first: NotRequired[Annotated[int, Flag("", least=1)]]
@@ -66,13 +66,14 @@ class Condition:
 
     Attributes:
         name: what the table calls it.
-        env: its id, with options; "" for the env of the policy.
+        envs: ids with options, of which the first that has the policy's actions is played, or else the first; () for
+            the env of the policy.
         wording: in which agents read.
         published: success rates by who had them.
     """
 
     name: str
-    env: str = ""
+    envs: tuple[str, ...] = ()
     wording: Wording = field(default_factory=Wording)
     published: dict[str, float] = field(default_factory=dict)
 
@@ -149,7 +150,7 @@ def read_conditions(name: str) -> Conditions:
             raise InputError(f"{path}: beside is some of {', '.join(BESIDE)}, not '{other}'.")
     return Conditions(
         found["title"],
-        tuple(_condition(path, one, found.get("env", "")) for one in found["condition"]),
+        tuple(_condition(path, one, found.get("env", [])) for one in found["condition"]),
         found.get("note", ""),
         tuple(found.get("beside", [])),
         found.get("also_first", 0),
@@ -158,7 +159,7 @@ def read_conditions(name: str) -> Conditions:
     )
 
 
-def _condition(path: Path, entry: _Condition, env: str) -> Condition:
+def _condition(path: Path, entry: _Condition, envs: str | list[str]) -> Condition:
     actions = entry.get("actions", ())
     try:
         wording = Wording(
@@ -167,22 +168,24 @@ def _condition(path: Path, entry: _Condition, env: str) -> Condition:
             actions if isinstance(actions, str) else tuple(actions),
             entry.get("goal_label", ""),
         )
-        env = entry.get("env", env)
-        if env:
+        envs = entry.get("env", envs)
+        envs = [envs] if isinstance(envs, str) and envs else envs
+        for env in envs:
             world(env)
     except BkrlError as problem:
         raise InputError(f"{path}, condition '{entry['name']}': {problem}") from None
-    return Condition(entry["name"], env, wording, dict(entry.get("published", {})))
+    return Condition(entry["name"], tuple(envs), wording, dict(entry.get("published", {})))
 
 
 def env_of(condition: Condition, trained_in: str) -> str:
     """The env of a condition, with the actions of the env that the policy was trained in, unless it says others."""
-    if not condition.env:
+    if not condition.envs:
         return trained_in
-    trained = options.split(trained_in)[1]
-    own = options.split(condition.env)[1]
+    acts = world(trained_in).action_names
+    chosen = next((one for one in condition.envs if world(one).action_names == acts), condition.envs[0])
+    trained, own = options.split(trained_in)[1], options.split(chosen)[1]
     inherited = {} if "actions" in own or "actions" not in trained else {"actions": trained["actions"]}
-    return with_options(condition.env, inherited)
+    return with_options(chosen, inherited)
 
 
 def with_options(env_id: str, more: dict[str, str]) -> str:
