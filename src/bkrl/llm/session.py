@@ -4,19 +4,18 @@
         exchanges = session.ask(requests)     # waits for all of them
         session.submit(requests)              # returns at once; poll() gives the replies that have come
 
-Ten thousand labels and three new captions of a learner's step go through the same store, budget, gate and faults. What
-happens to a fault is decided here and nowhere else (`policy`; backends only sort them, see `protocol.Fault`).
+Ten thousand labels and three new captions of a learner's step go through the same store, budget, gate and faults
+(`asker.Asker`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent import futures
 from dataclasses import replace
 from functools import partial
@@ -24,26 +23,12 @@ from typing import Any, Self, TypeVar
 
 from bkrl.core.errors import BkrlError, RunFailed
 from bkrl.core.reporter import Reporter, Update
-from bkrl.llm.budget import Budget, Exhausted
-from bkrl.llm.gate import Gate
-from bkrl.llm.policy import (
-    BAD,
-    EARLY_ATTEMPTS,
-    EARLY_FAILURES,
-    EMPTY,
-    EMPTY_ANSWERS,
-    LATEST,
-    LONGER_REPLY,
-    MOST_ADAPTATIONS,
-    NEVER_ANSWERED,
-    OTHERS_SECONDS,
-    UNLIKELY,
-    AskPolicy,
-)
+from bkrl.llm.asker import Asker, Stop
+from bkrl.llm.budget import Budget
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import Backend, Exchange, Fault, Reply, Request, cleaned, request_content, request_key
+from bkrl.llm.protocol import Backend, Exchange, Request, request_key
 from bkrl.llm.store import Store
-from bkrl.llm.usage import Usage
 
 T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]
@@ -53,20 +38,13 @@ _SIGNAL_SECONDS = 0.2
 _INTERRUPTED = "interrupted"
 
 
-class Stop(Exception):
-    """Nothing further is sent; carries the sentence for the user."""
-
-
-class AskSession:
+class AskSession(Asker):
     """Asks a backend: nothing twice, within a budget. Use as a context manager, from one thread.
 
     Its event loop lives in a thread of its own from the first question until `close`. So a session works in scripts, in
     notebooks and below a running event loop alike, and goes on sending while its owner computes.
 
-    Args:
-        store: where replies are kept and looked up; not used for a backend without identity, whose answers are free.
-        budget: bounds what is sent, over all processes that share it (None: no bound).
-        price: what a reply costs (None: not known).
+    Args: see `Asker`.
     """
 
     def __init__(
@@ -78,25 +56,7 @@ class AskSession:
         budget: Budget | None = None,
         price: Price | None = None,
     ) -> None:
-        self.backend = backend
-        self.store = store if backend.identity is not None else None
-        self.policy = policy = policy or AskPolicy()
-        self.reporter = reporter or Reporter()
-        self.budget = budget or Budget()
-        self.price = price
-        self.usage = Usage(price)
-        self.stopped: str | None = None
-        """Why nothing further is sent, once a fault or limit is final."""
-        self._halted = asyncio.Event()
-        self._gate = Gate(policy.concurrency, policy.max_concurrency, policy.rpm, policy.tpm)
-        self._flying: dict[str, asyncio.Future[Exchange]] = {}
-        self._refused: dict[str, Exchange] = {}
-        """Refusals that were paid for: the same question in another place gets the same one."""
-        self._bad_share = 0.0
-        self._answered = 0
-        self._first = asyncio.Lock()
-        self._flying_since = time.monotonic()
-        self._others_named = False
+        super().__init__(backend, store, policy, reporter, budget, price)
         self._submitted: dict[str, futures.Future[Exchange]] = {}
         self._came: deque[tuple[int, str]] = deque()  # the submitted ones that are done, so that polling is cheap
         self._count = 0
@@ -260,244 +220,6 @@ class AskSession:
     def _note(self) -> str:
         failed = f", {self.usage.failed} failed" if self.usage.failed else ""
         return "" if self.backend.identity is None else f"{self._gate.active} in flight{failed}"
-
-    # What becomes of one request: inside the event loop, any number at a time
-
-    async def answer(self, request: Request) -> Exchange:
-        """One answer: from the store if it is there, otherwise sent, retried and kept. A question that is being asked
-        is not asked twice.
-        """
-        self.usage.asked += 1
-        if self.backend.identity is None:
-            await asyncio.sleep(0)
-            self._check()
-            exchange = await self._answer_freely(request)
-        else:
-            exchange = await self._ask_stored(request)
-            if exchange.status == "truncated":
-                exchange = await self._ask_stored(_longer(request))
-        if exchange.status != "ok":
-            self.usage.count_failure(exchange)
-        return exchange
-
-    def interrupted(self) -> int:
-        """Sends of this session's questions, by earlier processes, whose end was not recorded: each may have been
-        billed.
-        """
-        return 0 if self.store is None else self.store.interrupted(self.usage.keys)
-
-    def facts(self) -> dict[str, Any]:
-        """For the manifest: what asking took; of an annotator that costs nothing only how often it was asked."""
-        facts = self.usage.as_facts()
-        if self.backend.identity is None:
-            return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
-        return {**facts, "interrupted": self.interrupted(), **self.usage.cost_facts(self.budget)}
-
-    async def _answer_freely(self, request: Request) -> Exchange:
-        try:
-            reply = cleaned(await self.backend.complete(request))
-        except Fault as fault:
-            if fault.kind == "stop":
-                raise self._halt(str(fault)) from None
-            return Exchange(request, "", None, fault.reason, str(fault))
-        return Exchange(request, "", reply)
-
-    async def _kept(self, request: Request) -> Exchange | None:
-        key = request_key(self.backend.identity or {}, request)
-        reply = None if self.store is None else self.store.known(key)
-        if reply is not None and reply.status == "truncated":
-            request = _longer(request)
-            key = request_key(self.backend.identity or {}, request)
-            reply = self.store.known(key) if self.store is not None else None
-        if reply is None:
-            return None
-        self.usage.asked += 1
-        return self._found(key, request, reply)
-
-    async def _ask_stored(self, request: Request) -> Exchange:
-        key = request_key(self.backend.identity or {}, request)
-        kept = self.store.known(key) if self.store is not None else None
-        if kept is not None:
-            return self._found(key, request, kept)
-        if key in self._refused:
-            return self._refused[key]
-        if key in self._flying:
-            return await asyncio.shield(self._flying[key])
-        future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
-        if not self._flying:
-            self._flying_since = time.monotonic()
-        self._flying[key] = future
-        try:
-            exchange = await self._obtain(key, request)
-        except BaseException as error:
-            future.set_exception(error if isinstance(error, Stop) else Stop(""))
-            future.exception()
-            raise
-        else:
-            if exchange.status in ("refused", "filtered"):
-                self._refused[key] = exchange
-            future.set_result(exchange)
-            return exchange
-        finally:
-            del self._flying[key]
-
-    async def _obtain(self, key: str, request: Request) -> Exchange:
-        """Send until there is an answer, or a reason why there is none."""
-        policy = self.policy
-        attempt, adapted, trying_since, paused = 0, 0, time.monotonic(), 0.0
-        bad, failing_since = 0, 0.0
-        size = sum(len(message.text) for message in request.messages) // 4 + request.max_tokens
-        while True:
-            self._check()
-            waited = time.monotonic()
-            await self._gate.enter(size)
-            try:
-                async with self._one_until_answered():
-                    self._check()
-                    reserved = await self._reserve(request)
-                    entered = time.monotonic()
-                    paused += entered - waited
-                    outcome = await self._send_once(key, replace(request, redraw=bad), reserved)
-            finally:
-                self._gate.leave()
-            if outcome is None:
-                waited = time.monotonic()
-                theirs = await self._from_others(key)
-                paused += time.monotonic() - waited
-                if theirs is None:
-                    continue
-                return self._found(key, request, theirs)
-            if isinstance(outcome, Reply):
-                self._gate.succeeded()
-                self._bad_share -= self._bad_share / LATEST
-                self.usage.count(key, outcome)
-                return self._exchange(key, request, outcome)
-            self.usage.possibly_billed += outcome.billed
-            if outcome.kind == "stop":
-                raise self._halt(str(outcome))
-            if outcome.kind == "wait":
-                self._pause_pool(entered, outcome)
-                continue
-            if outcome.kind == "again" and adapted < MOST_ADAPTATIONS:
-                adapted += 1
-                continue
-            attempt += 1
-            spent = time.monotonic() - trying_since - paused
-            used_up = attempt >= policy.attempts or spent > policy.patience
-            if outcome.reason in BAD or outcome.reason.startswith("status "):
-                bad += 1
-                failing_since = failing_since or time.monotonic()
-                self._bad_share += (1.0 - self._bad_share) / LATEST
-            others_answered = self._gate.last_success > failing_since
-            hopeless = bad > 0 and others_answered and self._bad_share**bad < UNLIKELY
-            hopeless = hopeless or (outcome.reason in EMPTY and bad >= EMPTY_ANSWERS)
-            if outcome.kind in ("item", "again") or used_up or hopeless:
-                return self._failed(key, request, outcome)
-            if self._answered == 0 and outcome.reason in NEVER_ANSWERED and attempt >= EARLY_ATTEMPTS:
-                raise self._halt(str(outcome))
-            pause = random.uniform(0.0, min(policy.longest_pause, policy.first_pause * 2.0 ** (attempt - 1)))
-            await asyncio.sleep(max(pause, outcome.retry_after or 0.0))
-            paused += outcome.retry_after or 0.0
-
-    async def _from_others(self, key: str) -> Reply | None:
-        """What another process got that asked the same, or gets that waits for the answer now."""
-        assert self.store is not None
-        while self.store.elsewhere(key):
-            if not self._others_named:
-                self._others_named = True
-                self.reporter.say("Another process asks some of the same questions; its answers are waited for.")
-            await asyncio.sleep(OTHERS_SECONDS)
-            self._check()
-        return self.store.known(key)
-
-    @contextlib.asynccontextmanager
-    async def _one_until_answered(self) -> AsyncIterator[None]:
-        """Until the first answer there is one request at a time."""
-        if self._answered or not self.policy.first_by_itself:
-            yield
-            return
-        async with self._first:
-            if not self._answered:
-                yield
-                return
-        yield
-
-    async def _reserve(self, request: Request) -> str:
-        most = 0.0 if self.price is None else self.price.bound(request)
-        try:
-            return await self.budget.reserve(most)
-        except Exhausted as limit:
-            raise self._halt(str(limit)) from None
-
-    async def _send_once(self, key: str, request: Request, reserved: str) -> Reply | Fault | None:
-        """A reply or a fault; None when another process has asked, or got the answer, a moment before."""
-        attempt = self.store.begin(key) if self.store is not None else 0
-        if attempt is None:
-            self.budget.withdraw(reserved)
-            return None
-        self.usage.sent += 1
-        try:
-            async with asyncio.timeout(self.policy.deadline):
-                reply = cleaned(await self.backend.complete(request))
-            result: Reply | Fault = reply
-            if self.store is not None:
-                result = self.store.put(key, reply, request_content(self.backend.identity or {}, request))
-            outcome = "answered"
-            self._answered += 1
-            paid = 0.0 if self.price is None else self.price.of(reply)
-            if paid is not None:
-                self.budget.settle(reserved, paid)
-        except TimeoutError:
-            result = Fault("retry", "deadline", f"no whole answer within {self.policy.deadline} s", billed=True)
-            outcome = result.reason
-        except Fault as fault:
-            result, outcome = fault, fault.reason
-            if not fault.billed:
-                self.budget.settle(reserved, 0.0)
-        finally:
-            # Whatever is not settled by now may have been billed.
-            self.budget.lose(reserved)
-        if self.store is not None:
-            self.store.end(attempt, outcome)
-        return result
-
-    def _found(self, key: str, request: Request, kept: Reply) -> Exchange:
-        self.usage.cached += key not in self.usage.keys
-        self.usage.count(key, kept)
-        return self._exchange(key, request, kept, cached=True)
-
-    def _exchange(self, key: str, request: Request, reply: Reply, cached: bool = False) -> Exchange:
-        reason = "" if reply.status == "ok" else reply.status
-        return Exchange(request, key, reply, reason, cached=cached, cost_usd=self.usage.cost(reply))
-
-    def _failed(self, key: str, request: Request, fault: Fault) -> Exchange:
-        if self._answered == 0 and self.usage.reasons[fault.reason] + 1 >= EARLY_FAILURES:
-            raise self._halt(f"The first {EARLY_FAILURES} requests all failed: {fault}")
-        return Exchange(request, key, None, fault.reason, str(fault))
-
-    def _pause_pool(self, entered: float, fault: Fault) -> None:
-        pause = self._gate.refused(entered, fault.retry_after)
-        # Time in which no request was in flight does not count as silence of the server.
-        silent = time.monotonic() - max(self._gate.last_success, self._flying_since)
-        if silent > self.policy.stall and (fault.retry_after is None or self._gate.refusals >= self.policy.refusals):
-            raise self._halt(f"No reply for {self.policy.stall:.0f} s: {fault}")
-        if pause >= 30.0:
-            self.reporter.warn(f"The server asks for a pause of {pause:.0f} s ({fault.reason}); waiting.")
-
-    def _check(self) -> None:
-        if self.stopped is not None:
-            raise Stop(self.stopped)
-
-    def _halt(self, sentence: str) -> Stop:
-        if self.stopped is None:
-            self.stopped = sentence
-        self._halted.set()
-        return Stop(self.stopped)
-
-
-def _longer(request: Request) -> Request:
-    """The question again, with room for a longer reply."""
-    return replace(request, max_tokens=request.max_tokens * LONGER_REPLY)
 
 
 def _result(running: futures.Future[T]) -> T:
