@@ -164,6 +164,8 @@ def test_success_in_a_task_world_terminates_and_pays_one():
         ("CollectCoal", "collect", "coal", {"wood_pickaxe": 1}),
         ("CollectIron", "collect", "iron", {"stone_pickaxe": 1}),
         ("EatPlant", "eat", "plant", {"sapling": 1}),
+        ("CollectStone", "collect", "stone", {"wood_pickaxe": 1}),
+        ("PlaceFurnace", "place_furnace", "grass", {"stone": 4}),
     ],
 )
 def test_each_longer_task_pays_for_its_own_deed(task, deed, material, needed):

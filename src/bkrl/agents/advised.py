@@ -57,6 +57,29 @@ class Advice(nn.Module):
         return ((logits - logits.amax(1, keepdim=True)) / self.scale).clamp(-1.0, 0.0)
 
 
+@torch.no_grad()
+def begin_as(policy: nn.Module, advice: Advice, weight: float) -> None:
+    """Give a policy the weights of an advice's network, so that its logits are `weight` · Ψ, up to a constant for each
+    state and without the lower limit of Ψ. Its values stay its own.
+
+    Raises:
+        ValueError: the policy is another network; says in what.
+    """
+    own, told = policy.state_dict(), advice.network.state_dict()
+    actions = int(advice.network.spec["num_actions"])
+    same = own.keys() == told.keys() and all(
+        one.shape[1:] == told[name].shape[1:] and (one.shape[:1] == told[name].shape[:1] or name.startswith("head."))
+        for name, one in own.items()
+    )
+    if not same or len(own["head.bias"]) < actions:
+        raise ValueError("its layers are others")
+    for name, one in told.items():
+        if name.startswith("head."):
+            own[name][:actions] = one[:actions] * (weight / advice.scale)
+        else:
+            own[name].copy_(one)
+
+
 class _Module(nn.Module):
     """The weights of an advised agent."""
 

@@ -154,9 +154,9 @@ def teach(agent: NetworkAgent, envs: WorldVectorEnv) -> None:
     agent.vocabulary.add(missions)
 
 
-def advice_network(facts: World, seed: int, missions: Iterable[str] = ()) -> ActorCritic:
+def advice_network(facts: World, seed: int, missions: Iterable[str] = (), hidden: int = 64) -> ActorCritic:
     """A fresh, small network that can hold advice on the symbols of this env's family; it reads missions if any are
-    given, whose words it then knows."""
+    given, whose words it then knows. With `hidden` = `POLICY_HIDDEN` a policy can begin with its weights."""
     given = set(missions)
     network: Any = build_network(
         "compact",
@@ -164,7 +164,7 @@ def advice_network(facts: World, seed: int, missions: Iterable[str] = ()) -> Act
         num_actions=len(facts.action_names),
         num_values=1,
         symbols=_symbols(facts, facts.obs_shape, None),
-        hidden=64,
+        hidden=hidden,
         missions=bool(given),
         seed=seed,
     )

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from bkrl.potentials.protocol import Artefact, Scaled
     from bkrl.rewards.streams import RewardStream
 
-ADVISED = ("advice", "pbrs+advice")
+STARTED = ("start", "progress+start")
+"""The forms of shaping in which a policy begins as a potential's advice."""
+ADVISED = ("advice", "pbrs+advice", *STARTED)
 """The forms of shaping that take a potential's advice on actions."""
-_ADVISED = Only("--shaping advice or pbrs+advice", lambda c: c.shaping in ADVISED)
+_ADVISED = Only("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
 _FALLING = Only(
-    "--shaping advice, pbrs+advice, decay or progress", lambda c: c.shaping in (*ADVISED, "decay", "progress")
+    "--shaping advice, pbrs+advice, decay, progress or progress+start",
+    lambda c: c.shaping in ("advice", "pbrs+advice", "decay", "progress", "progress+start"),
 )
-_PAID = Only("--shaping pbrs, pbrs+advice, decay, progress, pbim or additive", lambda c: c.shaping != "advice")
+_PAID = Only("a --shaping that pays", lambda c: c.shaping not in ("advice", "start"))
 _POTENTIAL = Only("--potential", lambda c: c.potential is not None)
 _CORRECT = Only("training without --compat", lambda c: not getattr(c, "compat", ""))
 
@@ -43,7 +46,7 @@ class PotentialSettings(TrainRsConfig):
         Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
     ] = None
     shaping: Annotated[
-        Literal["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"],
+        Literal["pbrs", "advice", "pbrs+advice", "start", "decay", "progress", "progress+start", "pbim", "additive"],
         Flag(
             "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
             "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
@@ -68,7 +71,8 @@ class PotentialSettings(TrainRsConfig):
         ),
     ] = 0.0
     advice_coef: Annotated[
-        float, Flag("advice: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_POTENTIAL, _ADVISED))
+        float,
+        Flag("advice, start: weight β of Ψ(s, a) in the first policy's logits", least=0, only=(_POTENTIAL, _ADVISED)),
     ] = 6.0
     shaping_until: Annotated[
         int,
@@ -216,7 +220,7 @@ def shaped(
         made_so.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
-    if form in ADVISED and (not advised or agent.advice.empty):
+    if form in ADVISED and form not in STARTED and (not advised or agent.advice.empty):
         plain = "plain PPO" if form == "advice" else "exact shaping alone"
         made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {plain}.")
         made_so.facts["advice"] = EMPTY
@@ -268,13 +272,13 @@ def _streams(settings: Any, potential: Scaled, defects: frozenset[str]) -> Seque
     same: dict[str, Any] = {"reward_scale": scale, "shift": settings.shaping_shift}
     if defects:
         return [PublishedReward(potential, gamma, defects, reward_scale=scale, shaping_coef=coef)]
-    if settings.shaping == "advice":
+    if settings.shaping in ("advice", "start"):
         return [env_reward(settings)]
     if settings.shaping in ("pbrs", "pbrs+advice"):
         return [ShapedReward(potential, gamma, shaping_coef=coef, **same)]
     if settings.shaping == "pbim":
         return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, shaping_coef=coef, **same)]
-    if settings.shaping == "progress":
+    if settings.shaping in ("progress", "progress+start"):
         return [Progress(potential, gamma, shaping_coef=coef, until=settings.decay_steps, **same)]
     until = settings.decay_steps if settings.shaping == "decay" else 0
     return [Bonus(potential, gamma, shaping_coef=coef, until=until, **same)]
@@ -295,7 +299,9 @@ def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent
         )
     psi = advice.load(artefact.folder, artefact.settings)
     if (psi is None or psi.empty) and not settings.allow_empty_advice and artefact.control != "zero":
-        plain = "plain PPO" if settings.shaping == "advice" else "--shaping pbrs"
+        plain = {"advice": "plain PPO", "start": "plain PPO", "progress+start": "--shaping progress"}.get(
+            settings.shaping, "--shaping pbrs"
+        )
         raise UsageError(
             f"The advice of {settings.potential} is empty (Ψ = 0: it says next to nothing about actions), so --shaping "
             f"{settings.shaping} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
@@ -303,9 +309,29 @@ def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent
         )
     if psi is None:
         return agent
+    if settings.shaping in STARTED:
+        return _begun(settings, psi, agent)
     if reads:
         from bkrl.agents.language.advised import AdvisedLanguageAgent as AdvisedAgent  # type: ignore[assignment]
     return AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
+
+
+def _begun(settings: PotentialSettings, psi: Any, agent: NetworkAgent) -> NetworkAgent:
+    """The agent with the advice in its weights."""
+    from bkrl.agents.advised import begin_as
+
+    if getattr(settings, "init_from", None) is not None:
+        raise UsageError(f"--shaping {settings.shaping} and --init-from both say what the policy begins as: name one.")
+    if not psi.empty:
+        try:
+            begin_as(agent.module, psi, settings.advice_coef)
+        except ValueError as error:
+            raise UsageError(
+                f"--shaping {settings.shaping} gives the policy the weights of the advice of {settings.potential}, and "
+                f"{error}: use --network compact, which sees symbols alone, and a program that has an `advice` of its "
+                "own; or --shaping advice."
+            ) from None
+    return agent
 
 
 for _colour, (_variant, _needs, _help) in enumerate(

@@ -45,6 +45,9 @@ BLOCK = 32
 _BLOCKS_IN_BATCH = 16
 ROWS_IN_BATCH = BLOCK * _BLOCKS_IN_BATCH
 _HELD_OUT = 0.1
+SHARPNESS = 8.0
+"""The weight β at which the policy of imitated advice is to be that of the program."""
+_IMITATING = 2e-3  # the first step size, which falls to 0
 
 
 @dataclass(frozen=True)
@@ -134,21 +137,44 @@ def decompose(
 
 
 def imitate(
-    network: ActorCritic, record: Record, wanted: NDArray[np.float64], *, seed: int, epochs: int = 6
+    network: ActorCritic, record: Record, wanted: NDArray[np.float64], *, seed: int, epochs: int = 14
 ) -> tuple[Advice, Fit]:
-    """Fit the network's logits to advice (R, A) that a program gave; only differences between actions count."""
+    """Fit the network's logits to advice (R, A) that a program gave; only differences between actions count.
+
+    What falls is the squared error, and the divergence between the policies of both at the weight `SHARPNESS`: among
+    the best actions small differences decide, and the squared error alone hardly sees them.
+    """
+    behind = wanted.max(1, keepdims=True) - wanted
+    spread = float(np.percentile(behind, 99, method="closest_observation")) or 1.0
+    told = torch.from_numpy((-behind / spread).clip(-1.0, 0.0).astype(np.float32))
+    told -= told.mean(1, keepdim=True)
     seen = record.seen_by(network)
-    centred = wanted - wanted.mean(1, keepdims=True)
-    target = torch.from_numpy((centred / (centred.std() or 1.0)).astype(np.float32))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(wanted), generator=generator)
+    held = max(1, int(len(order) * _HELD_OUT))
+    test, train = order[:held], order[held:]
+    updates = epochs * -(-len(train) // ROWS_IN_BATCH)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_IMITATING, weight_decay=0.0)
 
-    def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        rows = (starts[:, None] + torch.arange(BLOCK)).flatten()
+    def said(rows: Tensor) -> Tensor:
         logits = network(*seen(rows))[0]
-        logits = logits - logits.mean(1, keepdim=True)
-        return (logits if q_of is _chosen else torch.zeros_like(logits)), target[rows]
+        return logits - logits.mean(1, keepdim=True)
 
-    explained, without, best_epoch = least_squares(network, len(wanted), forward, seed, epochs)
-    return _finish(network, record, "program", explained, explained - without, best_epoch)
+    done = 0
+    for _ in range(epochs):
+        for rows in train[torch.randperm(len(train), generator=generator)].split(ROWS_IN_BATCH):
+            optimizer.param_groups[0]["lr"] = _IMITATING * (1.0 - done / updates)
+            right, found = told[rows], said(rows)
+            aim = (SHARPNESS * right).softmax(1)
+            divergence = torch.nn.functional.kl_div((SHARPNESS * found).log_softmax(1), aim, reduction="batchmean")
+            optimizer.zero_grad()
+            (divergence + (found - right).square().mean()).backward()
+            optimizer.step()
+            done += 1
+    with torch.no_grad():
+        wrong = torch.cat([(said(rows) - told[rows]).square() for rows in test.split(ROWS_IN_BATCH)]).mean()
+    explained = 1.0 - float(wrong / told[test].var().clamp(min=1e-12))
+    return _finish(network, record, "program", explained, explained, epochs)
 
 
 @torch.no_grad()

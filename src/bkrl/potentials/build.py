@@ -11,21 +11,25 @@ from numpy.typing import NDArray
 
 from bkrl.agents.advised import Advice
 from bkrl.agents.build import advice_network
+from bkrl.agents.networks import POLICY_HIDDEN
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
-from bkrl.core.seeds import derive_seed
+from bkrl.core.seeds import derive_seed, generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import number
-from bkrl.envs import world
+from bkrl.data.distinct import NumberedWindows, number
+from bkrl.envs import family, world
 from bkrl.potentials import advice, read_potential
 from bkrl.potentials.kinds import Fitted
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
+from bkrl.potentials.varied import varied
 
 SCALE_WINDOWS = 40_000
 """At most so many windows, evenly spaced over the dataset, are what lo and hi are measured on."""
 ADVICE_ROWS = 100_000
 """At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
+PROGRAM_ROWS = 40_000
+"""At most so many rows, evenly spaced, are what a program's own advice is asked at; each of them twice more, varied."""
 _BATCH = 8192
 
 
@@ -43,18 +47,29 @@ def learn_advice(
     """
     facts = world(dataset.env_id)
     raw = fitted.raw
-    network = advice_network(facts, derive_seed(seed, "advice"), dataset.missions if raw.reads_missions else ())
+    missions = dataset.missions if raw.reads_missions else ()
+    network = advice_network(facts, derive_seed(seed, "advice"), missions)
     if fitted.kind == "zero":
         psi, fit = advice.no_advice(network)
         return psi, fit.facts()
-    rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
-    missions = dataset.windows(rows, 0).missions if raw.reads_missions else None
-    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], missions)
     asked = [one for action in range(len(facts.action_names)) if (one := raw.advice_on(action)) is not None]
     if asked:
-        wanted = np.stack([_values_of_action(one, dataset, rows) for one in asked], 1)
+        network = advice_network(facts, derive_seed(seed, "advice"), missions, POLICY_HIDDEN)
+        rows = end_to_end(len(dataset.ages), PROGRAM_ROWS)
+        other = _varied_windows(dataset, rows, raw, seed)
+        wanted = np.stack([_values_of_action(one, dataset, rows, other) for one in asked], 1)
+        told = dataset.windows(rows, 0).missions if raw.reads_missions else None
+        record = advice.Record(
+            np.concatenate([dataset.observations[rows], other.views[1:]]),
+            np.zeros(len(wanted), np.int64),
+            np.zeros(len(wanted), np.int32),
+            None if told is None else np.concatenate([told, other.missions]),
+        )
         psi, fit = advice.imitate(network, record, wanted, seed=seed)
     else:
+        rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
+        told = dataset.windows(rows, 0).missions if raw.reads_missions else None
+        record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
         values = raw_values(raw, dataset, rows, reporter, "read what Φ says of actions")
         psi, fit = advice.decompose(network, record, values, raw.horizon, seed=seed)
     if fit.empty:
@@ -144,9 +159,25 @@ def raw_values(
     return values
 
 
-def _values_of_action(raw: Raw, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(R,) what a potential says of one action."""
+def _varied_windows(dataset: Dataset, rows: NDArray[np.int64], raw: Raw, seed: int) -> NumberedWindows:
+    """Each row varied twice, as a window whose past is not known; its mission and memory are the row's."""
+    twice = np.concatenate([rows, rows])
+    symbols = family(world(dataset.env_id).family).symbols(dataset.obs_shape, None)
+    views = varied(dataset.observations[twice], symbols, generator(seed, "varied"))
+    told = dataset.windows(twice, 0)
+    valid = np.zeros((len(twice), raw.horizon + 1), bool)
+    valid[:, -1] = True
+    index = np.where(valid, 1 + np.arange(len(twice))[:, None], 0)
+    actions = np.zeros((len(twice), raw.horizon), np.int64)
+    views = np.concatenate([np.zeros_like(views[:1]), views])
+    return NumberedWindows(views, index, actions, valid, told.missions, told.memory)
+
+
+def _values_of_action(
+    raw: Raw, dataset: Dataset, rows: NDArray[np.int64], other: NumberedWindows
+) -> NDArray[np.float64]:
+    """(R + V,) what a potential says of one action, at rows of a dataset and in other situations."""
     try:
-        return raw_values(raw, dataset, rows, Reporter(), "")
+        return np.concatenate([raw_values(raw, dataset, rows, Reporter(), ""), raw(other)])
     finally:
         raw.close()

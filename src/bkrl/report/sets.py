@@ -46,6 +46,8 @@ FIRST: Final = TaskSet(
     (
         "Crafter-Text-PlaceCraftingTable",
         "Crafter-Text-MakeWoodPickAxe",
+        "Crafter-Text-CollectStone",
+        "Crafter-Text-PlaceFurnace",
         "MiniGrid-DoorKey-6x6-v0",
         "MiniGrid-DoorKey-8x8-v0",
         "MiniGrid-KeyCorridorS3R1-v0",

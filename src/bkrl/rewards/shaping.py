@@ -59,6 +59,19 @@ FORMS = {
         0.5,
         "what is learnt before c is 0 may be wrong for the world's own reward",
     ),
+    "start": Form(
+        "the first policy is softmax βΨ(s, ·): advice stands in its weights, and nothing is added later",
+        "no reward is changed, and every policy stays within reach",
+        0.0,
+        "where the advice is wrong and never tries what pays, neither may the agent",
+    ),
+    "progress+start": Form(
+        "c(Φ(h') - Φ(h)) is added to the reward, c falling to 0; the first policy is softmax βΨ(s, ·)",
+        "the world's own objective alone at the end of the decay; before, the bonuses of an episode sum to at most c; "
+        "every policy stays within reach",
+        0.5,
+        "that of progress and that of start",
+    ),
     "pbim": Form(
         "cΦ(h') is added to the reward and taken back where the episode terminates",
         "every terminated episode's discounted bonuses sum to 0, so optimal policies are kept on histories",

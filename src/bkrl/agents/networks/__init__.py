@@ -204,6 +204,10 @@ class Paper(ActorCritic):
             return self.actor[2](hidden.float()), self.critic(valued.float())
 
 
+POLICY_HIDDEN = 128
+"""The width of a compact policy."""
+
+
 def build_network(
     name: str,
     *,
@@ -211,7 +215,7 @@ def build_network(
     num_actions: int,
     num_values: int,
     symbols: Symbols | None = None,
-    hidden: int = 128,
+    hidden: int = POLICY_HIDDEN,
     missions: bool = False,
     fields: int = 0,
     seed: int = 0,

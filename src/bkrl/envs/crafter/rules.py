@@ -227,6 +227,8 @@ GAMES: Final = {
     "Crafter-Text-Reward": Game(TEXT, ACHIEVEMENTS, True, True),
     "Crafter-Text-PlaceCraftingTable": Game(TEXT, ("place_table",), False, True),
     "Crafter-Text-MakeWoodPickAxe": Game(TEXT, ("make_wood_pickaxe",), False, True),
+    "Crafter-Text-CollectStone": Game(TEXT, ("collect_stone",), False, True),
+    "Crafter-Text-PlaceFurnace": Game(TEXT, ("place_furnace",), False, True),
     "Crafter-Text-CollectDrink": Game(TEXT, ("collect_drink",), False, True),
     "Crafter-Text-EatCow": Game(TEXT, ("eat_cow",), False, True),
     "Crafter-Text-MakeStonePickaxe": Game(TEXT, ("make_stone_pickaxe",), False, True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules.segment import Segment, unknown_caption
@@ -257,6 +258,15 @@ def programs(prompt: str) -> list[str]:
     """
     from bkrl.llm.rules.programs import crafter_programs
 
+    found = layout_of(prompt)
+    del found["actions"]
+    return crafter_programs(**found)
+
+
+def layout_of(prompt: str) -> dict[str, Any]:
+    """`columns`, `rows`, `cells`, `facing`, `faced`, `items` and `actions` as the prompt numbers them. Raises Fault if
+    it does not.
+    """
     shape = re.search(r"view of (\d+) columns and (\d+) rows.*?index (\d+)\)", prompt, re.DOTALL)
     cells = re.search(r"^Value of a cell: (.+)\.$", prompt, re.MULTILINE)
     facing = re.search(r"^Index (\d+): where the agent faces.*?is then ([\d, ]+)\.$", prompt, re.MULTILINE)
@@ -266,15 +276,15 @@ def programs(prompt: str) -> list[str]:
         raise Fault(
             "stop", "unknown prompt", "The rules annotator does not find the observation's layout in this prompt."
         )
-    return crafter_programs(
-        columns=int(shape[1]),
-        rows=int(shape[2]),
-        cells=_numbered(cells[1]),
-        facing=int(facing[1]),
-        faced=[int(number) for number in facing[2].split(", ")],
-        items=_numbered(items[1]),
-        actions=_numbered(names[1]),
-    )
+    return {
+        "columns": int(shape[1]),
+        "rows": int(shape[2]),
+        "cells": _numbered(cells[1]),
+        "facing": int(facing[1]),
+        "faced": [int(number) for number in facing[2].split(", ")],
+        "items": _numbered(items[1]),
+        "actions": _numbered(names[1]),
+    }
 
 
 def _numbered(text: str) -> dict[str, int]:

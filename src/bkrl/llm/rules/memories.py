@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 
+from bkrl.llm.rules.crafter import layout_of
+from bkrl.llm.rules.survival import advice_of
+
 _COLUMNS = re.compile(r"^Columns of memory are numbers: (.+?)\. All are 0", re.MULTILINE)
 
 _HEAD = '''
@@ -112,7 +115,7 @@ def programs_of_memory(world: str, prompt: str) -> list[str] | None:
     fields = {name: int(number) for number, name in re.findall(r"(\d+) (\w+)", found[1])}
     worth, steps = _STEPS[world]
     groups: dict[str, tuple[str, ...]] = {}
-    programs = []
+    programs, said = [], advice_of(**layout_of(prompt)) if world == "Crafter" else ""
     for more in steps:
         groups |= more
         named = [name for names in groups.values() for name in names]
@@ -121,5 +124,6 @@ def programs_of_memory(world: str, prompt: str) -> list[str] | None:
             worth=repr({name: worth[name] for name in named}),
             groups=repr(groups),
         )
+        text += said
         programs.append(f'"""Sub-goals on the way to any task, each the first time: {", ".join(groups)}."""\n{text}')
     return programs

@@ -295,10 +295,8 @@ def crafter_programs(
     facing: int,
     faced: list[int],
     items: dict[str, int],
-    actions: dict[str, int],
 ) -> list[str]:
     """Three potentials for Crafter, with the numbers of the layout that the prompt gave."""
-    del actions
     names = ("water", "stone", "tree", "lava", "coal", "iron", "diamond", "table", "furnace")
     creatures = ("cow", "zombie", "skeleton", "ripe_plant")
     numbers = {

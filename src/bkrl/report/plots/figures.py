@@ -42,6 +42,7 @@ _DASHES = {
     "pbrs+advice": "12 3 2 3 2 3",
     "decay": "2 3",
     "progress": "9 2 1 2",
+    "progress+start": "9 2 1 2 1 2",
     "pbim": "10 3 2 3",
 }
 _OTHER_DASHES = ("", "8 3", "2 3", "10 3 2 3", "4 2", "1 4")
