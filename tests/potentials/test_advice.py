@@ -114,18 +114,15 @@ def advice(observations, actions, valid):
 """
 
 
-def test_a_programs_advice_runs_in_the_sandbox_one_action_at_a_time():
+def test_a_programs_advice_runs_in_the_sandbox():
     program = CodeRaw(PROGRAM, (1,), HORIZON)
-    assert CodeRaw(PROGRAM.replace("def advice", "def advises"), (1,), HORIZON).advice_on(0) is None
+    assert CodeRaw(PROGRAM.replace("def advice", "def advises"), (1,), HORIZON).advises(3) is None
     rows = record(64)
     windows = number(gather(rows.observations, rows.actions, rows.ages, np.arange(64), HORIZON))
     now = rows.observations[:, 0].astype(float)
-    for action, wanted in enumerate((2 * now, -now, np.full(64, 3.0))):
-        raw = program.advice_on(action)
-        try:
-            np.testing.assert_array_equal(raw(windows), wanted)
-        finally:
-            raw.close()
+    table = program.advises(3)
+    np.testing.assert_array_equal(table(windows), np.stack([2 * now, -now, np.full(64, 3.0)], 1))
+    table.close()
 
 
 def test_a_programs_advice_may_ask_its_potential():
@@ -144,10 +141,10 @@ def advice(observations, actions, valid):
 """
     rows = record(40)
     windows = gather(rows.observations, rows.actions, rows.ages, np.arange(40), HORIZON)
-    for action, sign in enumerate((2, -2)):
-        raw = CodeRaw(source, (1,), HORIZON).advice_on(action)
-        np.testing.assert_array_equal(raw(number(windows)), sign * rows.observations[:, 0].astype(float))
-        raw.close()
+    table = CodeRaw(source, (1,), HORIZON).advises(2)
+    now = rows.observations[:, :1].astype(float)
+    np.testing.assert_array_equal(table(number(windows)), now * [2, -2])
+    table.close()
 
 
 def test_stored_advice_comes_back_as_it_was(tmp_path: Path):

@@ -42,6 +42,7 @@ _PREFERENCES = (
     _FITTED,
     Only("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
 )
+_PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
 _GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
 
 _PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
@@ -422,6 +423,14 @@ class TrainRmConfig:
             "(docs/potentials.md)"
         ),
     ] = "whole"
+    play_steps: Annotated[
+        int,
+        Flag(
+            "code labels: so many steps are played as the program's own advice says, to learn what it says on the way",
+            least=0,
+            only=_PROGRAMS,
+        ),
+    ] = 0
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

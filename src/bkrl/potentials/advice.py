@@ -144,9 +144,7 @@ def imitate(
     What falls is the squared error, and the divergence between the policies of both at the weight `SHARPNESS`: among
     the best actions small differences decide, and the squared error alone hardly sees them.
     """
-    behind = wanted.max(1, keepdims=True) - wanted
-    spread = float(np.percentile(behind, 99, method="closest_observation")) or 1.0
-    told = torch.from_numpy((-behind / spread).clip(-1.0, 0.0).astype(np.float32))
+    told = torch.from_numpy(in_place(wanted)[0].astype(np.float32))
     told -= told.mean(1, keepdim=True)
     seen = record.seen_by(network)
     generator = torch.Generator().manual_seed(seed)
@@ -175,6 +173,13 @@ def imitate(
         wrong = torch.cat([(said(rows) - told[rows]).square() for rows in test.split(ROWS_IN_BATCH)]).mean()
     explained = 1.0 - float(wrong / told[test].var().clamp(min=1e-12))
     return _finish(network, record, "program", explained, explained, epochs)
+
+
+def in_place(wanted: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Advice (R, A) as Ψ, in [-1, 0] with 0 for the best action of a row, and what was mapped to -1."""
+    behind = wanted.max(1, keepdims=True) - wanted
+    spread = float(np.percentile(behind, 99, method="closest_observation")) or 1.0
+    return (-behind / spread).clip(-1.0, 0.0), spread
 
 
 @torch.no_grad()

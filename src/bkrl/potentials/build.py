@@ -14,27 +14,31 @@ from bkrl.agents.build import advice_network
 from bkrl.agents.networks import POLICY_HIDDEN
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
-from bkrl.core.seeds import derive_seed, generator
+from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import NumberedWindows, number
-from bkrl.envs import family, world
+from bkrl.data.distinct import number
+from bkrl.envs import world
 from bkrl.potentials import advice, read_potential
+from bkrl.potentials.asked import asked
 from bkrl.potentials.kinds import Fitted
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
-from bkrl.potentials.varied import varied
 
 SCALE_WINDOWS = 40_000
 """At most so many windows, evenly spaced over the dataset, are what lo and hi are measured on."""
 ADVICE_ROWS = 100_000
 """At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
-PROGRAM_ROWS = 40_000
-"""At most so many rows, evenly spaced, are what a program's own advice is asked at; each of them twice more, varied."""
 _BATCH = 8192
 
 
 def learn_advice(
-    fitted: Fitted, dataset: Dataset, seed: int, reporter: Reporter, *, same_everywhere: bool = False
+    fitted: Fitted,
+    dataset: Dataset,
+    seed: int,
+    reporter: Reporter,
+    *,
+    same_everywhere: bool = False,
+    play_steps: int = 0,
 ) -> tuple[Advice, dict[str, Any]]:
     """What a potential, or its program itself, says about actions: Ψ, and what is known of it as plain values.
 
@@ -44,6 +48,7 @@ def learn_advice(
         seed: of the network and of the order of batches.
         reporter: where progress goes.
         same_everywhere: Ψ(a) for Ψ(s, a), the mean over the dataset; see `advice.constant`.
+        play_steps: env steps in which a program's own advice is followed, to ask it what it says on the way.
     """
     facts = world(dataset.env_id)
     raw = fitted.raw
@@ -52,19 +57,12 @@ def learn_advice(
     if fitted.kind == "zero":
         psi, fit = advice.no_advice(network)
         return psi, fit.facts()
-    asked = [one for action in range(len(facts.action_names)) if (one := raw.advice_on(action)) is not None]
-    if asked:
+    if (table := raw.advises(len(facts.action_names))) is not None:
         network = advice_network(facts, derive_seed(seed, "advice"), missions, POLICY_HIDDEN)
-        rows = end_to_end(len(dataset.ages), PROGRAM_ROWS)
-        other = _varied_windows(dataset, rows, raw, seed)
-        wanted = np.stack([_values_of_action(one, dataset, rows, other) for one in asked], 1)
-        told = dataset.windows(rows, 0).missions if raw.reads_missions else None
-        record = advice.Record(
-            np.concatenate([dataset.observations[rows], other.views[1:]]),
-            np.zeros(len(wanted), np.int64),
-            np.zeros(len(wanted), np.int32),
-            None if told is None else np.concatenate([told, other.missions]),
-        )
+        try:
+            record, wanted = asked(table, raw, dataset, play_steps, seed)
+        finally:
+            table.close()
         psi, fit = advice.imitate(network, record, wanted, seed=seed)
     else:
         rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
@@ -157,27 +155,3 @@ def raw_values(
             values[start : start + len(part)] = raw(number(dataset.windows(part, raw.horizon)))
             update(start + len(part))
     return values
-
-
-def _varied_windows(dataset: Dataset, rows: NDArray[np.int64], raw: Raw, seed: int) -> NumberedWindows:
-    """Each row varied twice, as a window whose past is not known; its mission and memory are the row's."""
-    twice = np.concatenate([rows, rows])
-    symbols = family(world(dataset.env_id).family).symbols(dataset.obs_shape, None)
-    views = varied(dataset.observations[twice], symbols, generator(seed, "varied"))
-    told = dataset.windows(twice, 0)
-    valid = np.zeros((len(twice), raw.horizon + 1), bool)
-    valid[:, -1] = True
-    index = np.where(valid, 1 + np.arange(len(twice))[:, None], 0)
-    actions = np.zeros((len(twice), raw.horizon), np.int64)
-    views = np.concatenate([np.zeros_like(views[:1]), views])
-    return NumberedWindows(views, index, actions, valid, told.missions, told.memory)
-
-
-def _values_of_action(
-    raw: Raw, dataset: Dataset, rows: NDArray[np.int64], other: NumberedWindows
-) -> NDArray[np.float64]:
-    """(R + V,) what a potential says of one action, at rows of a dataset and in other situations."""
-    try:
-        return np.concatenate([raw_values(raw, dataset, rows, Reporter(), ""), raw(other)])
-    finally:
-        raw.close()

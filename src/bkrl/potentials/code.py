@@ -24,6 +24,7 @@ from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
 from bkrl.sandbox.check import parameters
 from bkrl.sandbox.pool import ENTRY, Sandbox, probation
+from bkrl.sandbox.process import Limits, ProgramFailed
 from bkrl.text.mission_words import MissionWords
 
 PROGRAM = "program.py"
@@ -56,11 +57,11 @@ class CodeRaw(Raw):
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         return self.sandbox.evaluate_numbered(windows)[0]
 
-    def advice_on(self, action: int) -> CodeRaw | None:
-        """What the program's own `advice` says of an action; None where it has no such function.
+    def advises(self, actions: int) -> CodeTable | None:
+        """What the program's own `advice` says of so many actions; None where it has no such function.
 
-        It is a program whose potential is that advice, so that the sandbox runs it like any other. The potential it had
-        goes by another name there, for its advice may ask it.
+        It is a program whose components are that advice, so that the sandbox runs it like any other. The potential it
+        had goes by another name there, for its advice may ask it.
         """
         module = ast.parse(self.source)
         if not any(isinstance(node, ast.FunctionDef) and node.name == ADVICE for node in module.body):
@@ -75,8 +76,19 @@ class CodeRaw(Raw):
             if getattr(node, field) == ENTRY:
                 setattr(node, field, other)
         given = ", ".join(parameters(self.reads_missions, self.reads_memory))
-        source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({given}):\n    return {ADVICE}({given})[:, {action}]\n"
-        return CodeRaw(source, self.obs_shape, self.horizon, words=self.words, memory=self.memory)
+        columns = ", ".join(f'"{action}": told[:, {action}]' for action in range(actions))
+        called = f"    told = {ADVICE}({given})\n    return told[:, 0], {{{columns}}}\n"
+        source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({given}):\n{called}"
+        return CodeTable(
+            Sandbox(
+                source,
+                self.obs_shape,
+                self.horizon,
+                limits=Limits(components=actions),
+                words=self.words,
+                memory=len(self.memory),
+            )
+        )
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
         """Write the program."""
@@ -84,6 +96,23 @@ class CodeRaw(Raw):
         read: dict[str, Any] = {} if self.words is None else {"mission": self.words.to_json()}
         read |= {"memory": list(self.memory)} if self.memory else {}
         return [PROGRAM], {"sandbox": self.sandbox.level, **read}
+
+    def close(self) -> None:
+        """End the worker."""
+        self.sandbox.close()
+
+
+class CodeTable:
+    """See `ActionTable`: a program's own advice."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        told = np.stack(list(self.sandbox.evaluate_numbered(windows)[1].values()), 1)
+        if not np.isfinite(told).all():
+            raise ProgramFailed("returned", "its advice holds values that are not finite")
+        return told
 
     def close(self) -> None:
         """End the worker."""

@@ -51,6 +51,18 @@ def finite_values(values: Any, count: int, name: str) -> NDArray[np.float64]:
     return found
 
 
+class ActionTable(Protocol):
+    """How sensible each action is, by the potential's own word."""
+
+    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+        """(B, A) float64, finite; only differences between the actions of a window count."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
 class Raw(Protocol):
     """A potential before its scale: what the module of each kind provides, as a subclass."""
 
@@ -66,8 +78,9 @@ class Raw(Protocol):
         """
         ...
 
-    def advice_on(self, action: int) -> Raw | None:
-        """What the potential itself says of an action, as a raw function of windows; None where it says nothing."""
+    def advises(self, actions: int) -> ActionTable | None:
+        """What the potential itself says of so many actions; None where it says nothing."""
+        del actions
         return None
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:

@@ -18,6 +18,7 @@ from bkrl.report.provenance import Chain, Node
 from bkrl.stages import VERBS
 from bkrl.stats.curves import series_of
 
+_COUNTED = ("collect", "label", "train-rm")  # stages that may take env steps before a policy is trained
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
 
 
@@ -48,7 +49,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         series=series,
         control=_control(ancestors),
         annotator=next((str(a.facts.get("llm", "")) for a in ancestors if a.stage == "label"), ""),
-        collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in ("collect", "label")),
+        collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in _COUNTED),
         dataset=_hash(made, "dataset"),
         potential=_hash(node, "potential"),
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),

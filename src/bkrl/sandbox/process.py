@@ -66,13 +66,16 @@ class ProgramFailed(RunFailed):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use: wall seconds to start and load, wall seconds a call, MiB of memory, CPU seconds."""
+    """What a program may use: wall seconds to start and load, wall seconds a call, MiB of memory, CPU seconds; and how
+    many components may come back.
+    """
 
     start: float = 30.0
     load: float = 5.0
     call: float = 10.0
     memory_mb: int = 512
     cpu_seconds: int = 3600
+    components: int = MAX_COMPONENTS
 
 
 class Worker:
@@ -100,7 +103,7 @@ class Worker:
         rows = horizon + 1
         size = window_bytes(rows, obs_shape)
         self.capacity = capacity = max(1, min(32, _INPUT_BYTES // (size * CHUNK))) * CHUNK
-        bytes_in, bytes_out = capacity * size, 8 * capacity * (1 + MAX_COMPONENTS)
+        bytes_in, bytes_out = capacity * size, 8 * capacity * (1 + limits.components)
         input_fd, output_fd = _shared_memory(bytes_in), _shared_memory(bytes_out)
         request_read, request_write = os.pipe()
         reply_read, reply_write = os.pipe()
@@ -121,7 +124,7 @@ class Worker:
                 "chunk": CHUNK,
                 "horizon": horizon,
                 "obs_shape": list(obs_shape),
-                "max_components": MAX_COMPONENTS,
+                "max_components": limits.components,
                 "memory_bytes": limits.memory_mb * 2**20,
                 "cpu_seconds": limits.cpu_seconds,
                 "skip": sorted(skip),
@@ -155,7 +158,7 @@ class Worker:
         os.set_blocking(reply_read, False)
         self._finalizer = weakref.finalize(self, _end, self._process, request_write, reply_read)
         self._observations, self._actions, self._valid = inputs(np, self._input, capacity, rows, obs_shape)
-        self._out = np.frombuffer(self._output, np.float64).reshape(1 + MAX_COMPONENTS, capacity)
+        self._out = np.frombuffer(self._output, np.float64).reshape(1 + limits.components, capacity)
         try:
             status, message = self.receive(0, limits.start)
             self._check(status, message)
@@ -191,7 +194,7 @@ class Worker:
         self._valid[:count] = windows.valid
         status, message = self._ask(EVALUATE, count, b"", seconds)
         self._check(status, message)
-        names = message.get("components", [])[:MAX_COMPONENTS]
+        names = message.get("components", [])[: len(self._out) - 1]
         values = self._out[: 1 + len(names), :count].copy()
         if not np.isfinite(values[0]).all():  # the worker looked too; its word is not enough
             raise ProgramFailed("returned", "the potential holds values that are not finite")

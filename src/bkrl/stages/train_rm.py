@@ -61,7 +61,9 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         reporter.say(f"{result.path} is already complete.")
         return result
     fitted = material.fit(seed, reporter)
-    psi, advice = learn_advice(fitted, dataset, seed, reporter, same_everywhere=control == "constant")
+    psi, advice = learn_advice(
+        fitted, dataset, seed, reporter, same_everywhere=control == "constant", play_steps=config.play_steps
+    )
     if control == "constant":
         fitted = controls.silenced(fitted)
     if config.part != "whole":
@@ -102,6 +104,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         **({"reads": list(artefact.reads)} if artefact.reads else {}),
         certificate=certificate.summary(),
         advice=advice_source(report["training"]),
+        **({"steps": config.play_steps} if config.play_steps and control not in controls.UNLABELLED else {}),
         **{"warnings": warnings} if warnings else {},
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
         training=report["training"],

@@ -1,0 +1,136 @@
+"""The situations at which a program is asked for its advice, and what it says there.
+
+A program says something of any situation, and an explorer meets few of those that a good agent comes to. So a network
+that is to say what a program says is shown more than the dataset: its rows with other things in the same places and
+other numbers in hand, which need not be possible, and what is met where the advice is followed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.core.seeds import derive_seed, generator
+from bkrl.core.spacing import end_to_end
+from bkrl.data.dataset import Dataset
+from bkrl.data.distinct import NumberedWindows, number
+from bkrl.envs import family, make_vec, memory_of, world
+from bkrl.envs.family import Symbols
+from bkrl.potentials.advice import SHARPNESS, Record, in_place
+from bkrl.potentials.protocol import ActionTable, Raw
+
+ROWS = 40_000
+"""At most so many rows of the dataset, evenly spaced, are asked about; each of them twice more, varied."""
+_ENVS = 64
+_BATCH = 8192
+_FIELD = 32  # so many entries of the same categories are a field of cells, fewer are numbers
+_SWAPS = 2
+_PLACED = 0.06  # of the cells hold anything
+
+
+def varied(observations: NDArray[np.uint8], symbols: Symbols, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """(B, *obs_shape) uint8: in each row two pairs of kinds of cells have changed places, a few cells hold anything,
+    and half of the numbers are others, one in two of them 0. Quantities stay.
+
+    Args:
+        observations: (B, *obs_shape) uint8.
+        symbols: what their entries mean.
+        rng: decides.
+    """
+    rows = observations.reshape(len(observations), -1).copy()
+    sizes = np.array(symbols.sizes)
+    for size in np.unique(sizes[sizes > 1]):
+        entries = np.flatnonzero(sizes == size)
+        found = rows[:, entries]
+        drawn = rng.integers(0, size, found.shape, np.uint8)
+        if len(entries) < _FIELD:
+            drawn *= rng.random(found.shape) < 0.5
+            found = np.where(rng.random(found.shape) < 0.5, drawn, found)
+        else:
+            for _ in range(_SWAPS):
+                one, other = rng.integers(0, size, (2, len(rows), 1), np.uint8)
+                found = np.where(found == one, other, np.where(found == other, one, found))
+            found = np.where(rng.random(found.shape) < _PLACED, drawn, found)
+        rows[:, entries] = found
+    return rows.reshape(observations.shape)
+
+
+def asked(
+    table: ActionTable, raw: Raw, dataset: Dataset, play_steps: int, seed: int
+) -> tuple[Record, NDArray[np.float64]]:
+    """Where a program was asked, R situations, and (R, A) what it said.
+
+    Args:
+        table: its advice.
+        raw: its potential, for what it reads.
+        dataset: of experience; its first R rows are the rows of this that were asked about.
+        play_steps: env steps in which the advice is followed in new episodes of the dataset's world.
+        seed: of what is varied, and of the play.
+    """
+    rows = end_to_end(len(dataset.ages), ROWS)
+    said = [table(number(dataset.windows(part, raw.horizon))) for part in _parts(rows)]
+    twice = np.concatenate([rows, rows])
+    symbols = family(world(dataset.env_id).family).symbols(dataset.obs_shape, None)
+    views = [dataset.observations[rows], varied(dataset.observations[twice], symbols, generator(seed, "varied"))]
+    told = dataset.windows(twice, 0)
+    missions = [dataset.windows(rows, 0).missions, told.missions] if raw.reads_missions else []
+    memory = told.memory if raw.reads_memory else None
+    for part in _parts(np.arange(len(twice))):
+        words = None if not raw.reads_missions else told.missions[part]
+        said.append(table(_present(views[1][part], raw.horizon, words, None if memory is None else memory[part])))
+    if play_steps:
+        spread = in_place(np.concatenate(said[: len(_parts(rows))]))[1]
+        played, words, answers = _played(table, raw, dataset, play_steps, spread, seed)
+        views.append(played)
+        missions += [words] if raw.reads_missions else []
+        said.append(answers)
+    every = np.concatenate(views)
+    none = np.zeros(len(every), np.int64)
+    record = Record(every, none, none.astype(np.int32), np.concatenate(missions) if missions else None)
+    return record, np.concatenate(said)
+
+
+def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+
+
+def _present(
+    views: NDArray[np.uint8],
+    horizon: int,
+    missions: NDArray[np.object_] | None,
+    memory: NDArray[np.uint8] | None,
+) -> NumberedWindows:
+    """Windows of B views whose past is not known."""
+    valid = np.zeros((len(views), horizon + 1), bool)
+    valid[:, -1] = True
+    index = np.where(valid, 1 + np.arange(len(views))[:, None], 0)
+    actions = np.zeros((len(views), horizon), np.int64)
+    return NumberedWindows(np.concatenate([np.zeros_like(views[:1]), views]), index, actions, valid, missions, memory)
+
+
+def _played(
+    table: ActionTable, raw: Raw, dataset: Dataset, steps: int, spread: float, seed: int
+) -> tuple[NDArray[np.uint8], NDArray[np.object_], NDArray[np.float64]]:
+    """What is met where the advice is followed at the weight `SHARPNESS`, the missions there, and what it said."""
+    envs = make_vec(dataset.env_id, _ENVS)
+    rng = generator(seed, "played")
+    fold = memory_of(dataset.env_id) if raw.reads_memory else None
+    kept = np.zeros((_ENVS, 0 if fold is None else fold.size), np.uint8)
+    seen = envs.reset(seed=derive_seed(seed, "played"))[0].copy()
+    views, words, answers = [], [], []
+    for _ in range(-(-steps // _ENVS)):
+        missions = envs.missions() if raw.reads_missions else None
+        memory = None if fold is None else kept[:, : len(fold.names)].copy()
+        told = table(_present(seen, raw.horizon, missions, memory))
+        views.append(seen), answers.append(told)
+        words += [] if missions is None else [missions.copy()]
+        behind = (told.max(1, keepdims=True) - told) / spread
+        actions = (rng.gumbel(size=told.shape) - SHARPNESS * behind.clip(0.0, 1.0)).argmax(1)
+        after, _, terminated, truncated, _ = envs.step(actions)
+        after = after.copy()
+        if fold is not None:  # where an episode ends, what follows is of the next one, and all is forgotten
+            fold.update(kept, seen, actions, after)
+            kept[terminated | truncated] = 0
+        seen = after
+    envs.close()
+    return np.concatenate(views), np.concatenate(words) if words else np.empty(0, object), np.concatenate(answers)
