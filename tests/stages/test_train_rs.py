@@ -112,7 +112,9 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     assert Run.open(result.path, "train-rs").manifest["outputs"]["policy-best.safetensors"]
 
 
-@pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"])
+@pytest.mark.parametrize(
+    "form", ["pbrs", "advice", "pbrs+advice", "start", "decay", "progress", "progress+start", "pbim", "additive"]
+)
 def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
     config = settings(
         tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=6_000
@@ -122,7 +124,7 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
     assert result.facts["guarantee"].startswith("none") == (form == "additive")
     weights = [row["shaping/advice_weight"] for row in rows(result.path, "shaping/advice_weight")]
     assert (weights[0], weights[-1]) == (6.0, 0.0) if "advice" in form else weights == []
-    assert bool(rows(result.path, "shaping/phi_mean")) == (form != "advice")
+    assert bool(rows(result.path, "shaping/phi_mean")) == (form not in ("advice", "start"))
     # Whatever took part in learning, what is kept in the end is a plain policy.
     assert load_agent(result.path).spec["name"] == "compact"
 
@@ -144,7 +146,10 @@ class Said(Reporter):
         self.warnings.append(text)
 
 
-@pytest.mark.parametrize(("form", "plain"), [("advice", "plain PPO"), ("pbrs+advice", "--shaping pbrs")])
+@pytest.mark.parametrize(
+    ("form", "plain"),
+    [("advice", "plain PPO"), ("pbrs+advice", "--shaping pbrs"), ("progress+start", "--shaping progress")],
+)
 def test_empty_advice_is_refused_and_leaves_nothing_behind(tmp_path: Path, form: str, plain: str) -> None:
     config = settings(tmp_path / "run", alg="bk-code", shaping=form)
     config = replace(config, potential=potential_run(tmp_path / "rm", scale=float("inf")))

@@ -28,6 +28,13 @@ STARTED = ("start", "progress+start")
 """The forms of shaping in which a policy begins as a potential's advice."""
 ADVISED = ("advice", "pbrs+advice", *STARTED)
 """The forms of shaping that take a potential's advice on actions."""
+WITHOUT_ADVICE = {
+    "advice": "plain PPO",
+    "pbrs+advice": "exact shaping alone",
+    "start": "plain PPO",
+    "progress+start": "progress alone",
+}
+"""What a run of each of them is where the advice is empty."""
 _ADVISED = Only("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
 _FALLING = Only(
     "--shaping advice, pbrs+advice, decay, progress or progress+start",
@@ -220,9 +227,8 @@ def shaped(
         made_so.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
-    if form in ADVISED and form not in STARTED and (not advised or agent.advice.empty):
-        plain = "plain PPO" if form == "advice" else "exact shaping alone"
-        made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {plain}.")
+    if form in ADVISED and _is_empty(potential.artefact):
+        made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
         made_so.facts["advice"] = EMPTY
     return made_so
 
@@ -299,9 +305,8 @@ def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent
         )
     psi = advice.load(artefact.folder, artefact.settings)
     if (psi is None or psi.empty) and not settings.allow_empty_advice and artefact.control != "zero":
-        plain = {"advice": "plain PPO", "start": "plain PPO", "progress+start": "--shaping progress"}.get(
-            settings.shaping, "--shaping pbrs"
-        )
+        paid, _, with_advice = settings.shaping.partition("+")
+        plain = f"--shaping {paid}" if with_advice else "plain PPO"
         raise UsageError(
             f"The advice of {settings.potential} is empty (Ψ = 0: it says next to nothing about actions), so --shaping "
             f"{settings.shaping} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
@@ -314,6 +319,14 @@ def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent
     if reads:
         from bkrl.agents.language.advised import AdvisedLanguageAgent as AdvisedAgent  # type: ignore[assignment]
     return AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
+
+
+def _is_empty(artefact: Artefact) -> bool:
+    """Whether a potential says nothing of actions."""
+    from bkrl.potentials import advice
+
+    psi = advice.load(artefact.folder, artefact.settings)
+    return psi is None or psi.empty
 
 
 def _begun(settings: PotentialSettings, psi: Any, agent: NetworkAgent) -> NetworkAgent:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.core.reporter import percent
+from bkrl.methods.shaped import WITHOUT_ADVICE
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio, bounded
@@ -254,7 +255,7 @@ def _of_advice(row: Row) -> list[Finding]:
     """A form of shaping that takes advice where there was none to take; of Φ = 0 that is the point."""
     if not row.group.empty or row.group.control == "zero":
         return []
-    same_as = "plain PPO" if row.group.form == "advice" else "exact shaping alone"
+    same_as = WITHOUT_ADVICE[row.group.form]
     return [
         Finding(
             "caution",
