@@ -15,6 +15,7 @@ from bkrl.agents import build as agents
 from bkrl.agents import load_agent
 from bkrl.agents.advised import Advice
 from bkrl.agents.build import advice_network
+from bkrl.agents.networks import POLICY_HIDDEN
 from bkrl.cli.main import run_command
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
@@ -24,7 +25,7 @@ from bkrl.envs import toy, world
 from bkrl.inspect.report import REPORT
 from bkrl.learn import hardware
 from bkrl.learn.hardware import Hardware
-from bkrl.methods import TrainRsConfig
+from bkrl.methods import TrainRsConfig, find_method
 from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
@@ -55,11 +56,12 @@ def potential_run(
     scale: float = 1.0,
     control: str = "none",
     report: dict | None = None,
+    hidden: int = 64,
 ) -> Path:
     made = Run.create(path, stage="train-rm", config=PPOConfig())
     made.file(PROGRAM).write_text(source)
     facts = world(env_id)
-    files, told = advice.save(Advice(advice_network(facts, seed=1), scale), made.path)
+    files, told = advice.save(Advice(advice_network(facts, seed=1, hidden=hidden), scale), made.path)
     artefact = Artefact(
         kind="code",
         horizon=2,
@@ -112,9 +114,7 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     assert Run.open(result.path, "train-rs").manifest["outputs"]["policy-best.safetensors"]
 
 
-@pytest.mark.parametrize(
-    "form", ["pbrs", "advice", "pbrs+advice", "start", "decay", "progress", "progress+start", "pbim", "additive"]
-)
+@pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"])
 def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
     config = settings(
         tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=6_000
@@ -124,9 +124,52 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
     assert result.facts["guarantee"].startswith("none") == (form == "additive")
     weights = [row["shaping/advice_weight"] for row in rows(result.path, "shaping/advice_weight")]
     assert (weights[0], weights[-1]) == (6.0, 0.0) if "advice" in form else weights == []
-    assert bool(rows(result.path, "shaping/phi_mean")) == (form not in ("advice", "start"))
+    assert bool(rows(result.path, "shaping/phi_mean")) == (form != "advice")
     # Whatever took part in learning, what is kept in the end is a plain policy.
     assert load_agent(result.path).spec["name"] == "compact"
+
+
+@pytest.fixture
+def begins(tmp_path: Path) -> TrainRsConfig:
+    """A run that begins as the advice of a network as wide as a policy."""
+    env = "MiniGrid-Empty-5x5-v0"
+    source = MISLEADING.replace("0]", "3, 5, 0]")
+    made = potential_run(tmp_path / "rm", env, source=source, hidden=POLICY_HIDDEN, scale=2.0)
+    given = {"env": env, "potential": made, "advice_coef": 3.0, "steps": 2_000, "eval_episodes": 2}
+    return settings(tmp_path / "run", alg="bk-code", shaping="start", **given)
+
+
+def test_a_policy_begins_as_the_advice_and_keeps_its_own_values(begins: TrainRsConfig) -> None:
+    method = find_method("bk-code")
+    assert method is not None
+    begun, plain = (method.build(one).learner for one in (begins, replace(begins, shaping="pbrs", advice_coef=6.0)))
+    told = advice.load(begins.potential, Artefact.read(begins.potential).settings)
+    seen = torch.randint(0, 4, (5, 7, 7, 3), generator=torch.Generator().manual_seed(0)).byte()
+    with torch.no_grad():
+        torch.testing.assert_close(begun.agent.module(seen)[0], 3.0 / 2.0 * told.network(seen)[0])
+    for layer in ("head.weight", "head.bias"):  # the last row is the value's
+        assert torch.equal(begun.agent.module.state_dict()[layer][-1], plain.agent.module.state_dict()[layer][-1])
+    begun.close(), plain.close()
+
+
+@pytest.mark.parametrize("form", ["start", "progress+start"])
+def test_a_run_that_began_as_the_advice_says_its_guarantee(begins: TrainRsConfig, form: str) -> None:
+    result = run(replace(begins, shaping=form), Reporter())
+    assert result.facts["form"] == form
+    assert "every policy stays within reach" in result.facts["guarantee"]
+    assert bool(rows(result.path, "shaping/phi_mean")) == (form != "start")
+    assert load_agent(result.path).spec["name"] == "compact"
+
+
+def test_a_policy_that_is_another_network_cannot_begin_as_the_advice(tmp_path: Path, begins: TrainRsConfig) -> None:
+    with pytest.raises(UsageError, match="its layers are others: use --network compact"):
+        run(replace(begins, network="recurrent"), Reporter())
+    narrow = potential_run(tmp_path / "narrow", begins.env)
+    with pytest.raises(UsageError, match="its layers are others"):
+        run(replace(begins, potential=narrow), Reporter())
+    with pytest.raises(UsageError, match="both say what the policy begins as"):
+        run(replace(begins, init_from=Path(tmp_path / "policy.safetensors")), Reporter())
+    assert not (tmp_path / "run").exists()
 
 
 def test_forms_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def _check_form(settings: Any, defects: frozenset[str]) -> None:
     """UsageError where the form of shaping cannot work with the other settings."""
     from bkrl.rewards.bonus import MOST_OWED
 
+    if settings.shaping in STARTED and getattr(settings, "init_from", None) is not None:
+        raise UsageError(f"--shaping {settings.shaping} and --init-from both say what the policy begins as: name one.")
     if settings.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
     shift, gamma = settings.shaping_shift, settings.ppo.gamma
@@ -333,8 +335,6 @@ def _begun(settings: PotentialSettings, psi: Any, agent: NetworkAgent) -> Networ
     """The agent with the advice in its weights."""
     from bkrl.agents.advised import begin_as
 
-    if getattr(settings, "init_from", None) is not None:
-        raise UsageError(f"--shaping {settings.shaping} and --init-from both say what the policy begins as: name one.")
     if not psi.empty:
         try:
             begin_as(agent.module, psi, settings.advice_coef)

@@ -73,20 +73,29 @@ def asked(
     symbols = family(world(dataset.env_id).family).symbols(dataset.obs_shape, None)
     views = [dataset.observations[rows], varied(dataset.observations[twice], symbols, generator(seed, "varied"))]
     told = dataset.windows(twice, 0)
-    missions = [dataset.windows(rows, 0).missions, told.missions] if raw.reads_missions else []
+    missions = told.missions if raw.reads_missions else None
     memory = told.memory if raw.reads_memory else None
+    words = [] if missions is None else [missions[: len(rows)], missions]
     for part in _parts(np.arange(len(twice))):
-        words = None if not raw.reads_missions else told.missions[part]
-        said.append(table(_present(views[1][part], raw.horizon, words, None if memory is None else memory[part])))
+        said.append(
+            table(
+                present(
+                    views[1][part],
+                    raw.horizon,
+                    None if missions is None else missions[part],
+                    None if memory is None else memory[part],
+                )
+            )
+        )
     if play_steps:
         spread = in_place(np.concatenate(said[: len(_parts(rows))]))[1]
-        played, words, answers = _played(table, raw, dataset, play_steps, spread, seed)
+        played, read, answers = _played(table, raw, dataset, play_steps, spread, seed)
         views.append(played)
-        missions += [words] if raw.reads_missions else []
         said.append(answers)
+        words += [] if missions is None else [read]
     every = np.concatenate(views)
     none = np.zeros(len(every), np.int64)
-    record = Record(every, none, none.astype(np.int32), np.concatenate(missions) if missions else None)
+    record = Record(every, none, none.astype(np.int32), np.concatenate(words) if words else None)
     return record, np.concatenate(said)
 
 
@@ -94,7 +103,7 @@ def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
 
 
-def _present(
+def present(
     views: NDArray[np.uint8],
     horizon: int,
     missions: NDArray[np.object_] | None,
@@ -121,8 +130,9 @@ def _played(
     for _ in range(-(-steps // _ENVS)):
         missions = envs.missions() if raw.reads_missions else None
         memory = None if fold is None else kept[:, : len(fold.names)].copy()
-        told = table(_present(seen, raw.horizon, missions, memory))
-        views.append(seen), answers.append(told)
+        told = table(present(seen, raw.horizon, missions, memory))
+        views.append(seen)
+        answers.append(told)
         words += [] if missions is None else [missions.copy()]
         behind = (told.max(1, keepdims=True) - told) / spread
         actions = (rng.gumbel(size=told.shape) - SHARPNESS * behind.clip(0.0, 1.0)).argmax(1)
