@@ -6,13 +6,14 @@ them. It is part of the history of an episode: nothing of it comes from the hidd
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-FIELD_MOST = 255
-"""A field counts no further."""
+from bkrl.core.jit import helper
+
+_FIELD_MOST: Final = 255
 _EPISODES = 256  # of a record are folded at once
 
 
@@ -47,6 +48,13 @@ class EpisodeMemory(Protocol):
             after: (N, *obs_shape) the symbols that followed, the true last ones where the episode ended.
         """
         ...
+
+
+@helper
+def count(one: Any, field: Any) -> None:
+    """Count once more in a field of one episode, (S,); it counts to 255."""
+    if one[field] < _FIELD_MOST:
+        one[field] += 1
 
 
 def fold(

@@ -34,7 +34,7 @@ from bkrl.envs.babyai.constants import (
     VIEW,
     WALL,
 )
-from bkrl.envs.memory import FIELD_MOST
+from bkrl.envs.memory import count
 
 NAMES: Final[tuple[str, ...]] = (
     "cells_visited",
@@ -100,17 +100,11 @@ def _place(one: Any, ahead: Any, right: Any) -> Any:
 
 
 @helper
-def _count(one: Any, field: Any) -> None:
-    if one[field] < FIELD_MOST:
-        one[field] += 1
-
-
-@helper
 def _mark(one: Any, place: Any, bit: Any, field: Any) -> None:
     """Count a place the first time."""
     if not one[_MAP + place] & bit:
         one[_MAP + place] |= bit
-        _count(one, field)
+        count(one, field)
 
 
 @helper
@@ -146,10 +140,10 @@ def _act(one: Any, was: Any, action: Any, now: Any) -> None:
             held, color = np.int64(now[AGENT_X, AGENT_Y, 0]) - KEY, np.int64(now[AGENT_X, AGENT_Y, 1]) % _COLORS
             if not one[_HAD + _COLORS * held + color]:
                 one[_HAD + _COLORS * held + color] = 1
-                _count(one, _PICKED + held)
+                count(one, _PICKED + held)
     elif action == DROP:
         if _holds(was) and not _holds(now):
-            _count(one, _PUT_DOWN)
+            count(one, _PUT_DOWN)
     elif action == TOGGLE:
         if kind == DOOR and state != OPEN and new == DOOR and new_state == OPEN:
             place = _place(one, 1, 0)
@@ -157,4 +151,4 @@ def _act(one: Any, was: Any, action: Any, now: Any) -> None:
             if state == LOCKED:
                 _mark(one, place, _WAS_UNLOCKED, _UNLOCKED)
         elif kind == BOX and new != BOX:
-            _count(one, _BOXES_OPENED)
+            count(one, _BOXES_OPENED)

@@ -25,7 +25,7 @@ from bkrl.envs.crafter.layout import (
     VIEW_ROWS,
 )
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, COLLECT, ITEMS, MAKE, MAX_ITEM, PLACE, VERBS, WALKABLE, RuleSet
-from bkrl.envs.memory import FIELD_MOST
+from bkrl.envs.memory import count
 
 NAMES: Final = (*ACHIEVEMENTS, "cells_visited")
 _VISITED: Final = len(ACHIEVEMENTS)
@@ -111,7 +111,7 @@ def _update(kept, before, verbs, after, base_damage, full_item_fails):  # type: 
         if was[SLEEPING]:
             if was[_ENERGY] < MAX_ITEM:
                 continue  # asleep, whatever it wanted to do
-            _count(one, _WAKE_UP)
+            count(one, _WAKE_UP)
         if verb == _DO:
             _do(one, was, now, base_damage, full_item_fails)
         elif _MOVE_LEFT <= verb <= _MOVE_DOWN:
@@ -119,13 +119,7 @@ def _update(kept, before, verbs, after, base_damage, full_item_fails):  # type: 
         elif _ACHIEVED[verb] != _NONE:
             falls, rises = _FALLS[verb], _RISES[verb]
             if (falls != _NONE and now[falls] < was[falls]) or (rises != _NONE and now[rises] > was[rises]):
-                _count(one, _ACHIEVED[verb])
-
-
-@helper
-def _count(one: Any, field: Any) -> None:
-    if one[field] < FIELD_MOST:
-        one[field] += 1
+                count(one, _ACHIEVED[verb])
 
 
 @helper
@@ -138,7 +132,7 @@ def _walk(one: Any, was: Any, direction: Any) -> None:
     place = _MAP + np.int64(one[_X]) * AREA + one[_Y]
     if not one[place]:
         one[place] = 1
-        _count(one, _VISITED)
+        count(one, _VISITED)
 
 
 @helper
@@ -147,20 +141,20 @@ def _do(one: Any, was: Any, now: Any, base_damage: Any, full_item_fails: Any) ->
     at = _PLAYER_FACES[min(was[FACING], len(_PLAYER_FACES) - 1)]
     cell = min(was[at], len(_ITEM) - 1)
     if cell == _RIPE:
-        _count(one, _EAT_PLANT)
+        count(one, _EAT_PLANT)
     elif _ITEM[cell] != _NONE:
         has_tool = _TOOL[cell] == _NONE or was[_TOOL[cell]] > 0
         if has_tool and not (full_item_fails and was[_ITEM[cell]] == MAX_ITEM):
-            _count(one, _COLLECTED[cell])
+            count(one, _COLLECTED[cell])
     elif _HEALTH[cell] != _NONE:
         damage = base_damage
         for i in range(len(_SWORDS)):
             if was[_SWORDS[i, 0]]:
                 damage = max(damage, _SWORDS[i, 1])
         if damage >= _HEALTH[cell] or not _is_near(now, at, cell):
-            _count(one, _DEFEATED[cell])
+            count(one, _DEFEATED[cell])
     elif now[_SAPLING] > was[_SAPLING]:
-        _count(one, _COLLECT_SAPLING)
+        count(one, _COLLECT_SAPLING)
 
 
 @helper
