@@ -107,12 +107,14 @@ class Recurrent(Compact):
     def go_on(self, shares: Tensor, hidden: Tensor, goes_on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What `once` returns, from what `look` made of all T * B rows."""
         width = hidden.shape[1]
-        inputs = shares[:, : 3 * width].unflatten(0, goes_on.shape[:2])
+        # `split` goes back by one concatenation; a slice by zeros for all that it leaves out.
+        gates, present = shares.split([3 * width, shares.shape[1] - 3 * width], 1)
+        inputs = gates.unflatten(0, goes_on.shape[:2])
         remembered = remember(inputs, hidden, goes_on, self.cell.weight_hh, self.cell.bias_hh)
         with in_float32(remembered):
             past = nn.functional.linear(remembered.flatten(0, 1), self.head.weight[:, -width:], self.head.bias)
-        out = shares[:, 3 * width :] + past
-        return out[:, : self.num_actions], out[:, self.num_actions :], remembered
+        logits, values = (present + past).split([self.num_actions, present.shape[1] - self.num_actions], 1)
+        return logits, values, remembered
 
     def step_by_step(self, features: Tensor, hidden: Tensor, goes_on: Tensor) -> Tensor:
         """What `remember` computes, from features (T, B, hidden)."""

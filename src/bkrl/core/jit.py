@@ -158,7 +158,18 @@ def helper(function: F) -> F:
     There is no code with which Python could call it, and division by zero is not looked for; both are much of what
     compiling takes. A test calls `kernel(function.py_func)`.
     """
-    compiled = numba.njit(function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _inside(function)
+
+
+def adding(function: F) -> F:
+    """A helper that adds up in whatever order is quickest: several parts at once, the same ones in every call."""
+    return _inside(function, fastmath={"reassoc"})
+
+
+def _inside(function: F, **options: Any) -> F:
+    compiled = numba.njit(
+        function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
+    )
     _ignore_constants(compiled)
     return cast(F, compiled)
 

@@ -82,20 +82,25 @@ def _back_on_cpu(t, gradient, goes_on, carried, before, new, gates, share, memor
     """Step t back through the gates: (B, H) `carried` is what the step after it leaves, and what it leaves itself."""
     T, B, H = before.shape
     one = np.float32(1)
+    arriving = np.empty(H, np.float32)
     for b in range(B):
+        going = goes_on[t + 1, b, 0] if t + 1 < T else np.float32(0)
+        # One loop for each array that is written: the compiler takes several units at once.
         for h in range(H):
-            reset, update = gates[t, b, h], gates[t, b, H + h]
-            arriving = gradient[t, b, h]
-            if t + 1 < T:
-                arriving += carried[b, h] * goes_on[t + 1, b, 0]
-            to_new = arriving * (one - update) * (one - new[t, b, h] * new[t, b, h])
-            to_update = arriving * (before[t, b, h] - new[t, b, h]) * update * (one - update)
-            to_reset = to_new * share[t, b, 2 * H + h] * reset * (one - reset)
-            inputs[t, b, h] = memory[t, b, h] = to_reset
-            inputs[t, b, H + h] = memory[t, b, H + h] = to_update
-            inputs[t, b, 2 * H + h] = to_new
-            memory[t, b, 2 * H + h] = to_new * reset
-            carried[b, h] = arriving * update
+            arriving[h] = gradient[t, b, h] + carried[b, h] * going
+        for h in range(H):
+            carried[b, h] = arriving[h] * gates[t, b, H + h]
+        for h in range(H):
+            update = gates[t, b, H + h]
+            inputs[t, b, H + h] = arriving[h] * (before[t, b, h] - new[t, b, h]) * update * (one - update)
+        for h in range(H):
+            inputs[t, b, 2 * H + h] = arriving[h] * (one - gates[t, b, H + h]) * (one - new[t, b, h] * new[t, b, h])
+        for h in range(H):
+            memory[t, b, 2 * H + h] = inputs[t, b, 2 * H + h] * gates[t, b, h]
+        for h in range(H):
+            inputs[t, b, h] = memory[t, b, 2 * H + h] * share[t, b, 2 * H + h] * (one - gates[t, b, h])
+        for h in range(2 * H):
+            memory[t, b, h] = inputs[t, b, h]
 
 
 def _back(
