@@ -188,7 +188,7 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
         ("title = ", "is not TOML"),
         ('title = "x"', "condition"),
         ('title = "x"\ncondition = []', "has no .*condition"),
-        ('title = "x"\n[[condition]]\nname = "a"\n[[condition]]\nname = "a"', "names two conditions alike"),
+        ('title = "x"\n[[condition]]\nname = "a"\n[[condition]]\nname = "a"', "names two conditions 'a'; each"),
         ('title = "x"\n[[condition]]\nname = "a"\nwords = "noun"', "condition 'a': There are no words 'noun'"),
         ('title = "x"\n[[condition]]\nname = "a"\nenv = "BabyAI-Nowhere"', "condition 'a': There is no"),
         ('title = "x"\n[[condition]]\nname = "a"\ncolour = "red"', "colour"),

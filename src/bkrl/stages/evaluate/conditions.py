@@ -142,9 +142,10 @@ def read_conditions(name: str) -> Conditions:
                 f"{path}: '{key}' means nothing there.{did_you_mean(key, kind.__annotations__)} Known: {known}."
             )
     names = [one["name"] for one in found["condition"]]
-    if not names or len(set(names)) < len(names):
-        what = "names two conditions alike" if names else "has no [[condition]]"
-        raise InputError(f"{path} {what}; each needs a name of its own.")
+    if not names:
+        raise InputError(f"{path} has no [[condition]].")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{path} names two conditions '{twice[0]}'; each needs a name of its own.")
     for other in found.get("beside", []):
         if other not in BESIDE:
             raise InputError(f"{path}: beside is some of {', '.join(BESIDE)}, not '{other}'.")

@@ -1,0 +1,127 @@
+"""Tables of docs/results.md that no report makes, as Markdown on stdout: nothing in them is typed.
+
+python docs/tables.py times RUN … [--threshold 0.9]     # how soon agents succeed that learn in steps of different kinds
+python docs/tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
+
+A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
+a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one agent are one row of `times`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bkrl.core.errors import BkrlError, InputError
+from bkrl.core.reporter import percent
+from bkrl.runs.record import Run
+from bkrl.stats.intervals import t_interval
+
+
+def times(runs: Sequence[Run], threshold: float) -> list[str]:
+    """One row for each env and agent: when it first succeeded in so many episodes, and how often at the end.
+
+    Raises:
+        InputError: a run was never evaluated.
+    """
+    rows: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        rows.setdefault((str(run.facts["env_id"]), _agent(run)), []).append(run)
+    reached = f"steps to {percent(threshold)}: median (range)"
+    lines = _head(["level", "agent", "n", "trained for", "seconds", reached, "reached", "success at the end"])
+    for (env, agent), group in rows.items():
+        curves = [_curve(run) for run in group]
+        first = sorted(found[0] for curve in curves if (found := [step for step, rate in curve if rate >= threshold]))
+        # A median of runs some of which never got there is known while those are fewer than half.
+        ordered = [*first, *[None] * (len(group) - len(first))]
+        middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+        known = (
+            "not reached" if None in middle else f"{statistics.median(one for one in middle if one is not None):,.0f}"
+        )
+        spread = f" ({first[0]:,} to {first[-1]:,})" if first and len(first) == len(group) > 1 else ""
+        end = t_interval(np.array([curve[-1][1] for curve in curves]))
+        interval = f" ({100 * max(end.low, 0):.0f} to {100 * min(end.high, 1):.0f})" if end.known else ""
+        seconds = statistics.median(_seconds(run) for run in group)
+        trained = f"{max(curve[-1][0] for curve in curves):,}"
+        cells = [f"`{env}`", agent, str(len(group)), trained, f"{seconds:.0f}", known + spread]
+        lines.append(_line([*cells, f"{len(first)} of {len(group)}", percent(end.estimate) + interval]))
+    return lines
+
+
+def conditions(runs: Sequence[Run]) -> list[str]:
+    """The tables of evaluations, one below the other; rows that stand there already, as those of the bot, once.
+
+    Raises:
+        InputError: a run was evaluated in no conditions.
+    """
+    lines: list[str] = []
+    for run in runs:
+        table: dict[str, Any] = run.facts.get("table") or {}
+        if "conditions" not in run.facts or not table:
+            raise InputError(
+                f"{run.path} is no evaluation in conditions; `bkrl evaluate RUN --conditions …` makes one."
+            )
+        lines += [one for one in [*_head(table["header"]), *map(_line, table["rows"])] if one not in lines]
+    return lines
+
+
+def _agent(run: Run) -> str:
+    settings, facts = run.config["config"], run.facts
+    words = [str(settings["alg"])]
+    words += [f"--network {settings['network']}"] if settings.get("network", "compact") != "compact" else []
+    shown = facts.get("samples_train", 0) + facts.get("samples_held_out", 0)
+    of = f", {shown:,} recorded actions" if shown else ""
+    return f"`{' '.join(words)}`{of}" + (", after cloning" if settings.get("init_from") else "")
+
+
+def _curve(run: Run) -> list[tuple[int, float]]:
+    found = [(row["step"], row["eval/success_rate"]) for row in run.metrics() if "eval/success_rate" in row]
+    if not found:
+        raise InputError(f"{run.path} was never evaluated while it trained.")
+    return found
+
+
+def _seconds(run: Run) -> float:
+    """Of its loop by the clock, evaluations included."""
+    return sum(
+        seconds
+        for row in run.metrics()
+        for name, seconds in row.items()
+        if name.startswith("time/") and name != "time/sps"
+    )
+
+
+def _head(cells: Sequence[str]) -> list[str]:
+    return [_line(cells), "|" + "---|" * len(cells)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> int:
+    """The command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["times", "conditions"])
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
+    given = parser.parse_args()
+    try:
+        stage = "train-rs" if given.table == "times" else "evaluate"
+        runs = [Run.open(path, stage) for path in given.runs]
+        lines = times(runs, given.threshold) if given.table == "times" else conditions(runs)
+    except BkrlError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return problem.exit_code
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""docs/tables.py: tables of runs that no report makes."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from bkrl.core.config import EvaluateConfig
+from bkrl.core.errors import InputError
+from bkrl.runs.record import Run
+
+_SPEC = spec_from_file_location("tables", Path(__file__).parents[1] / "docs" / "tables.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+tables = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(tables)
+
+
+def trained(root: Path, seed: int, curve: list[tuple[int, float]], **settings: object) -> Run:
+    config = {"alg": "ppo", "network": "recurrent", "seed": seed} | settings
+    run = Run.create(root / f"{config['alg']}-s{seed}", stage="train-rs", config=config)
+    for step, rate in curve:
+        run.log(step, **{"eval/success_rate": rate})
+        run.log(step, **{"time/update": 2.0, "time/sps": 9000.0})
+    run.finish([], env_id="E", alg=config["alg"])
+    return Run.open(run.path, "train-rs")
+
+
+def test_the_first_evaluation_that_succeeds_often_enough_counts(tmp_path: Path):
+    quick = trained(tmp_path, 1, [(0, 0.1), (10, 0.92), (20, 0.88)])
+    slow = trained(tmp_path, 2, [(0, 0.1), (10, 0.5), (20, 0.96)])
+    random = trained(tmp_path, 1, [(20, 0.2)], alg="random", network="compact")
+    rows = tables.times([quick, slow, random], 0.9)[2:]
+    assert rows[0] == "| `E` | `ppo --network recurrent` | 2 | 20 | 6 | 15 (10 to 20) | 2 of 2 | 92 % (41 to 100) |"
+    assert rows[1] == "| `E` | `random` | 1 | 20 | 2 | not reached | 0 of 1 | 20 % |"
+
+
+def test_a_median_is_known_where_more_than_half_get_there(tmp_path: Path):
+    runs = [trained(tmp_path, seed, [(0, 0.0), (10 * seed, 0.95 if seed < 3 else 0.5)]) for seed in (1, 2, 3)]
+    assert "| 20 | 2 of 3 |" in tables.times(runs, 0.9)[2]
+    assert "| not reached | 1 of 2 |" in tables.times(runs[1:], 0.9)[2]
+
+
+def test_rows_that_two_evaluations_share_stand_there_once(tmp_path: Path):
+    header, bot, runs = ["agent", "success"], ["bot", "100 %"], []
+    for name in ("a", "b"):
+        config = EvaluateConfig(policy=tmp_path, out=tmp_path / name)
+        run = Run.create(tmp_path / name, stage="evaluate", config=config)
+        run.finish([], conditions=[], table={"header": header, "rows": [[name, "50 %"], bot]})
+        runs.append(Run.open(run.path, "evaluate"))
+    assert tables.conditions(runs) == [
+        "| agent | success |", "|---|---|", "| a | 50 % |", "| bot | 100 % |", "| b | 50 % |",
+    ]  # fmt: skip
+
+
+def test_a_run_without_evaluations_is_refused(tmp_path: Path):
+    run = trained(tmp_path, 1, [])
+    with pytest.raises(InputError, match="never evaluated"):
+        tables.times([run], 0.9)
+    with pytest.raises(InputError, match="no evaluation in conditions"):
+        tables.conditions([run])
