@@ -130,7 +130,7 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
         where = Path(os.path.relpath(images, page)).as_posix()  # as the page finds them
         links = [quote(f"{where}/{name}") for name in names]  # a srcset is split at spaces
-        alt = f"Success rate against environment steps in {world.env}: {_final_success(world)}"
+        alt = f"{world.measure.capitalize()} rate against environment steps in {world.env}: {_final_success(world)}"
         lines += [
             f'<picture><source media="(prefers-color-scheme: dark)" srcset="{links[1]}">',
             f'<img alt="{escape(alt)}" src="{links[0]}"></picture>',
@@ -170,8 +170,8 @@ def _name(row: Row) -> str:
 def _world(world: World, threshold: float) -> list[str]:
     goal = percent(threshold)
     header = [
-        "method", "form", "n", "success at the end", "mean success in training", f"reached {goal}", f"steps to {goal}",
-        "× PPO's steps", "with collection", "paid back after so many tasks", "P(better)", "paired p (Holm)", "shown",
+        "method", "form", "n", f"{world.measure} at the end", f"mean {world.measure} in training", f"reached {goal}",
+        f"steps to {goal}", "× PPO's steps", "with collection", "paid back after so many tasks", "P(better)", "paired p (Holm)", "shown",
     ]  # fmt: skip
     rows = [
         [

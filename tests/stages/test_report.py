@@ -389,3 +389,24 @@ def test_a_run_counts_though_a_manifest_spells_its_path_otherwise(tmp_path: Path
     monkeypatch.chdir(tmp_path)
     result = report.run(ReportConfig(runs=(Path("."),), out=Path("report")), Reporter())
     assert result.facts["training_runs"] == 1
+
+
+def test_another_measure_may_stand_in_the_place_of_success(tmp_path: Path) -> None:
+    """A share of the evaluations, everywhere: in tables, pictures and words."""
+    runs = [train_rs(tmp_path, "ppo", seed) for seed in (1, 2)]
+    result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report", measure="return"), Listener())
+    (found,) = json.loads(result.file("results.json").read_text())["worlds"]
+    plain = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "plain"), Listener())
+    (usual,) = json.loads(plain.file("results.json").read_text())["worlds"]
+    assert found["rows"][0]["final"]["estimate"] == pytest.approx(0.9 * usual["rows"][0]["final"]["estimate"])
+    assert (found["measure"], usual["measure"]) == ("return", "success")
+    html = result.file("report.html").read_text()
+    assert "return at the end" in html
+    assert "success at the end" not in html
+    assert "return of the evaluations, in its place." in html
+    assert result.facts["identity"] != plain.facts["identity"]
+    with pytest.raises(UsageError, match="--measure takes a share, and length of .* goes from"):
+        report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "no", measure="length"), Listener())
+    with pytest.raises(UsageError, match="No training run here has object_success in its evaluations"):
+        report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "no", measure="object_success"), Listener())
+    assert not (tmp_path / "no").exists()

@@ -490,6 +490,9 @@ class ReportConfig:
     title: Annotated[str, Flag("title of the page")] = "bkrl report"
     name: Annotated[str, Flag("short name for files made from it, as a study's  [default: words of the title]")] = ""
     threshold: Annotated[float, Flag("success rate whose time to reach is reported", least=0, most=1)] = 0.8
+    measure: Annotated[
+        str, Flag("of evaluations, within 0 and 1, in the place of success: object_success and others in Housekeep")
+    ] = "success_rate"
     tuning_steps: Annotated[
         int, Flag("steps spent on choosing the methods' settings, to be paid back like the dataset", least=0)
     ] = 0

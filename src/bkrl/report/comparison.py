@@ -92,12 +92,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods in one world, looked at up to `horizon` steps (the shortest run's last evaluation)."""
+    """All methods in one world, looked at up to `horizon` steps (the shortest run's last evaluation).
+
+    `measure`: what is compared, in words: "success", or what stands in its place.
+    """
 
     env: str
     horizon: float
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = field(default=())
+    measure: str = "success"
 
     @property
     def baseline(self) -> Row | None:

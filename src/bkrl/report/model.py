@@ -155,7 +155,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class World:
-    """All methods in one world over its first `horizon` steps."""
+    """All methods in one world over its first `horizon` steps; `measure`: success, or what stands in its place."""
 
     env: str
     solved: str
@@ -163,6 +163,7 @@ class World:
     horizon: float
     rows: Sequence[Row]
     curves: Sequence[Curves]
+    measure: str = "success"
 
 
 @dataclass(frozen=True)

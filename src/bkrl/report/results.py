@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bkrl.core.config import ReportConfig
 from bkrl.core.reporter import percent, percents
 from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison, Difference
@@ -23,8 +24,7 @@ from bkrl.stats.curves import step_label
 
 
 def results_of(
-    title: str,
-    threshold: float,
+    config: ReportConfig,
     chain: Chain,
     trained: Sequence[Trained],
     compared: Sequence[tuple[Comparison, Sequence[Figure]]],
@@ -33,18 +33,19 @@ def results_of(
     goals: Sequence[GoalRow] = (),
 ) -> Results:
     """Everything of a report that does not change when the same study is run again."""
-    comparisons = [comparison for comparison, _ in compared]
+    comparisons, threshold = [comparison for comparison, _ in compared], config.threshold
+    instead = "" if config.measure == ReportConfig.measure else f"{config.measure} of the evaluations, in its place."
     held = set_of_all((one.env, one.seed) for one in trained)
     said = [*([sentence_of(held)] if held else []), *problems]
     found = words.findings(comparisons, threshold, any(map(_by_rules, chain.of("label"))), said)
     return Results(
         format=FORMAT,
-        title=title,
+        title=config.title,
         headline=words.headline(comparisons),
         findings=[Said(one.tone, words.TONES[one.tone], one.text, ", ".join(one.worlds)) for one in found],
         problems=problems,
         threshold=threshold,
-        worlds=[world_of(comparison, figures) for comparison, figures in compared],
+        worlds=[world_of(comparison, figures, instead) for comparison, figures in compared],
         forms=forms_of(trained),
         evaluated=evaluated(played),
         evaluations=[one.row for one in played],
@@ -59,17 +60,18 @@ def _by_rules(labels: Node) -> bool:
     return labels.facts.get("llm", labels.config.get("llm")) == "rules" or "not a language model" in annotator
 
 
-def world_of(comparison: Comparison, figures: Sequence[Figure]) -> World:
-    """All methods of one world."""
+def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "") -> World:
+    """All methods of one world; `instead`: what stands in the place of success."""
     facts = world_facts(comparison.env)
     styles = styles_of([row.group for row in comparison.rows])
     return World(
         env=comparison.env,
-        solved=facts.get("solved", ""),
+        solved=instead or facts.get("solved", ""),
         rules=facts.get("rules", ""),
         horizon=comparison.horizon,
         rows=[row_of(row, styles[row.group.label]) for row in comparison.rows],
         curves=[Curves(f.title, f.panel, [one.label for one in f.legend], f.data.bands) for f in figures],
+        measure=comparison.measure,
     )
 
 

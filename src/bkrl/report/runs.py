@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bkrl.core.errors import UsageError
 from bkrl.core.files import plain
 from bkrl.core.flags import flags_of, kinds_of
 from bkrl.inspect.report import doubts_of
@@ -22,17 +23,29 @@ _COUNTED = ("collect", "label", "train-rm")  # stages that may take env steps be
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
 
 
-def training_runs(chain: Chain, nodes: Sequence[Node]) -> tuple[list[Trained], list[str]]:
-    """The sound train-rs runs among `nodes`, and sentences about those that hold no evaluation."""
+def training_runs(
+    chain: Chain, nodes: Sequence[Node], measure: str = "success_rate"
+) -> tuple[list[Trained], list[str]]:
+    """The sound train-rs runs among `nodes`, and sentences about those that hold no evaluation.
+
+    `measure`: of the evaluations, which stands in the place of success.
+
+    Raises:
+        UsageError: it is not a share.
+    """
     found, problems = [], []
     for node in nodes:
         if node.run is None or not node.sound or node.stage != "train-rs":
             continue
         series = series_of(node.run.metrics())
-        if SUCCESS not in series or not np.isfinite(series[SUCCESS][1]).any():
-            problems.append(f"{node.key} holds no evaluation and is left out of every number on this page.")
+        if (key := f"eval/{measure}") not in series or not np.isfinite(series[key][1]).any():
+            what = "no evaluation" if measure == "success_rate" else f"no {measure} of an evaluation"
+            problems.append(f"{node.key} holds {what} and is left out of every number on this page.")
             continue
-        found.append(_trained(chain, node, series))
+        low, high = np.nanmin(series[key][1]), np.nanmax(series[key][1])
+        if measure != "success_rate" and (low < 0 or high > 1):
+            raise UsageError(f"--measure takes a share, and {measure} of {node.key} goes from {low:g} to {high:g}.")
+        found.append(_trained(chain, node, {**series, SUCCESS: series[key]}))
     return found, problems
 
 
@@ -112,7 +125,6 @@ def family_mismatches(chain: Chain, nodes: Sequence[Node]) -> list[str]:
 
 def world_facts(env_id: str) -> dict[str, str]:
     """Family, rules and success of a world, in words; empty for one this version does not know."""
-    from bkrl.core.errors import UsageError
     from bkrl.envs import world
 
     try:

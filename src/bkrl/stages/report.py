@@ -64,20 +64,24 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         raise InputError(f"{usable[0].key} is a '{usable[0].stage}' run; name train-rs or evaluate runs to report on.")
     problems = list(chain.problems)
     problems += [f"{node.key} is therefore left out of every number on this page." for node in asked if not node.sound]
-    trained, untrained = training_runs(chain, usable)
+    trained, untrained = training_runs(chain, usable, config.measure)
+    if config.measure != ReportConfig.measure and not trained:
+        raise UsageError(f"No training run here has {config.measure} in its evaluations; name another --measure.")
     problems += untrained + family_mismatches(chain, usable)
     groups, repeated = group_runs(trained)
     problems += repeated
     for problem in problems:
         reporter.warn(problem)
+    measure = config.measure.removesuffix("_rate").replace("_", " ")
     comparisons = compare_all(groups, config.threshold, config.tuning_steps)
+    comparisons = [replace(one, measure=measure) for one in comparisons]
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
     labels = {run.key: group.label for group in groups for run in group.runs}
     evaluated = [node for node in usable if node.stage == "evaluate"]
     played, goals = evaluations(chain, evaluated, labels), goal_rows(chain, evaluated, groups)
     times = timings(chain, trained)
     identity = _identity(config, usable)
-    results = results_of(config.title, config.threshold, chain, trained, compared, played, problems, goals)
+    results = results_of(config, chain, trained, compared, played, problems, goals)
     inputs = {node.key: Path(node.key) for node in usable}
     result = Run.renew(config.run_dir, stage="report", config=config, inputs=inputs)
     html = report_page(results, compared, chain, len(trained), played, times, identity)
@@ -101,6 +105,8 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
 def _identity(config: ReportConfig, usable: Sequence[Node]) -> str:
     """Names this report in its pictures: what it was made from and how, so that the same report has the same name."""
     content = {"runs": [node.sha256 for node in usable], "title": config.title, "threshold": config.threshold}
+    if config.measure != ReportConfig.measure:
+        content["measure"] = config.measure
     if config.tuning_steps:  # reports of before there was this setting keep their name
         content["tuning_steps"] = config.tuning_steps
     return hashlib.sha256(to_json(content).encode()).hexdigest()
@@ -121,7 +127,7 @@ def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float, 
             write_png(
                 result.file(name),
                 drawn,
-                ylabel="success rate",
+                ylabel=f"{comparison.measure} rate",
                 title=comparison.env,
                 limits=(0.0, 1.0),
                 threshold=threshold,

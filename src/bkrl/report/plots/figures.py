@@ -26,7 +26,7 @@ from bkrl.stats.curves import Band, band, step_label
 
 MOST_LINES = 8
 METRICS = (
-    (SUCCESS, "success rate", True),
+    (SUCCESS, "{measure} rate", True),
     (RETURN, "episode return", False),
     (LENGTH, "episode length (steps)", False),
 )
@@ -209,7 +209,7 @@ def _curves(
     metric: tuple[str, str, bool],
     panel: str,
 ) -> Figure:
-    key, ylabel, share = metric
+    key, ylabel, share = metric[0], metric[1].format(measure=comparison.measure), metric[2]
     bands = bands_of(comparison, groups, key)
     looks = [styles[group.label] for group in groups]
     ends = "; ".join(f"{b.label}: {percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
