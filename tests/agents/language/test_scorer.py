@@ -80,24 +80,23 @@ def test_gradients_of_packed_scores_are_those_of_a_row_for_each_candidate(name):
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_attention_in_parts_is_attention(padded, monkeypatch):
+@pytest.mark.parametrize("large", [2**17, 0])  # weights kept, or computed again
+def test_attention_of_each_prompt_to_itself_is_attention(large, monkeypatch):
+    monkeypatch.setattr(t5, "_LARGE", large)
     generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 5, 2, 7, 4, generator=generator).requires_grad_()
-    bias = torch.randn(1, 2, 7, 7, generator=generator, requires_grad=True)
-    seen = torch.arange(7) < torch.tensor([7, 3, 1, 6, 7])[:, None, None, None] if padded else None
-    towards = torch.randn(5, 2, 7, 4, generator=generator)
-    found = []
-    for large in (2**22, 0):
-        monkeypatch.setattr(t5, "_LARGE", large)
-        monkeypatch.setattr(t5, "_AT_ONCE", 2 * bias.numel())
-        out = t5.attend(q, k, v, bias, seen)
-        found.append([out, *torch.autograd.grad(out, (q, k, v, bias), towards)])
-    wanted = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=bias if seen is None else bias.masked_fill(~seen, -math.inf), scale=1.0
-    )
-    torch.testing.assert_close(found[0][0], wanted)
-    torch.testing.assert_close(found[1], found[0])
+    lengths, (H, W) = [7, 3, 1, 3], (2, 4)
+    qkv = torch.randn(sum(lengths), 3 * H * W, generator=generator, requires_grad=True)
+    bias = torch.randn(H, 7, 7, generator=generator, requires_grad=True)
+    towards = torch.randn(sum(lengths), H * W, generator=generator)
+    out = t5._EachToItself.apply(qkv, bias, lengths)
+    wanted = []
+    for rows in qkv.split(lengths):
+        q, k, v = rows.view(len(rows), 3, H, W).permute(1, 2, 0, 3)
+        shares = (q @ k.mT + bias[:, : len(rows), : len(rows)]).softmax(2)
+        wanted.append((shares @ v).transpose(0, 1).flatten(1))
+    torch.testing.assert_close(out, torch.cat(wanted))
+    gradients = [torch.autograd.grad(one, (qkv, bias), towards) for one in (out, torch.cat(wanted))]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("name", BOTH)

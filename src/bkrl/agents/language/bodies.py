@@ -26,6 +26,8 @@ class Body(Protocol):
     packed: Packed
     packs: bool
     """Whether `read` can be used; otherwise `rows` alone."""
+    mixes: bool
+    """Whether prompts of unlike lengths are quicker together than apart: on a processor padding costs nothing."""
 
     def below(self) -> list[nn.Parameter]:
         """What `lower` depends on; [] where this body cannot be split."""
@@ -67,6 +69,7 @@ class Seq2Seq:
         self.encoder, self.decoder, self.head = model.get_encoder(), model.get_decoder(), model.get_output_embeddings()
         self.scale = model.config.d_model**-0.5 if getattr(model.config, "scale_decoder_outputs", False) else 1.0
         self.packed, self.packs = tree(candidates, start), t5.fits(model)
+        self.mixes = self.packs
         if self.packs:
             self.near, self.far = t5.Distances(self.encoder), t5.Distances(self.decoder)
 
@@ -131,7 +134,7 @@ class Causal:
     def __init__(self, model: Any, candidates: Sequence[Tokens], frozen: int = 0) -> None:
         self.model, self.frozen = model, frozen
         self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
-        self.packed, self.packs = tree(candidates), True
+        self.packed, self.packs, self.mixes = tree(candidates), True, False
 
     def below(self) -> list[nn.Parameter]:
         """Embeddings and the lower layers."""

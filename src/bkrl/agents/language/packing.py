@@ -136,19 +136,21 @@ class Prompts:
         return Prompts(self.tokens.repeat_interleave(times, 0), self.lengths.repeat_interleave(times), self.left)
 
 
-def buckets(lengths: Tensor, most_tokens: int) -> list[Tensor]:
+def buckets(lengths: Tensor, most_tokens: int, mixed: bool = False) -> list[Tensor]:
     """Row numbers by length, so that little is padded: the longest of a bucket is at most 4/3 as long as its shortest.
 
     Args:
         lengths: (B,).
         most_tokens: a bucket has at most so many tokens, padding included, or one row.
+        mixed: unlike lengths may be in one bucket.
     """
     order = lengths.argsort(descending=True, stable=True)
     found, start = [], 0
     sizes = lengths[order].tolist()
     for row in range(1, len(sizes) + 1):
         longest = sizes[start]
-        if row == len(sizes) or 4 * sizes[row] < 3 * longest or (row + 1 - start) * longest > most_tokens:
+        last = row == len(sizes) or (row + 1 - start) * longest > most_tokens
+        if last or not (mixed or 4 * sizes[row] >= 3 * longest):
             found.append(order[start:row])
             start = row
     return found

@@ -33,6 +33,8 @@ Rule = Literal["logprob", "restricted", "prob", "logit"]
 Normalise = Literal["none", "token", "word", "unconditional"]
 _TOLERANCE = 1e-4
 _SLOW = "all are scored one by one from here on, which is right and several times slower"
+_KEPT = 2**14
+"""So many prompts are kept as tokens."""
 _CHECKED = 4
 """So many prompts are scored both ways on first use."""
 
@@ -107,11 +109,12 @@ class Scorer:
         self._checked = not self.packed
         if packed and not self.packed:
             warnings.warn(f"{lm.name} is not built as T5 is, so {_SLOW}.", RuntimeWarning, stacklevel=2)
+        self._read: dict[str | Chat, list[int]] = {}
         self._room = max((len(one) for one in self.candidates), default=1) - 1
 
     def prompts(self, texts: Sequence[str | Chat]) -> Prompts:
         """Prompts as tokens; InputError for one that is longer than the model reads."""
-        rows = [self.lm.tokens(text) for text in texts]
+        rows = [self._tokens(text) for text in texts]
         longest = max(map(len, rows)) + self._room
         if self.lm.limit is not None and longest > self.lm.limit:
             raise InputError(
@@ -119,6 +122,14 @@ class Scorer:
                 "policy see fewer observations, or choose another model."
             )
         return Prompts.of(rows, self.lm.pad)
+
+    def _tokens(self, text: str | Chat) -> list[int]:
+        """A prompt as tokens. An update reads again what its rollout has read, so the newest are kept."""
+        if text not in self._read:
+            if len(self._read) == _KEPT:
+                self._read.clear()
+            self._read[text] = self.lm.tokens(text)
+        return self._read[text]
 
     def can_split(self) -> bool:
         """Whether a part of the body is frozen, so that `lower` can be computed once for all epochs."""
@@ -130,7 +141,7 @@ class Scorer:
         """States of the frozen part for each of the prompts."""
         B, S = prompts.tokens.shape
         kept: dict[str, Tensor] = {}
-        for rows in buckets(prompts.lengths, self.most_tokens):
+        for rows in self._together(prompts):
             for name, states in self.body.lower(prompts.rows(rows)).items():
                 width = S if name == "states" else states.shape[1]
                 if name not in kept:
@@ -153,7 +164,7 @@ class Scorer:
             kept = prompts.rows(first)
             chosen = {name: states.index_select(0, first) for name, states in chosen.items()}
         parts: list[tuple[Tensor, Tensor]] = []
-        groups = buckets(kept.lengths, self.most_tokens)
+        groups = self._together(kept)
         for rows in groups:
             part = {name: states.index_select(0, rows) for name, states in chosen.items()}
             parts.append(self._score(kept.rows(rows), part))
@@ -164,6 +175,11 @@ class Scorer:
             nothing = Prompts.of([self.lm.nothing], self.lm.pad).to(prompts.tokens.device)
             scores = scores - self._score(nothing, {})[0]
         return Scored(policy_logits(scores, self.scoring), scores, hidden)
+
+    def _together(self, prompts: Prompts) -> list[Tensor]:
+        """Row numbers of prompts that are scored together."""
+        mixed = self.packed and self.body.mixes and prompts.tokens.device.type == "cpu"
+        return buckets(prompts.lengths, self.most_tokens, mixed)
 
     def _score(self, prompts: Prompts, lower: Lower) -> tuple[Tensor, Tensor]:
         """(B, A) scores and (B, D) first states, in the order of the prompts."""

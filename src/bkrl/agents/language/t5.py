@@ -8,16 +8,15 @@ Weights, adapters and gradients are those of the model; `Scorer` holds the first
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
 
-_LARGE = 2**22
-"""More weights of attention than this are computed in parts of about `_AT_ONCE`."""
-_AT_ONCE = 2**19
+_LARGE = 2**17
+"""More weights of attention than this are not kept for the backward pass."""
 
 
 def fits(model: Any) -> bool:
@@ -49,7 +48,7 @@ class Distances:
         return self._bias(self._bucket(distances))
 
     def _bias(self, buckets: Tensor) -> Tensor:
-        return embedding(buckets, self.attention.relative_attention_bias.weight).permute(2, 0, 1)[None]
+        return embedding(buckets, self.attention.relative_attention_bias.weight).permute(2, 0, 1).contiguous()[None]
 
     def _bucket(self, distances: Tensor) -> Tensor:
         """Which bias belongs to a distance (Raffel et al. 2020): one each at first, then ranges that grow."""
@@ -67,7 +66,10 @@ class Distances:
 
 
 def encoded(layers: Sequence[Any], states: Tensor, mask: Tensor, distances: Distances) -> Tensor:
-    """(B, S, D) states behind some layers of an encoder.
+    """(B, S, D) states behind some layers of an encoder; what is no token is any number.
+
+    On a processor nothing is computed for padding: tokens stand in one row behind each other, and each prompt looks at
+    itself. On a GPU many small products are slower than a few with padding in them.
 
     Args:
         layers: blocks of the stack.
@@ -75,12 +77,28 @@ def encoded(layers: Sequence[Any], states: Tensor, mask: Tensor, distances: Dist
         mask: (B, S) bool, which positions are tokens.
         distances: those of the stack.
     """
-    bias, seen = distances.row(states.shape[1]), _seen(mask)
+    bias, lengths = distances.row(states.shape[1]), mask.sum(1).tolist()
+    whole = min(lengths) == states.shape[1]
+    if states.is_cuda or (whole and not torch.is_grad_enabled()):
+        seen = _seen(mask)
+        for block in layers:
+            normed = _normed(block.layer[0], states)
+            states = states + _attended(block.layer[0].SelfAttention, normed, normed, bias, seen)
+            states = _forward(block, states)
+        return states
+    row = states.flatten(0, 1)
+    if not whole:
+        places = mask.flatten().nonzero().squeeze(1)
+        row = row.index_select(0, places)
     for block in layers:
-        normed = _normed(block.layer[0], states)
-        states = states + _attended(block.layer[0].SelfAttention, normed, normed, bias, seen)
-        states = _forward(block, states)
-    return states
+        attention = block.layer[0].SelfAttention
+        normed = _normed(block.layer[0], row)
+        qkv = torch.cat([attention.q(normed), attention.k(normed), attention.v(normed)], 1)
+        out: Tensor = _EachToItself.apply(qkv, bias[0], lengths)  # type: ignore[no-untyped-call]
+        row = _forward(block, row + attention.o(out))
+    if not whole:
+        row = row.new_zeros(mask.numel(), row.shape[1]).index_copy(0, places, row)
+    return row.unflatten(0, mask.shape)
 
 
 def decoded(
@@ -104,7 +122,7 @@ def decoded(
         normed = _normed(block.layer[0], states)
         states = states + _attended(block.layer[0].SelfAttention, normed, normed, bias, None)
         across = block.layer[1]
-        states = states + _attended(across.EncDecAttention, _normed(across, states), source, None, seen)
+        states = states + _across(across.EncDecAttention, _normed(across, states), source, seen)
         states = _forward(block, states)
     return finished(stack, states)
 
@@ -121,17 +139,45 @@ def _seen(mask: Tensor) -> Tensor | None:
 
 def _attended(attention: Any, queries: Tensor, source: Tensor, bias: Tensor | None, seen: Tensor | None) -> Tensor:
     """(B, L, D): queries (B or 1, L, D) that look at what is `seen` of source (B, S, D), with a bias (1, H, L, S)."""
-    width = attention.key_value_proj_dim
     q, k, v = (
-        layer(of).unflatten(2, (-1, width)).transpose(1, 2)
+        _heads(attention, layer(of))
         for layer, of in ((attention.q, queries), (attention.k, source), (attention.v, source))
     )
-    out = attend(q.expand(len(k), -1, -1, -1), k, v, bias, seen)
-    said: Tensor = attention.o(out.transpose(1, 2).flatten(2))
+    return _out(attention, _attend(q.expand(len(k), -1, -1, -1), k, v, bias, seen))
+
+
+def _across(attention: Any, queries: Tensor, source: Tensor, seen: Tensor | None) -> Tensor:
+    """(B, L, D): few queries (B or 1, L, D) that look at what is `seen` of source (B, S, D).
+
+    q (W_k x) is (q W_k) x, and a mean of W_v x is W_v of the mean of x: so the products with the weights are made for L
+    queries, not for S positions. That is less where L is less than the width of a head.
+    """
+    if not (queries.shape[1] <= attention.key_value_proj_dim and _plain(attention.k) and _plain(attention.v)):
+        return _attended(attention, queries, source, None, seen)
+    q = _heads(attention, attention.q(queries))
+    H, L, W = q.shape[1:]
+    looked = (q @ attention.k.weight.view(H, W, -1)).flatten(1, 2)
+    weights = _weights(looked.expand(len(source), -1, -1), source, None, None if seen is None else seen[:, 0])
+    means = (weights.to(source.dtype) @ source).unflatten(1, (H, L))
+    return _out(attention, means @ attention.v.weight.view(H, W, -1).mT)
+
+
+def _plain(layer: Any) -> bool:
+    """Whether a layer is its weights: an adapter adds to them."""
+    return type(layer) is nn.Linear and layer.bias is None
+
+
+def _heads(attention: Any, states: Tensor) -> Tensor:
+    """(B, L, H W) → (B, H, L, W)."""
+    return states.unflatten(2, (-1, attention.key_value_proj_dim)).transpose(1, 2)
+
+
+def _out(attention: Any, heads: Tensor) -> Tensor:
+    said: Tensor = attention.o(heads.transpose(1, 2).flatten(2))
     return said
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor | None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor | None) -> Tensor:
     """(B, H, L, W): queries (B, H, L, W) that look at keys and values (B, H, S, W).
 
     Args:
@@ -139,13 +185,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor | 
         bias: (1, H, L, S), added to the scores.
         seen: (B, 1, 1, S) bool, what may be looked at; None: everything.
     """
-    if q.is_cuda:
+    if q.is_cuda or not torch.is_grad_enabled():  # on a processor a bias gets no gradient there
         mask = seen if bias is None else (bias if seen is None else bias.masked_fill(~seen, -math.inf)).to(q.dtype)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-    if bias is None or len(q) * bias.numel() <= _LARGE:
-        return _weights(q, k, bias, seen).to(v.dtype) @ v
-    out: Tensor = _InParts.apply(q, k, v, bias, seen)  # type: ignore[no-untyped-call]
-    return out
+    return _weights(q, k, bias, seen).to(v.dtype) @ v
 
 
 def _weights(q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None) -> Tensor:
@@ -154,40 +197,82 @@ def _weights(q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None) -> 
         scores = scores + bias
     if seen is not None:
         scores = scores.masked_fill(~seen, -math.inf)
-    return scores.softmax(3)
+    return scores.softmax(-1)
 
 
-class _InParts(torch.autograd.Function):
-    """The same a few rows at a time, whose weights stay in the cache; they are computed again in the backward pass."""
+class _EachToItself(torch.autograd.Function):
+    """Attention of prompts that stand behind each other, each to itself, one after the other: what is computed of one
+    stays in the cache. The bias has a gradient, which torch's own attention has not.
+
+    The weights of long prompts are computed again in the backward pass.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor | None) -> Tensor:
-        out = torch.empty_like(q)
-        for r, part in _parts(len(q), bias, seen):
-            out[r] = _weights(q[r], k[r], bias, part).to(v.dtype) @ v[r]
-        ctx.save_for_backward(q, k, v, bias, seen, out)
+    def forward(ctx: Any, qkv: Tensor, bias: Tensor, lengths: Sequence[int]) -> Tensor:
+        """(N, H W) of the N tokens of some prompts.
+
+        Args:
+            qkv: (N, 3 H W), their queries, keys and values.
+            bias: (H, S, S), added to the scores.
+            lengths: of the prompts.
+        """
+        made, kept = [], []
+        for near, q, k, v in zip(_nears(bias, lengths), *_each(qkv, bias, lengths, 3), strict=True):
+            weights = None if near.numel() > _LARGE else _shares(q, k, near)
+            if weights is None:
+                mask = near[None].to(q.dtype)
+                made.append(scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=1.0)[0])
+            else:
+                made.append(weights.to(v.dtype) @ v)
+            kept.append(weights)
+        out = _joined([made])
+        ctx.lengths, ctx.kept = lengths, kept
+        ctx.save_for_backward(qkv, bias, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:  # type: ignore[override]
-        q, k, v, bias, seen, out = ctx.saved_tensors
-        mean = (gradient * out).sum(3, keepdim=True)
-        of_q, of_k, of_v, of_bias = (torch.zeros_like(one) for one in (q, k, v, bias))
-        for r, part in _parts(len(q), bias, seen):
-            weights = _weights(q[r], k[r], bias, part)
-            of_v[r] = weights.to(v.dtype).mT @ gradient[r]
-            of_scores = weights * (gradient[r] @ v[r].mT - mean[r])
-            of_bias += of_scores.sum(0)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        qkv, bias, out = ctx.saved_tensors
+        lengths, of_bias = ctx.lengths, torch.zeros_like(bias)
+        means = (gradient * out).unflatten(1, (len(bias), -1)).sum(2).T[:, :, None].split(lengths, 1)
+        of_q, of_k, of_v = [], [], []
+        given = _each(gradient, bias, lengths, 1)
+        rows = zip(
+            ctx.kept, _nears(bias, lengths), _nears(of_bias, lengths), means, *given, *_each(qkv, bias, lengths, 3)
+        )
+        for weights, near, of_near, mean, towards, q, k, v in rows:
+            weights = _shares(q, k, near) if weights is None else weights
+            of_v.append(weights.mT.to(v.dtype) @ towards)
+            of_scores = (towards @ v.mT).to(weights.dtype).sub_(mean).mul_(weights)
+            of_near += of_scores
             of_scores = of_scores.to(q.dtype)
-            of_q[r], of_k[r] = of_scores @ k[r], of_scores.mT @ q[r]
-        return of_q, of_k, of_v, of_bias, None
+            of_q.append(of_scores @ k)
+            of_k.append(of_scores.mT @ q)
+        return _joined([of_q, of_k, of_v]), of_bias, None
 
 
-def _parts(count: int, bias: Tensor, seen: Tensor | None) -> Iterator[tuple[slice, Tensor | None]]:
-    some = max(1, _AT_ONCE // bias.numel())
-    for first in range(0, count, some):
-        rows = slice(first, first + some)
-        yield rows, seen if seen is None else seen[rows]
+def _shares(q: Tensor, k: Tensor, bias: Tensor) -> Tensor:
+    """(H, S, S), the weights of attention of one prompt to itself."""
+    if q.dtype == bias.dtype:
+        return torch.baddbmm(bias, q, k.mT).softmax(2)
+    return (q @ k.mT + bias).softmax(2)
+
+
+def _nears(bias: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """(H, s, s) of (H, S, S) for each length s."""
+    nears = {length: bias[:, :length, :length] for length in set(lengths)}
+    return [nears[length] for length in lengths]
+
+
+def _each(rows: Tensor, bias: Tensor, lengths: Sequence[int], count: int) -> list[tuple[Tensor, ...]]:
+    """What rows (N, count H W) hold of each prompt: `count` times (H, s, W)."""
+    heads = rows.unflatten(1, (count * len(bias), -1)).transpose(0, 1)
+    return [part.split(lengths, 1) for part in heads.split(len(bias))]
+
+
+def _joined(parts: Sequence[Sequence[Tensor]]) -> Tensor:
+    """The rows (N, n H W) that `_each` took apart."""
+    return torch.cat([torch.cat(list(part), 1) for part in parts]).transpose(0, 1).flatten(1)
 
 
 def _forward(block: Any, states: Tensor) -> Tensor:
