@@ -10,6 +10,7 @@ import pytest
 from bkrl import envs
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.data.views import Views
 from bkrl.data.windows import Rollout
@@ -216,6 +217,25 @@ def settings(out, **changes):
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     metrics = the_same_when_killed(settings(tmp_path / "whole", goal_pay="damped"), monkeypatch)
     assert any("goals/suggested_good" in line for line in metrics)
+
+
+def test_goals_of_another_run_are_replayed(tmp_path):
+    """`replay:` asked for a run of `bkrl label` once, in which no question about goals can be."""
+    first = train_rs.run(settings(tmp_path / "first", suggester="rules", steps=600), Reporter())
+    again = settings(tmp_path / "again", suggester=f"replay:{first.path}", steps=600)
+    second = train_rs.run(again, Reporter())
+    assert sha256(first.file("policy.safetensors")) == sha256(second.file("policy.safetensors"))
+    assert second.facts["goals"]["replay_of"] == "rules"
+    assert "warnings" not in second.facts
+    other = train_rs.run(replace(again, seed=9, out=tmp_path / "other"), Reporter())
+    assert "had no answer to the end" in str(other.facts["warnings"])  # it met situations that the first did not meet
+    plain = train_rs.run(settings(tmp_path / "plain", steps=128), Reporter())
+    with pytest.raises(UsageError, match="asked nobody for its goals"):
+        train_rs.run(replace(again, suggester=f"replay:{plain.path}", out=tmp_path / "no"), Reporter())
+    with pytest.raises(UsageError, match="has other deeds"):
+        train_rs.run(replace(again, env="Crafter-Typed-Harder", out=tmp_path / "no"), Reporter())
+    with pytest.raises(UsageError, match="asks nobody"):
+        train_rs.outlook(replace(again, dry_run=True))
 
 
 def test_a_policy_brings_its_goals_along(tmp_path):

@@ -127,3 +127,33 @@ def plain_suggester(name: str, situations: Situations, rates: Mapping[str, float
     if name in ("novelty", "uniform"):
         return EveryDeed(situations, name)
     return Noisy(situations, rates, seed) if name == "noisy" else None
+
+
+class Replayed:
+    """The goals that another run was given, from what its policy keeps; situations that it never met have none.
+
+    Args:
+        name: as in `--suggester`.
+        goals: situation → its goals, None where no answer came.
+        facts: what a manifest says of where they are from.
+    """
+
+    every_deed = False
+
+    def __init__(self, name: str, goals: Mapping[int, Goals | None], facts: Mapping[str, Any]) -> None:
+        self.name, self._goals, self._facts = name, dict(goals), dict(facts)
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        """See `Suggester.suggest`."""
+        return [self._goals.get(key) for key in keys]
+
+    def poll(self) -> Mapping[int, Goals]:
+        """Nothing becomes known later."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Where the goals are from."""
+        return dict(self._facts)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import AskConfig
@@ -12,7 +13,7 @@ from bkrl.core.flags import Flag, Only
 from bkrl.methods.values import TransferSettings
 
 if TYPE_CHECKING:
-    from bkrl.envs.family import Placing
+    from bkrl.envs.family import Placing, Situations
     from bkrl.goals.places import PlaceSource
     from bkrl.goals.protocol import Suggester
     from bkrl.goals.source import Source, TaskSource
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _PRIORS = ("zs_mlm",)
+_REPLAY = "replay:"
 
 
 def _puts_away(c: Any) -> bool | None:
@@ -35,7 +37,7 @@ def _puts_away(c: Any) -> bool | None:
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
 _HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
 _DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
-_ASKED = Only("--suggester rules, openai:MODEL, hf:PATH or replay:RUN", lambda c: c.asks)
+_ASKED = Only("--suggester rules, openai:MODEL or hf:PATH", lambda c: c.asks)
 _CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
@@ -121,7 +123,8 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
         Flag(
             "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
             "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
-            "alone), openai:MODEL, hf:PATH, replay:RUN_OR_FILE; task: the env's own mission, for typed tasks. In "
+            "alone), openai:MODEL, hf:PATH; replay:RUN: what these suggested in another run; task: the env's own "
+            "mission, for typed tasks. In "
             "Housekeep oracle is people's votes, noisy the votes with errors, zs_mlm a masked language model's prior",
         ),
     ] = "oracle"
@@ -150,7 +153,7 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     @property
     def asks(self) -> bool:
         """See `AskConfig.asks`."""
-        return self.suggester not in PLAIN + _PRIORS
+        return self.suggester not in PLAIN + _PRIORS and not self.suggester.startswith(_REPLAY)
 
 
 def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource | PlaceSource:
@@ -185,6 +188,8 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
         rates = rates if settings.suggester == "noisy" else {}
         plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
         suggester: Suggester | None = plain_suggester(situations=known, **plain)
+    elif settings.suggester.startswith(_REPLAY):
+        suggester = _replayed(settings.suggester, known)
     else:
         suggester = _asked(settings, known, world(settings.env).family, stack)
     book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
@@ -209,6 +214,8 @@ def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSo
     from bkrl.goals.places import PlaceBook, PlaceSource
 
     name = settings.suggester
+    if name.startswith(_REPLAY):
+        raise UsageError(f"--suggester {name}: only goals that are deeds are replayed, and {settings.env} has others.")
     if name == "task":
         raise UsageError(f"{settings.env} has no mission to be shown; choose another --suggester.")
     choices: dict[str, Any] = {"accuracy": settings.accuracy, "seed": derive_seed(settings.seed, "noisy votes")}
@@ -226,6 +233,32 @@ def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSo
     rule = "always" if name == "uniform" else settings.goal_pay
     book = PlaceBook(known, judge, settings.yes_threshold)
     return PlaceSource(settings.env, book, rule, settings.goal_costs, settings.see_goals, plain)
+
+
+def _replayed(name: str, known: Situations) -> Suggester:
+    """The goals of another run.
+
+    Raises:
+        UsageError: its goals were asked of nobody, or are of other deeds.
+        InputError: there is no such run, or it is damaged.
+    """
+    from bkrl.agents import load_agent
+    from bkrl.core.files import sha256
+    from bkrl.goals.source import Source
+    from bkrl.goals.suggesters import Replayed
+    from bkrl.runs.record import Run
+
+    run = Run.open(Path(name.removeprefix(_REPLAY)), "train-rs")
+    source = getattr(load_agent(run.path), "goals", None)
+    if not isinstance(source, Source) or source.plain:
+        raise UsageError(
+            f"--suggester {name}: that run asked nobody for its goals; name one with --suggester rules, openai:MODEL "
+            "or hf:PATH."
+        )
+    if source.book.situations.deeds != known.deeds:
+        raise UsageError(f"--suggester {name}: that run has other deeds ({source.env_id}).")
+    facts = {"replay_of": run.facts["goals"]["suggester"], "replay_sha256": sha256(run.file("policy.json"))}
+    return Replayed(name, source.book.goals, facts)
 
 
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
