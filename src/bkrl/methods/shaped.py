@@ -13,28 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.methods.advising import ADVISED, STARTED, WITHOUT_ADVICE, advise, is_empty
 from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, register_method
 
 if TYPE_CHECKING:
-    from bkrl.agents.network import NetworkAgent
     from bkrl.envs import World
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
-    from bkrl.potentials.protocol import Artefact, Scaled
+    from bkrl.potentials.protocol import Scaled
     from bkrl.rewards.streams import RewardStream
 
-STARTED = ("start", "progress+start")
-"""The forms of shaping in which a policy begins as a potential's advice."""
-ADVISED = ("advice", "pbrs+advice", *STARTED)
-"""The forms of shaping that take a potential's advice on actions."""
-WITHOUT_ADVICE = {
-    "advice": "plain PPO",
-    "pbrs+advice": "exact shaping alone",
-    "start": "plain PPO",
-    "progress+start": "progress alone",
-}
-"""What a run of each of them is where the advice is empty."""
 _ADVISED = Only("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
 _FALLING = Only(
     "--shaping advice, pbrs+advice, decay, progress or progress+start",
@@ -203,7 +192,7 @@ def shaped(
         potential = with_defects(potential, defects)
         learner = learner_of(
             lambda world, hardware: _streams(settings, potential, defects),
-            lambda agent: _advise(settings, potential.artefact, agent),
+            lambda agent: advise(settings, potential.artefact, agent),
         )
     except BaseException:
         potential.close()
@@ -229,7 +218,7 @@ def shaped(
         made_so.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
-    if form in ADVISED and _is_empty(potential.artefact):
+    if form in ADVISED and is_empty(potential.artefact):
         made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
         made_so.facts["advice"] = EMPTY
     return made_so
@@ -290,61 +279,6 @@ def _streams(settings: Any, potential: Scaled, defects: frozenset[str]) -> Seque
         return [Progress(potential, gamma, shaping_coef=coef, until=settings.decay_steps, **same)]
     until = settings.decay_steps if settings.shaping == "decay" else 0
     return [Bonus(potential, gamma, shaping_coef=coef, until=until, **same)]
-
-
-def _advise(settings: PotentialSettings, artefact: Artefact, agent: NetworkAgent) -> NetworkAgent:
-    """The agent with the potential's advice on its logits, if that is the form of shaping."""
-    if settings.shaping not in ADVISED:
-        return agent
-    from bkrl.agents.advised import AdvisedAgent
-    from bkrl.potentials import advice
-
-    reads = getattr(agent, "view", "text") == "text"
-    if not reads and agent.view != "symbolic":
-        raise UsageError(
-            f"--shaping {settings.shaping} reads symbols, and this policy sees pictures; use --network compact without "
-            "--view image, or --shaping pbrs."
-        )
-    psi = advice.load(artefact.folder, artefact.settings)
-    if (psi is None or psi.empty) and not settings.allow_empty_advice and artefact.control != "zero":
-        paid, _, with_advice = settings.shaping.partition("+")
-        plain = f"--shaping {paid}" if with_advice else "plain PPO"
-        raise UsageError(
-            f"The advice of {settings.potential} is empty (Ψ = 0: it says next to nothing about actions), so --shaping "
-            f"{settings.shaping} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
-            "--allow-empty-advice."
-        )
-    if psi is None:
-        return agent
-    if settings.shaping in STARTED:
-        return _begun(settings, psi, agent)
-    if reads:
-        from bkrl.agents.language.advised import AdvisedLanguageAgent as AdvisedAgent  # type: ignore[assignment]
-    return AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
-
-
-def _is_empty(artefact: Artefact) -> bool:
-    """Whether a potential says nothing of actions."""
-    from bkrl.potentials import advice
-
-    psi = advice.load(artefact.folder, artefact.settings)
-    return psi is None or psi.empty
-
-
-def _begun(settings: PotentialSettings, psi: Any, agent: NetworkAgent) -> NetworkAgent:
-    """The agent with the advice in its weights."""
-    from bkrl.agents.advised import begin_as
-
-    if not psi.empty:
-        try:
-            begin_as(agent.module, psi, settings.advice_coef)
-        except ValueError as error:
-            raise UsageError(
-                f"--shaping {settings.shaping} gives the policy the weights of the advice of {settings.potential}, and "
-                f"{error}: use --network compact, which sees symbols alone, and a program that has an `advice` of its "
-                "own; or --shaping advice."
-            ) from None
-    return agent
 
 
 for _colour, (_variant, _needs, _help) in enumerate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bkrl.core.reporter import percent
-from bkrl.methods.shaped import WITHOUT_ADVICE
+from bkrl.methods.advising import WITHOUT_ADVICE
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio, bounded

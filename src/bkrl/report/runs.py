@@ -11,7 +11,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.files import plain
 from bkrl.core.flags import flags_of, kinds_of
 from bkrl.inspect.report import doubts_of
-from bkrl.methods.shaped import ADVISED
+from bkrl.methods.advising import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
