@@ -410,3 +410,13 @@ def test_another_measure_may_stand_in_the_place_of_success(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="No training run here has object_success in its evaluations"):
         report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "no", measure="object_success"), Listener())
     assert not (tmp_path / "no").exists()
+
+
+def test_labels_that_are_the_truth_are_named_so(tmp_path: Path) -> None:
+    label(tmp_path, "code", llm="votes", dataset=collect(tmp_path))
+    potential = train_rm(tmp_path, "code")
+    runs = [train_rs(tmp_path, "bk-code", 1, potential=potential), train_rs(tmp_path, "ppo", 1)]
+    report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report"), Listener())
+    html = (tmp_path / "report" / "report.html").read_text()
+    assert "Labels of the votes annotator are the truth that success is judged by" in html
+    assert "hand-written heuristics" not in html

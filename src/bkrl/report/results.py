@@ -36,7 +36,8 @@ def results_of(
     comparisons, threshold = [comparison for comparison, _ in compared], config.threshold
     instead = "" if config.measure == ReportConfig.measure else f"{config.measure} of the evaluations, in its place."
     held = set_of_all((one.env, one.seed) for one in trained)
-    said = [*([sentence_of(held)] if held else []), *problems]
+    said = [*([sentence_of(held)] if held else []), *([_TRUTH] if any(map(_by_truth, chain.of("label"))) else [])]
+    said += problems
     found = words.findings(comparisons, threshold, any(map(_by_rules, chain.of("label"))), said)
     return Results(
         format=FORMAT,
@@ -53,6 +54,16 @@ def results_of(
         task_set=held,
         goals=goals,
     )
+
+
+_TRUTH = (
+    "Labels of the votes annotator are the truth that success is judged by: an upper bound, and no knowledge that an "
+    "agent could have."
+)
+
+
+def _by_truth(labels: Node) -> bool:
+    return labels.facts.get("llm", labels.config.get("llm")) == "votes"
 
 
 def _by_rules(labels: Node) -> bool:
