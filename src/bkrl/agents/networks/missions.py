@@ -49,9 +49,14 @@ class Vocabulary(nn.Module):
             self._known = mission_words.Vocabulary(word.decode(errors="ignore") for word in rows.tolist() if word)
         return self._known
 
+    @property
+    def taken(self) -> int:
+        """All numbers of words are below this."""
+        return mission_words.FIRST + len(self.known.numbers)
+
     def add(self, missions: Iterable[str]) -> list[str]:
         """Number the words of these missions, in alphabetical order; those for which there was no room."""
-        new, first = self.known.unknown(missions), mission_words.FIRST + len(self.known.numbers)
+        new, first = self.known.unknown(missions), self.taken
         room = len(self.words) - first
         for number, word in enumerate(new[:room], first):
             letters = list(word.encode())
@@ -151,7 +156,7 @@ class MissionLayer(nn.Module):
 
     def read(self, missions: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) int64 → what each mission adds whatever is seen (M, width), and what it asks of things (M, 21, F)."""
-        words, late = added_words(missions, self.embedding)
+        words, late = added_words(missions, self.embedding[: self.vocabulary.taken])
         said = words - late - self.channel * (words - 2 * late)
         read = (said @ self.sentence.T).relu()
         context = read @ self.context.T
