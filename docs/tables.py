@@ -2,6 +2,7 @@
 
 python docs/tables.py times RUN … [--threshold 0.9]     # how soon agents succeed that learn in steps of different kinds
 python docs/tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
+python docs/tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
 
 A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
 a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one agent are one row of `times`.
@@ -10,6 +11,7 @@ a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one age
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -71,6 +73,32 @@ def conditions(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
+def ends(runs: Sequence[Run], measure: str) -> list[str]:
+    """One row for each entry of a study, by the name it has there: a share of the last evaluation in each env (mean,
+    95 % interval of Student's t, n), and the share of right answers of whoever set its goals, balanced over right and
+    wrong places.
+
+    Raises:
+        InputError: a run was never evaluated so.
+    """
+    rows: dict[str, list[Run]] = {}
+    for run in runs:
+        rows.setdefault(re.sub(r"-s\d+$", "", run.path.name), []).append(run)
+    envs = list(dict.fromkeys(str(run.facts["env_id"]) for run in runs))
+    lines = _head(["entry", *(f"`{env}`" for env in envs), "answers, balanced"])
+    for name, group in rows.items():
+        cells = []
+        for env in envs:
+            found = [_curve(run, measure)[-1][1] for run in group if run.facts["env_id"] == env]
+            end = t_interval(np.array(found)) if found else None
+            spread = f" ({100 * max(end.low, 0):.0f} to {100 * min(end.high, 1):.0f})" if end and end.known else ""
+            cells.append(f"{percent(end.estimate)}{spread}, n = {len(found)}" if end else "–")
+        told = [run.facts.get("goals", {}).get("answers", {}).get("balanced") for run in group]
+        known = [one for one in told if one is not None]
+        lines.append(_line([name, *cells, f"{statistics.mean(known):.2f}" if known else "–"]))
+    return lines
+
+
 def _agent(run: Run) -> str:
     settings, facts = run.config["config"], run.facts
     words = [str(settings["alg"])]
@@ -80,10 +108,10 @@ def _agent(run: Run) -> str:
     return f"`{' '.join(words)}`{of}" + (", after cloning" if settings.get("init_from") else "")
 
 
-def _curve(run: Run) -> list[tuple[int, float]]:
-    found = [(row["step"], row["eval/success_rate"]) for row in run.metrics() if "eval/success_rate" in row]
+def _curve(run: Run, measure: str = "success_rate") -> list[tuple[int, float]]:
+    found = [(row["step"], row[key]) for row in run.metrics() if (key := f"eval/{measure}") in row]
     if not found:
-        raise InputError(f"{run.path} was never evaluated while it trained.")
+        raise InputError(f"{run.path} has no {measure} of an evaluation while it trained.")
     return found
 
 
@@ -108,14 +136,15 @@ def _line(cells: Sequence[str]) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["times", "conditions"])
+    parser.add_argument("table", choices=["times", "conditions", "ends"])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
+    parser.add_argument("--measure", default="success_rate", help="of evaluations, for `ends` (success_rate)")
     given = parser.parse_args()
     try:
-        stage = "train-rs" if given.table == "times" else "evaluate"
-        runs = [Run.open(path, stage) for path in given.runs]
-        lines = times(runs, given.threshold) if given.table == "times" else conditions(runs)
+        runs = [Run.open(path, "evaluate" if given.table == "conditions" else "train-rs") for path in given.runs]
+        tables = {"times": lambda: times(runs, given.threshold), "ends": lambda: ends(runs, given.measure)}
+        lines = tables.get(given.table, lambda: conditions(runs))()
     except BkrlError as problem:
         sys.stderr.write(f"{problem}\n")
         return problem.exit_code

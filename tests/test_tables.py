@@ -55,9 +55,26 @@ def test_rows_that_two_evaluations_share_stand_there_once(tmp_path: Path):
     ]  # fmt: skip
 
 
+def test_the_entries_of_a_study_stand_by_their_names_and_envs_side_by_side(tmp_path: Path):
+    runs = []
+    for env, seed, end in (("E", 1, 0.2), ("E", 2, 0.4), ("F", 1, 0.5)):
+        run = Run.create(tmp_path / env / f"votes-s{seed}", stage="train-rs", config={"alg": "ellm-ppo", "seed": seed})
+        run.log(0, **{"eval/object_success": 0.9})
+        run.log(10, **{"eval/object_success": end})
+        run.finish([], env_id=env, goals={"answers": {"balanced": 0.5 + seed / 10}})
+        runs.append(Run.open(run.path, "train-rs"))
+    assert tables.ends(runs, "object_success") == [
+        "| entry | `E` | `F` | answers, balanced |",
+        "|---|---|---|---|",
+        "| votes | 30 % (0 to 100), n = 2 | 50 %, n = 1 | 0.63 |",
+    ]
+    with pytest.raises(InputError, match="no success_rate of an evaluation"):
+        tables.ends(runs, "success_rate")
+
+
 def test_a_run_without_evaluations_is_refused(tmp_path: Path):
     run = trained(tmp_path, 1, [])
-    with pytest.raises(InputError, match="never evaluated"):
+    with pytest.raises(InputError, match="no success_rate of an evaluation"):
         tables.times([run], 0.9)
     with pytest.raises(InputError, match="no evaluation in conditions"):
         tables.conditions([run])
