@@ -176,6 +176,10 @@ def test_a_model_that_cannot_read_the_prompts_leaves_nothing_behind(tmp_path: Pa
         how = {"alg": alg, "env": ENV, "lm": replace(TINY, lm=str(folder)), "out": tmp_path / "run"}
         with pytest.raises(InputError, match="A prompt has .* tokens with its answers, and .*short reads 16"):
             train_rs.run(TrainRsConfig(**how), Reporter())
+    shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=4, out=tmp_path / "bot"), Reporter()).path
+    clone = {"alg": "bc", "env": ENV, "lm": ClonedLM(str(folder), window=2, head_size=16), "data": shown}
+    with pytest.raises(InputError, match="A prompt has .* tokens with its answers, and .*short reads 16"):
+        train_rs.run(TrainRsConfig(**clone, out=tmp_path / "run"), Reporter())
     assert not (tmp_path / "run").exists()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
@@ -14,6 +15,7 @@ from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_metho
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
+    from bkrl.learn.bc import Demonstrations
 
 
 _SCORED = Only(
@@ -98,6 +100,8 @@ def build(settings: CloningSettings) -> Trainee:
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
+    if settings.lm.lm:
+        _read(agent, parts)
     learner = Cloning(
         agent,
         *parts,
@@ -128,6 +132,14 @@ def build(settings: CloningSettings) -> Trainee:
     if dataset.env_id != facts.env_id:
         made.notes.append(f"What was done in {dataset.env_id} is cloned, and evaluated in {facts.env_id}.")
     return made
+
+
+def _read(agent: Any, parts: Sequence[Demonstrations]) -> None:
+    """InputError where the model cannot read what was seen; a model without a limit reads all if it reads one."""
+    for part in parts:
+        count = len(part) if agent.lm.limit is not None else min(1, len(part))
+        for first in range(0, count, 4_096):
+            agent.scorer.prompts(agent.prompts(part.views[first : min(first + 4_096, count)])[0])
 
 
 register_method(
