@@ -29,7 +29,7 @@ _FALLING = Only(
     "--shaping advice, pbrs+advice, decay, progress or progress+start",
     lambda c: c.shaping in ("advice", "pbrs+advice", "decay", "progress", "progress+start"),
 )
-_PAID = Only("a --shaping that pays", lambda c: c.shaping not in ("advice", "start"))
+_PAID = Only("every --shaping but advice and start", lambda c: c.shaping not in ("advice", "start"))
 _POTENTIAL = Only("--potential", lambda c: c.potential is not None)
 _CORRECT = Only("training without --compat", lambda c: not getattr(c, "compat", ""))
 
