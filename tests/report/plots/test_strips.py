@@ -48,6 +48,14 @@ def test_a_strip_is_an_svg_whose_texts_are_escaped():
     assert heights == sorted(heights, reverse=True)
 
 
+def test_a_long_action_stays_in_its_column():
+    name = "put the washing-up liquid of the kitchen on the shelf beside the sink"
+    root = ElementTree.fromstring(strip([-1.0, -0.5], actions=[name]).svg())
+    bold = [node.text for node in root.iter() if node.tag.endswith("text") and node.get("font-weight")][2:]
+    assert " ".join(bold[:-1]) == f"→ {name}"  # the last is the other moment's step
+    assert max(map(len, bold[:-1])) <= 21
+
+
 @pytest.mark.parametrize(
     ("family", "env_id"), [("babyai", "BabyAI-Text-GoToLocal-RedBall-S20"), ("crafter", "Crafter-Text-Reward")]
 )

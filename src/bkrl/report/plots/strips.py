@@ -108,11 +108,10 @@ class Strip:
         lines = textwrap.wrap(caption, _CHARACTERS)
         if len(lines) > _LINES:
             lines = [*lines[: _LINES - 1], lines[_LINES - 1][: _CHARACTERS - 2] + " …"]
-        if i < len(self.actions):
-            lines.append(f"→ {self.actions[i]}")
-        for number, text in enumerate(lines):
+        acted = textwrap.wrap(f"→ {self.actions[i]}", _CHARACTERS) if i < len(self.actions) else []
+        for number, text in enumerate([*lines, *acted]):
             down += _LINE
-            strong = ' font-weight="600"' if i < len(self.actions) and number == len(lines) - 1 else ""
+            strong = ' font-weight="600"' if number >= len(lines) else ""
             parts.append(f'<text x="{left:.1f}" y="{down:.1f}"{strong}>{escape(text)}</text>')
         return "".join(parts) + "</g>", down
 
