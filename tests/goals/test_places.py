@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.data.views import Views
 from bkrl.envs import make_vec, placing
@@ -153,14 +154,14 @@ def test_the_shipped_prior_reads_rooms_alone():
 
 
 def test_a_table_of_suggesters(tmp_path):
-    header, rows = compared(["oracle", "rules", "novelty"], "tasks", "Rs_int", 0.9, 1, 0, 0.0, tmp_path)
+    header, rows = compared(["oracle", "rules", "novelty"], "tasks", "Rs_int", 0.9, 1, AskConfig(cache=tmp_path))
     table = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     assert table["oracle"]["accuracy"] == 1
     assert table["novelty"]["recall"] == 1
     assert table["novelty"]["precision"] == pytest.approx(table["oracle"]["base"])
     assert 0.5 < table["rules"]["balanced"] < 1
     with pytest.raises(UsageError, match="There is no suggester 'orcle'. Did you mean 'oracle'"):
-        compared(["orcle"], "tasks", "Rs_int", 0.9, 1, 0, 0.0, tmp_path)
+        compared(["orcle"], "tasks", "Rs_int", 0.9, 1, AskConfig(cache=tmp_path))
 
 
 def test_a_source_and_a_tracker_come_back_as_they_were():
