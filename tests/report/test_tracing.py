@@ -19,7 +19,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.labelers.tables import dataset_of
 from bkrl.report import tracing
 from bkrl.report.pages.html import anchor
-from bkrl.runs.inputs import check_inputs, dataset_at
+from bkrl.runs.inputs import check_inputs, dataset_at, input_at
 from bkrl.runs.record import Run
 from bkrl.stages import report
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
@@ -175,3 +175,15 @@ def test_inputs_named_by_relative_paths_are_found_from_any_folder(
         assert dataset_at(Run.open(place / user)).resolve() == made / root / "data"
     report.run(ReportConfig(runs=(place / "shaped",), out=tmp_path / "report"), Reporter())
     assert "no longer there" not in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_the_run_of_a_task_finds_its_potential_after_the_study_was_moved(tmp_path: Path):
+    root = tmp_path / "study"
+    collect(root)
+    label(root, "pref")
+    potential = train_rm(root, "pref")
+    name = train_rs(root / "task", "bk-pref", 1, potential=potential).name
+    root.rename(tmp_path / "moved")
+    found = input_at(Run.open(tmp_path / "moved" / "task" / name), "potential")
+    assert found is not None
+    assert found.resolve() == tmp_path / "moved" / "rm-pref"

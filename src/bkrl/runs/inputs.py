@@ -41,11 +41,14 @@ def input_at(run: Run, name: str) -> Path | None:
     """Where an input of a run is now: the place that holds what was recorded, else the first that holds anything.
 
     It is looked for where it was, where its path leads from each folder above the run (the run was made elsewhere, with
-    relative paths), and beside the run (a study was moved as a whole). None: nothing is at any of these.
+    relative paths), and beside the run and beside its folder (a study was moved as a whole; the runs of a task lie one
+    folder deeper than what they read). None: nothing is at any of these.
     """
     recorded = run.config["inputs"][name]
     path = Path(recorded["path"])
-    places = (path, *(folder / path for folder in run.path.absolute().parents), run.path.parent / path.name)
+    above = run.path.absolute().parents
+    beside = (folder / path.name for folder in above[:2])
+    places = (path, *(folder / path for folder in above), *beside)
     there = {}
     for place in dict.fromkeys(places):  # an absolute path is the same from every folder
         there[place] = hash_at(place, recorded)
