@@ -45,8 +45,6 @@ _PREFERENCES = (
 _PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
 _GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
 
-_PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
-
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
@@ -81,7 +79,6 @@ View = Annotated[
 
 NumSteps = Annotated[int, Flag("steps of each world in a rollout", least=1)]
 NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
-
 
 Concurrency = Annotated[
     int,
