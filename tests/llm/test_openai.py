@@ -433,10 +433,23 @@ def test_ctrl_c_in_a_notebook_keeps_what_was_answered(server: FaultServer, tmp_p
     assert (asker.usage.cached, len(exchanges)) == (5, 20)
 
 
-def test_a_long_retry_after_is_waited_for_and_not_taken_for_lost_patience(server: FaultServer, tmp_path: Path) -> None:
-    server.plan = lambda prompt, attempt: ("500:1", "429:1", "ok")[min(attempt, 2)]
-    (exchange,), _ = ask(tmp_path, policy=replace(QUICK, patience=0.4))
+def test_a_long_retry_after_is_waited_for_and_not_taken_for_lost_patience(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pauses pass at once here and the clock jumps over them, so patience can be longer than any request may take."""
+    server.plan = lambda prompt, attempt: ("500:1000", "429:1000", "500", "ok")[min(attempt, 3)]
+    now, sleep, paused = time.monotonic, asyncio.sleep, 0.0
+
+    async def skip(seconds: float) -> None:
+        nonlocal paused
+        paused += seconds if seconds > 500 else 0
+        await sleep(0 if seconds > 500 else seconds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now() + paused)
+    monkeypatch.setattr(asyncio, "sleep", skip)
+    (exchange,), _ = ask(tmp_path, policy=replace(QUICK, patience=600))
     assert exchange.status == "ok"
+    assert paused > 1900
 
 
 def test_max_requests_is_never_exceeded(server: FaultServer, tmp_path: Path) -> None:
