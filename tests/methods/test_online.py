@@ -228,7 +228,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, change
 
 def test_a_damaged_record_is_named(tmp_path, monkeypatch):
     stopped = tmp_path / "again"
-    monkeypatch.setattr(train_rs, "evaluate", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(train_rs, "Evaluation", lambda *arguments: lambda agent: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train_rs.run(settings(stopped), Reporter())
     (stopped / ACCEPTED).write_text('{"step": 256, "labels": {"x": 1.0}, "crc": 7}\n')

@@ -19,10 +19,10 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_table, to_json, write_table
 from bkrl.core.flags import Flag
 from bkrl.data.schema import GOALS
+from bkrl.runs.folder import _remove_contents, acquire, busy
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs
-from bkrl.runs.lock import acquire, busy
-from bkrl.runs.record import Run, _remove_contents
+from bkrl.runs.record import Run
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def test_fresh_works_through_a_link_and_is_known_for_a_run_when_killed(tmp_path,
 
 def test_a_run_that_was_finished_while_one_looked_is_complete(tmp_path, monkeypatch):
     """Between the look for a manifest and the lock, the process that was at work may write it and let go."""
-    from bkrl.runs import record as module
+    from bkrl.runs import folder as module
 
     first = Run.create(tmp_path / "r", stage="label", config=Config())
 
@@ -407,7 +407,7 @@ def test_metrics_that_are_no_text_are_damaged_in_a_sentence(tmp_path):
 
 def test_a_lock_file_removed_while_it_was_opened_holds_nothing(tmp_path, monkeypatch):
     """A process that finishes removes the file: a lock on what is no longer there would keep nobody out."""
-    from bkrl.runs import lock as module
+    from bkrl.runs import folder as module
 
     locks = iter([True])
 

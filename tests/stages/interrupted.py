@@ -1,10 +1,11 @@
 """A training run that is killed at its fourth evaluation and continued, beside one that never was."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from bkrl.agents.play import Evaluation
+from bkrl.agents.protocol import Agent
 from bkrl.core.reporter import Reporter
 from bkrl.methods import TrainRsConfig
 from bkrl.stages import train_rs
@@ -13,14 +14,14 @@ from bkrl.stages import train_rs
 def the_same_when_killed(whole: TrainRsConfig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run `whole` untouched and, beside it, killed and continued: the same bytes. Its metrics but for the clocks."""
     train_rs.run(whole, Reporter())
-    evaluate, calls = train_rs.evaluate, iter(range(100))
+    evaluate, calls = Evaluation.__call__, iter(range(100))
 
-    def dies_at_the_fourth(*arguments: Any) -> Any:
+    def dies_at_the_fourth(self: Evaluation, agent: Agent) -> dict[str, float]:
         if next(calls) == 3:
             raise RuntimeError("killed")
-        return evaluate(*arguments)
+        return evaluate(self, agent)
 
-    monkeypatch.setattr(train_rs, "evaluate", dies_at_the_fourth)
+    monkeypatch.setattr(Evaluation, "__call__", dies_at_the_fourth)
     stopped = replace(whole, out=whole.run_dir.parent / "stopped")
     with pytest.raises(RuntimeError, match="killed"):
         train_rs.run(stopped, Reporter())

@@ -25,6 +25,7 @@ from bkrl.envs import toy, world
 from bkrl.inspect.report import REPORT
 from bkrl.learn import hardware
 from bkrl.learn.hardware import Hardware
+from bkrl.learn.loop import milestones
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
@@ -34,7 +35,7 @@ from bkrl.report.tracing import lines, trace
 from bkrl.rewards import rnd
 from bkrl.rewards.bonus import MOST_OWED
 from bkrl.runs.record import Run
-from bkrl.stages.train_rs import milestones, run
+from bkrl.stages.train_rs import run
 from tests.stages.interrupted import the_same_when_killed
 
 SMALL = PPOConfig(num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3)

@@ -25,7 +25,7 @@ from bkrl.core.config import ReportConfig, SweepConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Line, Reporter
 from bkrl.data.writer import DatasetWriter
-from bkrl.runs.lock import acquire
+from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import sweep
 from bkrl.studies.executors import local, name_of, shell

@@ -287,6 +287,29 @@ def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float
     }
 
 
+class Evaluation:
+    """The same seeded episodes, played whenever it is asked how good an agent is by now.
+
+    Args:
+        envs: to play in, made with the options that the agent needs to see (`options_of`).
+        episodes: how many; seed: of the first.
+        also_greedy: play them with the likeliest actions, too. The sampled policy is the one that counts: a policy
+            without memory, made greedy, often walks in circles.
+    """
+
+    def __init__(self, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False) -> None:
+        self.envs, self.episodes, self.seed, self.start = envs, episodes, seed, Start(envs)
+        self.kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
+
+    def __call__(self, agent: Agent) -> dict[str, float]:
+        """Success rate, return and length of the sampled policy and, if asked, of the greedy one."""
+        scores: dict[str, float] = {}
+        for prefix, greedy in self.kinds:
+            played = play(agent, self.envs, self.episodes, seed=self.seed, greedy=greedy, start=self.start)
+            scores |= summarise(list(played), prefix)
+        return scores
+
+
 def metrics_of(episodes: Sequence[Episode]) -> dict[str, NDArray[np.float64]]:
     """The env's own metrics by name: the values of the episodes that have one."""
     found: dict[str, NDArray[np.float64]] = {}

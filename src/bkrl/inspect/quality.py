@@ -109,7 +109,7 @@ def _episodes(
     solved = dataset.success[chosen]
     ordering = None
     if solved.sum() >= 5:
-        at_end = potential(dataset.windows(ends[solved], potential.horizon))
+        at_end = _phi(potential, dataset, ends[solved])
         ordering = area_under_curve(at_end, others)
     changes, orders = [], []
     for episode in chosen[end_to_end(len(chosen), _COURSES)]:  # early episodes and late ones
@@ -138,7 +138,7 @@ def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> Segments:
         room = dataset.lengths[episodes] - SEGMENT
         start = room if at_end else rng.integers(0, room + 1)
         rows = (dataset.first_row[episodes] + start)[:, None] + np.arange(SEGMENT)
-        phi = potential(dataset.windows(rows.ravel(), potential.horizon))
+        phi = _phi(potential, dataset, rows.ravel())
         means.append(phi.reshape(rows.shape).mean(axis=1))
     high, low = means
     drawn = [area_under_curve(rng.choice(high, len(high)), rng.choice(low, len(low))) for _ in range(500)]
@@ -162,7 +162,7 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
         follows[row] = running
     acted = np.flatnonzero(~ends)
     rows = acted[end_to_end(len(acted), count)]
-    return rank_correlation(potential(dataset.windows(rows, potential.horizon)), follows[rows])
+    return rank_correlation(_phi(potential, dataset, rows), follows[rows])
 
 
 def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Changes]:
@@ -196,7 +196,7 @@ def disagreement(
     """
     longest = max(potential.horizon for potential in potentials.values())
     rows = end_to_end(len(dataset.actions), count)
-    phi = {name: potential(dataset.windows(rows, potential.horizon)) for name, potential in potentials.items()}
+    phi = {name: _phi(potential, dataset, rows) for name, potential in potentials.items()}
     names = list(phi)
     matrix = [
         [None if np.ptp(phi[a]) == 0 or np.ptp(phi[b]) == 0 else rank_correlation(phi[a], phi[b]) for b in names]
@@ -270,8 +270,13 @@ def _examples(potential: Scaled, dataset: Dataset) -> list[Example]:
     return examples
 
 
+def _phi(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(R,) Φ of the windows that end at `rows`."""
+    return potential(dataset.windows(rows, potential.horizon))
+
+
 def _course(potential: Potential, dataset: Dataset, episode: int, longest: int, kind: str = "") -> Course:
     """Φ over at most the last `longest` steps of an episode."""
     last = int(dataset.first_row[episode] + dataset.lengths[episode])
     rows = np.arange(last - min(int(dataset.lengths[episode]), longest), last + 1)
-    return Course(episode, kind, rows, potential(dataset.windows(rows, potential.horizon)))
+    return Course(episode, kind, rows, _phi(potential, dataset, rows))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from bkrl.core.files import read_json
 from bkrl.core.reporter import percent, percents
+from bkrl.potentials import EMPTY
 from bkrl.runs.record import Run
 
 REPORT = "potential_report.json"
@@ -134,3 +136,23 @@ def doubts(report: Report) -> list[str]:
             f"unrelated moments ({unrelated:.3f})"
         )
     return found
+
+
+def cautions(report: Report, control: str, advice: str | None, path: Path) -> list[str]:
+    """Sentences about what should be known before anybody trains with a potential; a control is meant to be so.
+
+    Args:
+        report: on the potential.
+        control: "none" where it is no control.
+        advice: see `advice_source`.
+        path: its run.
+    """
+    said = []
+    if control == "none" and (found := doubts(report)):
+        said.append(f"Φ may mislead: {'; '.join(found)}. Look at `bkrl potential report {path}` before training.")
+    if control != "zero" and advice == EMPTY:
+        said.append(
+            "Its advice is empty (Ψ = 0): it says next to nothing about actions, and --shaping advice would be plain "
+            "PPO."
+        )
+    return said

@@ -114,6 +114,14 @@ def train(
             update(min(learner.step, learner.total_steps), _note(figures, progress.get("score")))
 
 
+def milestones(every: int, last: int, iteration: int) -> list[int]:
+    """The distinct ends of iterations at or after each multiple of `every`, the end of training included.
+
+    With every 50, last 120 and iterations of 32 steps: 0, 64, 128 (for 100, and for the end at 120).
+    """
+    return sorted({-(-min(step, last) // iteration) * iteration for step in range(0, last + every, every)})
+
+
 def finished(run: Run) -> None:
     """Remove the checkpoints of a run whose results are written."""
     Checkpoints(run.file("checkpoints")).clear()

@@ -36,6 +36,7 @@ from bkrl.agents.advised import Advice
 from bkrl.agents.networks import ActorCritic, rebuild_network
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
+from bkrl.data.dataset import Dataset
 
 ADVICE = "advice.safetensors"
 LEAST_SHARE = 0.01
@@ -65,6 +66,12 @@ class Record:
     actions: NDArray[np.int64]
     ages: NDArray[np.int32]
     missions: NDArray[np.object_] | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset, rows: NDArray[np.int64], missions: bool) -> Record:
+        """Some rows of a dataset, with or without missions."""
+        told = dataset.windows(rows, 0).missions if missions else None
+        return cls(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
 
     def seen_by(self, network: Any) -> Callable[[Any], tuple[Tensor, ...]]:
         """What a network is given of some rows: their observations and, if it reads them, the words of missions."""

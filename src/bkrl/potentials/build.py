@@ -16,7 +16,6 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
-from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import number
 from bkrl.envs import world
 from bkrl.potentials import advice, read_potential
@@ -32,26 +31,19 @@ _BATCH = 8192
 
 
 def learn_advice(
-    fitted: Fitted,
-    dataset: Dataset,
-    seed: int,
-    reporter: Reporter,
-    *,
-    same_everywhere: bool = False,
-    play_steps: int = 0,
+    fitted: Fitted, seed: int, reporter: Reporter, *, same_everywhere: bool = False, play_steps: int = 0
 ) -> tuple[Advice, dict[str, Any]]:
     """What a potential, or its program itself, says about actions: Ψ, and what is known of it as plain values.
 
     Args:
         fitted: the potential; of "zero" Ψ = 0.
-        dataset: what it was made from.
         seed: of the network and of the order of batches.
         reporter: where progress goes.
         same_everywhere: Ψ(a) for Ψ(s, a), the mean over the dataset; see `advice.constant`.
         play_steps: env steps in which a program's own advice is followed, to ask it what it says on the way.
     """
+    raw, dataset = fitted.raw, fitted.dataset
     facts = world(dataset.env_id)
-    raw = fitted.raw
     missions = dataset.missions if raw.reads_missions else ()
     network = advice_network(facts, derive_seed(seed, "advice"), missions)
     if fitted.kind == "zero":
@@ -66,9 +58,8 @@ def learn_advice(
         psi, fit = advice.imitate(network, record, wanted, seed=seed)
     else:
         rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
-        told = dataset.windows(rows, 0).missions if raw.reads_missions else None
-        record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
-        values = raw_values(raw, dataset, rows, reporter, "read what Φ says of actions")
+        record = advice.Record.of(dataset, rows, raw.reads_missions)
+        values = raw_values(fitted, rows, reporter, "read what Φ says of actions")
         psi, fit = advice.decompose(network, record, values, raw.horizon, seed=seed)
     if fit.empty:
         return psi, fit.facts()
@@ -88,7 +79,6 @@ def store(
     folder: Path,
     fitted: Fitted,
     psi: Advice,
-    dataset: Dataset,
     reporter: Reporter,
     *,
     control: str,
@@ -102,9 +92,9 @@ def store(
     Raises:
         InputError: the potential is constant or not finite, or gives other values once it was read back.
     """
+    raw, dataset = fitted.raw, fitted.dataset
     rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
-    raw = fitted.raw
-    values = raw_values(raw, dataset, rows, reporter, "measure the potential")
+    values = raw_values(fitted, rows, reporter, "measure the potential")
     scale = scale_of(raw, values)
     files, settings = raw.save(folder)
     advice_files, advice_settings = advice.save(psi, folder)
@@ -144,11 +134,9 @@ def reads_of(raw: Raw) -> tuple[Literal["mission", "memory"], ...]:
     return (*(("mission",) if raw.reads_missions else ()), *(("memory",) if raw.reads_memory else ()))  # type: ignore[return-value]
 
 
-def raw_values(
-    raw: Raw, dataset: Dataset, rows: NDArray[np.int64], reporter: Reporter, title: str
-) -> NDArray[np.float64]:
-    """(R,) the raw potential of the windows that end at `rows`."""
-    values = np.empty(len(rows))
+def raw_values(fitted: Fitted, rows: NDArray[np.int64], reporter: Reporter, title: str) -> NDArray[np.float64]:
+    """(R,) the raw potential of the windows that end at `rows` of its dataset."""
+    raw, dataset, values = fitted.raw, fitted.dataset, np.empty(len(rows))
     with reporter.progress(title, len(rows), "windows") as update:
         for start in range(0, len(rows), _BATCH):
             part = rows[start : start + _BATCH]

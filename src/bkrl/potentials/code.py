@@ -137,7 +137,7 @@ class Program:
         reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
         rows = end_to_end(len(self.dataset.actions), _PROBATION)
         probation(raw.sandbox, self.dataset.windows(rows, HORIZON), seed)
-        return Fitted("code", raw, {**self.facts, "sandbox": raw.sandbox.level})
+        return Fitted("code", raw, self.dataset, {**self.facts, "sandbox": raw.sandbox.level})
 
 
 def read(labels: Run, dataset: Dataset, *, shuffle: int | None, bounds: str = "") -> Program:
@@ -189,4 +189,4 @@ def load(artefact: Artefact) -> CodeRaw:
     return CodeRaw(source, artefact.obs_shape, artefact.horizon, words=settings.get("mission"), memory=memory)
 
 
-KINDS = (LabelledKind("code", load, "code", read, lambda labels: HORIZON, ("bounds",)),)
+KINDS = (LabelledKind("code", load, read, ("bounds",), variant="code", horizon=lambda labels: HORIZON),)

@@ -7,6 +7,7 @@ is the same in every state, with Φ = 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
 from bkrl.labelers.tables import mission_words
-from bkrl.potentials.kinds import Fitted, Kind, LabelledKind, Material
+from bkrl.potentials.kinds import Fitted, MadeKind, of_labels
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
 from bkrl.potentials.preference.kind import net_config
@@ -26,9 +27,6 @@ from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Raw
 from bkrl.runs.record import Run
 from bkrl.text.mission_words import MissionWords
-
-UNLABELLED = ("zero", "random")
-"""The controls that read no label."""
 
 
 class Zero(Raw):
@@ -50,37 +48,41 @@ def random_network(config: NetConfig, seed: int, words: MissionWords | None = No
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """A control that nothing has to be fitted for."""
+class Unlabelled:
+    """A control that nothing has to be fitted for: what makes it from a seed."""
 
     kind: str
-    raw: Raw
+    dataset: Dataset
+    make: Callable[[int], Raw]
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """The control as it is."""
-        del seed, reporter
-        return Fitted(self.kind, self.raw, {})
+        del reporter
+        return Fitted(self.kind, self.make(seed), self.dataset, {})
 
 
-def read(control: str, labels: Run, dataset: Dataset, stands_for: LabelledKind, seed: int) -> Material:
-    """A control that reads no label.
+def read_zero(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Unlabelled:
+    """Φ = 0, which sees as far back as the potential that it stands for."""
+    del shuffle
+    horizon = of_labels(labels).horizon(labels)
+    return Unlabelled("zero", dataset, lambda seed: Zero(horizon))
 
-    Args:
-        control: one of UNLABELLED.
-        labels: what it stands for is made from them.
-        dataset: of the labels.
-        stands_for: the kind of potential that is made from such labels; a control sees as far back as that.
-        seed: of a random network.
-    """
-    horizon, words = stands_for.horizon(labels), mission_words(labels, dataset)
-    raw = Zero(horizon) if control == "zero" else random_network(net_config(dataset, horizon, words), seed, words)
-    return Fixed(control, raw)
+
+def read_random(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Unlabelled:
+    """A random network, which sees as far back as the potential that it stands for."""
+    del shuffle
+    words = mission_words(labels, dataset)
+    config = net_config(dataset, of_labels(labels).horizon(labels), words)
+    return Unlabelled("random", dataset, lambda seed: random_network(config, seed, words))
 
 
 def silenced(fitted: Fitted) -> Fitted:
     """Φ = 0 in the place of a potential, with what is known of that."""
     fitted.raw.close()
-    return Fitted("zero", Zero(fitted.raw.horizon), fitted.facts)
+    return fitted._replace(kind="zero", raw=Zero(fitted.raw.horizon))
 
 
-KINDS = (Kind("zero", lambda artefact: Zero(artefact.horizon)), Kind("random", load_network))
+KINDS = (
+    MadeKind("zero", lambda artefact: Zero(artefact.horizon), read_zero),
+    MadeKind("random", load_network, read_random),
+)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from bkrl.core.reporter import Reporter
+    from bkrl.data.dataset import Dataset
     from bkrl.potentials.protocol import Artefact, Raw
     from bkrl.runs.record import Run
 
@@ -28,14 +29,19 @@ _MODULES = {
     "state": "bkrl.potentials.parts",
     "rest": "bkrl.potentials.parts",
 }
+UNLABELLED = ("zero", "random")
+"""The kinds that read no label: controls."""
 _OWN: dict[str, Kind] = {}
 
 
 class Fitted(NamedTuple):
-    """A raw potential, its kind, and what its making found: plain values for manifest and report."""
+    """A raw potential, its kind, the dataset it was made from, and what its making found: plain values for manifest and
+    report.
+    """
 
     kind: str
     raw: Raw
+    dataset: Dataset
     facts: Mapping[str, Any]
 
 
@@ -65,22 +71,31 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class LabelledKind(Kind):
+class MadeKind(Kind):
+    """One that train-rm makes.
+
+    Attributes:
+        read: `read(labels, dataset, shuffle=…, **settings)` → what it is made from; `shuffle` is the seed to permute
+            labels by, None to leave them as they are. InputError where no potential can be made of them, UsageError for
+            a setting that this kind cannot have.
+        settings: the settings of train-rm that `read` takes.
+    """
+
+    read: Callable[..., Material]
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledKind(MadeKind):
     """One that is made from labels.
 
     Attributes:
         variant: of the labels.
-        read: `read(labels, dataset, shuffle=…, **settings)` → what the labels say; `shuffle` is the seed to permute
-            them by, None to leave them as they are. InputError where no potential can be made of them, UsageError for
-            a setting that this kind cannot have.
         horizon: past actions that a potential made from these labels sees; a control of them sees as many.
-        settings: the settings of train-rm that `read` takes.
     """
 
     variant: str
-    read: Callable[..., Material]
     horizon: Callable[[Run], int]
-    settings: tuple[str, ...] = ()
 
 
 def permuted(count: int, seed: int) -> NDArray[np.int64]:
@@ -111,6 +126,11 @@ def find(name: str) -> Kind | None:
         return _OWN.get(name)
     found: dict[str, Kind] = {kind.name: kind for kind in import_module(_MODULES[name]).KINDS}
     return found[name]
+
+
+def made_from(labels: Run, control: str) -> MadeKind:
+    """The kind that is made from these labels or, of a control that reads none, the control's own."""
+    return cast(MadeKind, find(control)) if control in UNLABELLED else of_labels(labels)
 
 
 def of_labels(labels: Run) -> LabelledKind:

@@ -117,22 +117,22 @@ class RestRaw(Raw):
         self.whole.close()
 
 
-def part_of(fitted: Fitted, part: Part, dataset: Dataset, seed: int, reporter: Reporter) -> Fitted:
+def part_of(fitted: Fitted, part: Part, seed: int, reporter: Reporter) -> Fitted:
     """One part of a potential. That of "rest" holds the whole, which must stay open.
 
     Raises:
         InputError: the potential is constant or not finite on the dataset.
     """
-    rows = end_to_end(len(dataset.actions), SCALE_WINDOWS)
-    values = raw_values(fitted.raw, dataset, rows, reporter, "read Φ to divide it")
+    rows = end_to_end(len(fitted.dataset.actions), SCALE_WINDOWS)
+    values = raw_values(fitted, rows, reporter, "read Φ to divide it")
     scale = scale_of(fitted.raw, values)
-    state, explained = project(dataset, rows, scale(values), fitted.raw.reads_missions, seed)
+    state, explained = project(fitted.dataset, rows, scale(values), fitted.raw.reads_missions, seed)
     reporter.say(f"The present view explains {percent(explained, 1)} of Φ's variance on unseen rows.")
     facts = {**fitted.facts, "part": part, "state_explains": explained}
     if part == "rest":
-        return Fitted("rest", RestRaw(fitted.kind, fitted.raw, scale, state), facts)
+        return Fitted("rest", RestRaw(fitted.kind, fitted.raw, scale, state), fitted.dataset, facts)
     fitted.raw.close()
-    return Fitted("state", state, facts)
+    return Fitted("state", state, fitted.dataset, facts)
 
 
 def project(
@@ -140,9 +140,7 @@ def project(
 ) -> tuple[StateRaw, float]:
     """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`; the share of variance explained, held out."""
     network = advice_network(world(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
-    told = dataset.windows(rows, 0).missions if missions else None
-    record = advice.Record(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
-    seen = record.seen_by(network)
+    seen = advice.Record.of(dataset, rows, missions).seen_by(network)
     mean, spread = float(phi.mean()), float(phi.std()) or 1.0
     wanted = torch.from_numpy(((phi - mean) / spread).astype(np.float32))
 

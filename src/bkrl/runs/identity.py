@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from bkrl.core.errors import UsageError
-from bkrl.core.files import plain, read_json
+from bkrl.core.files import atomic_write, plain, read_json, to_json
 from bkrl.core.flags import flags_of
+from bkrl.runs.folder import CONFIG, only_config
 from bkrl.runs.inputs import hash_at, input_hash
-from bkrl.runs.lock import LOCK
-
-_HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
 
 
 class Input(TypedDict):
@@ -35,13 +33,35 @@ class Config(TypedDict):
     inputs: dict[str, Input]
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], config: object) -> list[str]:
+def agreed(path: Path, wanted: dict[str, Any], settings: type, complete: bool) -> dict[str, Any]:
+    """The config of the run in a claimed folder; the wanted one, written there, where nothing is worth keeping.
+
+    Args:
+        path: the folder.
+        wanted: the config.json of the run that is to be made.
+        settings: the class of its settings.
+        complete: whether the run is complete, so that it stays.
+
+    Raises:
+        UsageError: the run there is another one.
+    """
+    if (path / CONFIG).exists():
+        found: dict[str, Any] = read_json(path / CONFIG, Config)
+        different = differences(found, wanted, settings)
+        if complete or not (different and only_config(path)):
+            _refuse_if_different(path, different)
+            return found
+    atomic_write(path / CONFIG, to_json(wanted))
+    return plain(wanted)  # type: ignore[no-any-return]
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], settings: type) -> list[str]:
     """What sets a recorded run apart from a wanted one, leaving out what changes no result.
 
     Args:
         found: config.json of the recorded run.
-        wanted: stage and inputs, as in config.json.
-        config: the settings that are wanted, a dataclass; tests give a dict.
+        wanted: stage, config and inputs of the other, as in config.json.
+        settings: the class of the config that is wanted.
 
     Returns:
         Names of settings, and `input 'NAME'`.
@@ -51,7 +71,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], config: obj
     inputs_old = {name: input_hash(one) for name, one in found["inputs"].items()}
     inputs_new = {name: input_hash(one) for name, one in wanted["inputs"].items()}
     same = {name for name, known in inputs_old.items() if known == inputs_new.get(name)}  # wherever they lie
-    names = [name for name in _differing(found["config"], config) if name not in same]
+    names = [name for name in _differing(found["config"], wanted["config"], settings) if name not in same]
     return names + [f"input '{k}'" for k in {**inputs_old, **inputs_new} if inputs_old.get(k) != inputs_new.get(k)]
 
 
@@ -62,21 +82,17 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     """
     if only_config(path):
         return []
-    found, wanted = read_json(path / "config.json", Config), _values(config)
+    found, wanted = read_json(path / CONFIG, Config), _values(config)
     same = {
         name: recorded
         for name, recorded in found["inputs"].items()
         if isinstance(wanted.get(name), str) and hash_at(Path(wanted[name]), recorded) == input_hash(recorded)
     }
-    return differences({**found, "inputs": same}, {"stage": stage, "inputs": same}, config)
+    asked = {"stage": stage, "config": plain(config), "inputs": same}
+    return differences({**found, "inputs": same}, asked, type(config))
 
 
-def only_config(path: Path) -> bool:
-    """Whether a run has written nothing but its config: its command was refused, or killed at the very beginning."""
-    return all(file.name in ("config.json", LOCK) or _HALF_CONFIG.fullmatch(file.name) for file in path.iterdir())
-
-
-def refuse_if_different(path: Path, different: Sequence[str], most: int = 3) -> None:
+def _refuse_if_different(path: Path, different: Sequence[str], most: int = 3) -> None:
     """UsageError when the run at a path differs from the wanted one; at most so many differences are named."""
     if different:
         more = f" and {len(different) - most} more" if len(different) > most else ""
@@ -93,13 +109,12 @@ def _values(config: object) -> dict[str, Any]:
     )
 
 
-def _differing(old: Mapping[str, Any], config: object) -> list[str]:
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], settings: type) -> list[str]:
     """Names of the settings whose recorded value is another one.
 
     A setting that was not recorded, because it is newer than the run, had its default. One that was recorded and that
     the class lacks (earlier versions recorded those of all methods) had no effect.
     """
-    if isinstance(config, Mapping):
-        return [key for key in {**old, **config} if old.get(key) != plain(config.get(key))]
-    settings = [one for one in flags_of(type(config)) if one.flag.identity]
-    return [one.name for one in settings if plain(one.of(old)) != plain(one.of(config))]
+    if not is_dataclass(settings):  # tests give a dict
+        return [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return [one.name for one in flags_of(settings) if one.flag.identity and plain(one.of(old)) != one.of(new)]

@@ -8,18 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NotRequired, TypedDict
 
 from bkrl.core.errors import InputError, RunFailed, UsageError
-from bkrl.core.files import CONTINUE, atomic_write, make_folder, plain, read_json, sha256, to_json
+from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json
 from bkrl.core.lines import LineFile, read_rows
 from bkrl.core.registry import did_you_mean
-from bkrl.runs.identity import Config, differences, only_config, refuse_if_different
-from bkrl.runs.lock import LOCK, acquire, leaves
+from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, leaves
+from bkrl.runs.identity import Config, agreed
 from bkrl.runs.samples import locate
 from bkrl.runs.software import command_line, software
 
@@ -72,35 +71,24 @@ class Run:
             UsageError: the folder holds a run of another config or stage, an input, or files that are no run, or
                 another process is at work in it, or it cannot be made. A run that wrote only its config is replaced.
         """
-        path = Path(path)
-        document = {
+        path, places = Path(path), {name: Path(source) for name, source in (inputs or {}).items()}
+        read = {name: _input(source) for name, source in places.items()}
+        wanted = {
             "format": FORMAT,
             "stage": stage,
             "argv": command_line(),
             "config": plain(config),
-            "inputs": {name: _input(Path(source)) for name, source in (inputs or {}).items()},
+            "inputs": read,
         }
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"{path} is a file; name a folder with --out.")
-        config_file, manifest_file = path / "config.json", path / "manifest.json"
-        _refuse_to_overwrite(path, stage, [locate(Path(source)) for source in (inputs or {}).values()], fresh)
-        if fresh and config_file.exists():
-            with acquire(path):
-                _remove_contents(path)
-        if not config_file.exists() and path.exists() and not only_config(path):
-            raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
-        if not manifest_file.exists():
-            make_folder(path)
-            with ExitStack() as stack:
-                lock = stack.enter_context(acquire(path))
-                if not manifest_file.exists():  # the process at work here may have finished a moment ago
-                    run = cls._start(path, document, config)
-                    run._lock = lock
-                    stack.pop_all()
-                    return run
-        found = read_json(config_file, Config)
-        refuse_if_different(path, differences(found, document, config))
-        return cls(path, found, read_json(manifest_file, Manifest))
+        with ExitStack() as stack:
+            lock = claim(path, stage, places.values(), fresh)
+            if lock is not None:
+                stack.enter_context(lock)
+            found = agreed(path, wanted, type(config), complete=lock is None)
+            run = cls(path, found, read_json(path / MANIFEST, Manifest) if lock is None else None)
+            run._lock = lock
+            stack.pop_all()
+            return run
 
     @classmethod
     def renew(cls, path: Path, *, stage: str, config: object, inputs: Mapping[str, Path] | None = None) -> Run:
@@ -110,26 +98,11 @@ class Run:
             UsageError: the folder holds anything else, or what `create` refuses.
             InputError: what is there cannot be read, so that its stage is not known.
         """
-        earlier = path / "config.json"
+        earlier = path / CONFIG
         replace = earlier.exists() and read_json(earlier).get("stage") == stage
         if earlier.exists() and not replace:
             raise UsageError(f"{path} holds another run; choose another --out.")
         return cls.create(path, stage=stage, config=config, inputs=inputs, fresh=replace)
-
-    @classmethod
-    def _start(cls, path: Path, document: dict[str, Any], config: object) -> Run:
-        """The unfinished run in a folder that we have locked or, when nothing there is worth keeping, a new one."""
-        for half in path.rglob(".*.tmp"):  # what a kill left; no other process writes here while we have the lock
-            if half.is_file():
-                half.unlink()
-        if (path / "config.json").exists():
-            found = read_json(path / "config.json", Config)
-            different = differences(found, document, config)
-            if not (different and only_config(path)):
-                refuse_if_different(path, different)
-                return cls(path, found, None)
-        atomic_write(path / "config.json", to_json(document))
-        return cls(path, plain(document), None)
 
     @classmethod
     def open(cls, path: Path, stage: str | Sequence[str] | None = None, verify: bool = True) -> Run:
@@ -143,14 +116,14 @@ class Run:
             raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
         if not path.is_dir():
             raise no_run(path, wanted)
-        if not (path / "config.json").exists():
+        if not (path / CONFIG).exists():
             raise InputError(f"{path} is not a bkrl run: it has no config.json.")
-        config = read_json(path / "config.json", Config)
+        config = read_json(path / CONFIG, Config)
         if wanted and config["stage"] not in wanted:
             raise InputError(f"{path} is a '{config['stage']}' run; a '{' or '.join(wanted)}' run is needed here.")
-        if not (path / "manifest.json").exists():
+        if not (path / MANIFEST).exists():
             raise InputError(f"{path} is unfinished (no manifest.json); run its command again and it will continue.")
-        run = cls(path, config, read_json(path / "manifest.json", Manifest))
+        run = cls(path, config, read_json(path / MANIFEST, Manifest))
         if verify:
             run.verify()
         return run
@@ -182,6 +155,10 @@ class Run:
         if leaves(self.path, self.path / name):
             raise InputError(f"{self.path} cannot be trusted: its {name!r} would leave it; make the run again.")
         return self.path / name
+
+    def write_json(self, name: str, document: object) -> None:
+        """Write a file inside the run as JSON."""
+        atomic_write(self.file(name), to_json(document))
 
     def log(self, step: int, **metrics: float) -> None:
         """Append one line to metrics.jsonl. Keys look like `eval/success_rate`; non-finite values become null.
@@ -263,7 +240,7 @@ class Run:
                 **software(),
             }
         )
-        atomic_write(self.file("manifest.json"), to_json(self._manifest))
+        atomic_write(self.file(MANIFEST), to_json(self._manifest))
         if self._lock is not None:
             self.release()
             self.file(LOCK).unlink(missing_ok=True)
@@ -296,7 +273,7 @@ class Run:
     def _verify_record(self) -> None:
         """The run's own record: any byte changed in manifest.json or config.json is noticed."""
         config = {key: self.manifest.get(key) for key in ("format", "stage", "argv", "config", "inputs")}
-        for name, document in (("manifest.json", sealed(self.manifest)), ("config.json", config)):
+        for name, document in ((MANIFEST, sealed(self.manifest)), (CONFIG, config)):
             path = self.file(name)
             if path.read_text(encoding="utf-8") != to_json(document):
                 raise InputError(f"{path} was changed after it was written; restore it or run again with --fresh.")
@@ -332,31 +309,7 @@ def no_run(path: Path, stages: Sequence[str] = (), what: str = "run") -> InputEr
 
 
 def _input(path: Path) -> dict[str, str]:
-    if path.is_file():
-        return {"path": path.as_posix(), "sha256": sha256(path)}
-    run = Run.open(path, verify=False)
-    return {"path": path.as_posix(), "stage": run.stage, "manifest_sha256": sha256(run.path / "manifest.json")}
-
-
-def _refuse_to_overwrite(path: Path, stage: str, inputs: Sequence[Path], fresh: bool) -> None:
-    """UsageError when the work would go into a run of another stage or, with `fresh`, remove one or an input."""
-    place = path.resolve()
-    for source in (source.resolve() for source in inputs):
-        if place == source or (fresh and place in source.parents):
-            raise UsageError(f"{path} holds what this command reads; choose another --out.")
-    try:
-        found = read_json(path / "config.json").get("stage")
-    except InputError:
-        return  # there is none, or a damaged one, which may be removed
-    if found not in (stage, None) and (fresh or not only_config(path)):
-        raise UsageError(f"{path} holds a run of another stage, {found}, which stays; choose another --out.")
-
-
-def _remove_contents(path: Path) -> None:
-    """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run."""
-    order = {"manifest.json": 0, "config.json": 2}
-    for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):
-        if file.is_dir() and not file.is_symlink():
-            shutil.rmtree(file)
-        elif file.name != LOCK:
-            file.unlink()
+    run = None if path.is_file() else Run.open(path, verify=False)
+    content = sha256(path if run is None else run.path / MANIFEST)
+    what = {"sha256": content} if run is None else {"stage": run.stage, "manifest_sha256": content}
+    return {"path": path.as_posix(), **what}

@@ -86,8 +86,8 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     result = Run.renew(config.run_dir, stage="report", config=config, inputs=inputs)
     html = report_page(results, compared, chain, len(trained), played, times, identity)
     atomic_write(result.file(HTML), html)
-    atomic_write(result.file(RESULTS), to_json(results))
-    atomic_write(result.file(TIMINGS), to_json(Timings(times)))
+    result.write_json(RESULTS, results)
+    result.write_json(TIMINGS, Timings(times))
     pictures = _pictures(result, comparisons, config.threshold, identity) + _of_goals(result, goals, identity)
     result.finish(
         [HTML, RESULTS, TIMINGS, *pictures],

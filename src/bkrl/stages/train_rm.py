@@ -6,20 +6,18 @@ training needs no more than its path. `bkrl.potentials.kinds` says how each kind
 
 from __future__ import annotations
 
-from pathlib import Path
+import torch
 
 from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import UsageError
-from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter, percent
-from bkrl.data.dataset import Dataset
 from bkrl.inspect.certificate import CERTIFICATE, Certificate, certify
 from bkrl.inspect.quality import describe
-from bkrl.inspect.report import REPORT, Report, doubts
-from bkrl.labelers.tables import check_belongs
-from bkrl.potentials import EMPTY, advice_source, controls
+from bkrl.inspect.report import REPORT, Report, cautions
+from bkrl.labelers.tables import dataset_of
+from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
-from bkrl.potentials.kinds import Material, of_labels
+from bkrl.potentials.kinds import UNLABELLED, Material, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.runs.inputs import dataset_at
@@ -37,19 +35,16 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     """
     labels = Run.open(config.labels, "label")
     source = dataset_at(labels, config.dataset)
-    kind, control, seed = of_labels(labels), config.control, config.seed
+    control, seed = config.control, config.seed
+    kind = made_from(labels, control)
     material: Material | None = None
     if config.part != "whole" and control in ("zero", "constant"):
         raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     if to_do(config):
-        _set_threads(config.threads)
-        dataset = Dataset.open(source)
-        check_belongs(labels, dataset)
-        if control in controls.UNLABELLED:
-            material = controls.read(control, labels, dataset, kind, seed)
-        else:
-            settings = {name: getattr(config, name) for name in kind.settings}
-            material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
+        torch.set_num_threads(config.threads)
+        dataset = dataset_of(labels, source)
+        settings = {name: getattr(config, name) for name in kind.settings}
+        material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
     result = Run.create(
         config.run_dir,
         stage="train-rm",
@@ -61,22 +56,20 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         reporter.say(f"{result.path} is already complete.")
         return result
     fitted = material.fit(seed, reporter)
-    psi, advice = learn_advice(
-        fitted, dataset, seed, reporter, same_everywhere=control == "constant", play_steps=config.play_steps
-    )
-    if control == "constant":
+    same = control == "constant"
+    psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps)
+    if same:
         fitted = controls.silenced(fitted)
     if config.part != "whole":
-        fitted = part_of(fitted, config.part, dataset, seed, reporter)
+        fitted = part_of(fitted, config.part, seed, reporter)
     potential, phi = store(
         result.path,
         fitted,
         psi,
-        dataset,
         reporter,
         control=control,
         provenance={
-            "variant": kind.variant,
+            "variant": labels.facts["variant"],
             "llm": labels.facts.get("llm"),
             "labels": labels.path.as_posix(),
             "dataset": dataset.path.as_posix(),
@@ -85,16 +78,18 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         },
     )
     artefact = potential.artefact
-    report = describe(potential, dataset, phi, {**fitted.facts, "advice": advice})
+    training = {**fitted.facts, "advice": advice}
+    report = describe(potential, dataset, phi, training)
     certificate = certify(potential, dataset, seed)
     potential.close()
-    atomic_write(result.file(REPORT), to_json(report))
-    atomic_write(result.file(CERTIFICATE), to_json(certificate.to_json()))
-    warnings = _warnings(report, control, config.run_dir)
+    result.write_json(REPORT, report)
+    result.write_json(CERTIFICATE, certificate.to_json())
+    advised, form = advice_source(training), certificate.summary()
+    warnings = cautions(report, control, advised, config.run_dir)
     _tell(report, certificate, warnings, reporter)
     result.finish(
         [FILE, *artefact.files, REPORT, CERTIFICATE],
-        variant="evolve" if "chosen_on" in labels.facts else kind.variant,
+        variant="evolve" if "chosen_on" in labels.facts else labels.facts["variant"],
         kind=artefact.kind,
         control=control,
         env_id=artefact.env_id,
@@ -102,33 +97,14 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         scale={"lo": artefact.scale.lo, "hi": artefact.scale.hi},
         coverage=report["coverage"],
         **({"reads": list(artefact.reads)} if artefact.reads else {}),
-        certificate=certificate.summary(),
-        advice=advice_source(report["training"]),
-        **({"steps": config.play_steps} if config.play_steps and control not in controls.UNLABELLED else {}),
+        certificate=form,
+        advice=advised,
+        **({"steps": config.play_steps} if config.play_steps and control not in UNLABELLED else {}),
         **{"warnings": warnings} if warnings else {},
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
-        training=report["training"],
+        training=training,
     )
     return result
-
-
-def _set_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
-
-
-def _warnings(report: Report, control: str, path: Path) -> list[str]:
-    """Sentences about what should be known before anybody trains with the potential; a control is meant to be so."""
-    warnings = []
-    if control == "none" and (found := doubts(report)):
-        warnings.append(f"Φ may mislead: {'; '.join(found)}. Look at `bkrl potential report {path}` before training.")
-    if control != "zero" and advice_source(report["training"]) == EMPTY:
-        warnings.append(
-            "Its advice is empty (Ψ = 0): it says next to nothing about actions, and --shaping advice would be plain "
-            "PPO."
-        )
-    return warnings
 
 
 def _tell(report: Report, certificate: Certificate, warnings: list[str], reporter: Reporter) -> None:

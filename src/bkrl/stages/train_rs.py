@@ -7,22 +7,21 @@ apart from training.
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from bkrl.agents.build import options_of
-from bkrl.agents.play import MOST_AT_ONCE, Start, play, summarise
-from bkrl.agents.protocol import Agent
+from bkrl.agents.play import MOST_AT_ONCE, Evaluation
 from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import make_vec, missions_vary, world
-from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn import ranks
-from bkrl.learn.loop import finished, train
+from bkrl.learn.loop import finished, milestones, train
 from bkrl.methods import Trainee, TrainRsConfig, find_method, methods
 from bkrl.report.sets import set_of
 from bkrl.runs.inputs import read_by
@@ -45,18 +44,14 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         InputError: what the method reads is missing, damaged or made for another family of envs.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
-    with ranks.joined():
-        if ranks.number() == 0:
-            result = _run(config, reporter)
-            ranks.wait()
-            return result
-        with tempfile.TemporaryDirectory() as place:
-            _run(config, Reporter(), Path(place) / "run")
+    with ranks.joined(), ExitStack() as stack:
+        apart = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run" if ranks.number() > 0 else None
+        result = _run(config, Reporter() if apart else reporter, apart)
         ranks.wait()
-    return Run.open(config.run_dir, verify=False)
+    return Run.open(config.run_dir, verify=False) if apart else result
 
 
-def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -> Run:
+def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
     """`apart`: where a rank that does not write the run keeps what it would write."""
     world(config.env)
     check_tracker(config.track)
@@ -85,8 +80,32 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None = None) -
         for note in made.notes:
             reporter.say(note)
         made.begin(result.path)
+        learner = made.learner
+        episodes = config.eval_episodes
+        envs = make_vec(config.env, min(episodes, MOST_AT_ONCE), backend=config.backend, **options_of(learner.agent))
+        evaluate = Evaluation(envs, episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy)
+
+        def judge(number: int, step: int) -> float:
+            del number
+            scores = evaluate(learner.agent)
+            result.log(step, **scores, **made.figures())
+            return scores["eval/return"]
+
         with tracked("none" if apart else config.track, result, reporter):
-            _train(config, made, result, reporter, config.run_dir if apart else None)
+            train(
+                learner,
+                result,
+                reporter,
+                title=f"{config.alg} {config.env} s{config.seed}",
+                checkpoint_every=config.checkpoint_every,
+                milestones=milestones(config.eval_every, config.steps, made.iteration_steps),
+                at_milestone=judge,
+                at_best=lambda: learner.agent.save(result.path, "policy-best"),
+                follows=config.run_dir if apart else None,
+            )
+            envs.close()
+            if apart is None:
+                _finish(result, made, envs.world.env_id, set_of(config.env, config.seed))
     finally:
         if made is not None:
             made.close()
@@ -106,70 +125,23 @@ def outlook(config: TrainRsConfig) -> Outlook:
     return method.outlook(config)
 
 
-def _train(config: TrainRsConfig, made: Trainee, result: Run, reporter: Reporter, follows: Path | None) -> None:
-    learner, seed = made.learner, derive_seed(config.seed, "evaluation")
-    count = min(config.eval_episodes, MOST_AT_ONCE)
-    envs = make_vec(config.env, count, backend=config.backend, **options_of(learner.agent))
-    start = Start(envs)
-
-    def judge(number: int, step: int) -> float:
-        del number
-        scores = evaluate(learner.agent, envs, config.eval_episodes, seed, config.eval_greedy, start)
-        result.log(step, **scores, **made.figures())
-        return scores["eval/return"]
-
-    train(
-        learner,
-        result,
-        reporter,
-        title=f"{config.alg} {config.env} s{config.seed}",
-        checkpoint_every=config.checkpoint_every,
-        milestones=milestones(config.eval_every, config.steps, made.iteration_steps),
-        at_milestone=judge,
-        at_best=lambda: learner.agent.save(result.path, "policy-best"),
-        follows=follows,
-    )
-    envs.close()
-    if follows is not None:
-        return
+def _finish(result: Run, made: Trainee, env_id: str, task_set: str) -> None:
+    """Write the last policy and the manifest; the best one is there already."""
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
     found = [*result.path.glob("policy-best.*"), *result.path.glob("policy-best/*")]
     best = sorted(file.relative_to(result.path).as_posix() for file in found)
     result.finish(
         [*made.result().save(result.path), *best],
-        alg=config.alg,
-        env_id=envs.world.env_id,
-        steps=learner.step,
-        **learner.facts(),
+        alg=result.config["config"]["alg"],
+        env_id=env_id,
+        steps=made.learner.step,
+        **made.learner.facts(),
         success_rate=rows[-1]["eval/success_rate"],
         episode_return=rows[-1]["eval/return"],
         best_success_rate=top["eval/success_rate"],
         best_step=top["step"],
         **made.facts,
-        **({"task_set": held} if (held := set_of(config.env, config.seed)) else {}),
+        **({"task_set": task_set} if task_set else {}),
         **({"warnings": made.warnings} if made.warnings else {}),
     )
-
-
-def evaluate(
-    agent: Agent, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False, start: Start | None = None
-) -> dict[str, float]:
-    """Success rate, return and length on seeded episodes, of the sampled policy and, if asked, of the greedy one.
-
-    The sampled policy is the one that counts: a policy without memory, made greedy, often walks in circles.
-    """
-    scores: dict[str, float] = {}
-    kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
-    for prefix, greedy in kinds:
-        played = list(play(agent, envs, episodes, seed=seed, greedy=greedy, start=start))
-        scores |= summarise(played, prefix)
-    return scores
-
-
-def milestones(every: int, last: int, iteration: int) -> list[int]:
-    """The distinct ends of iterations at or after each multiple of `every`, the end of training included.
-
-    With every 50, last 120 and iterations of 32 steps: 0, 64, 128 (for 100, and for the end at 120).
-    """
-    return sorted({-(-min(step, last) // iteration) * iteration for step in range(0, last + every, every)})

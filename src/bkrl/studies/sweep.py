@@ -21,9 +21,9 @@ from bkrl.core.files import atomic_write, make_folder, read_json, to_json
 from bkrl.core.flags import flags_of
 from bkrl.core.lines import newest_row
 from bkrl.core.reporter import Line, Reporter, duration
+from bkrl.runs.folder import acquire
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs, read_by
-from bkrl.runs.lock import acquire
 from bkrl.runs.record import Run
 from bkrl.studies.executors import Executor, cores, name_of
 from bkrl.studies.executors.local import Local

@@ -64,7 +64,7 @@ class Suggestions:
             f"{encoder.name}, and {percent(found.above, 1)} of the windows above it."
         )
         counts = {"encoder": encoder.name, "goals": len(self.goals), "moments": len(index.keys)}
-        return Fitted("goal", raw, {**counts, **asdict(found)})
+        return Fitted("goal", raw, data, {**counts, **asdict(found)})
 
 
 def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) -> Suggestions:
@@ -162,4 +162,4 @@ def _percentiles(values: NDArray[np.float64]) -> dict[str, float]:
     return {str(q): float(np.percentile(values, q)) for q in (5, 25, 50, 75, 95)}
 
 
-KINDS = (LabelledKind("goal", load, "goal", read, lambda labels: HORIZON, ("encoder",)),)
+KINDS = (LabelledKind("goal", load, read, ("encoder",), variant="goal", horizon=lambda labels: HORIZON),)

@@ -32,6 +32,7 @@ class Preferences:
     """Labelled pairs, enough of them to train, stop and test on, and how to train.
 
     Attributes:
+        dataset: of the pairs.
         pairs: those that count.
         net: sizes of a network.
         ensemble: networks to train; epochs: most passes of each.
@@ -39,6 +40,7 @@ class Preferences:
         words: of missions, where they are read.
     """
 
+    dataset: Dataset
     pairs: Pairs
     net: NetConfig
     ensemble: int
@@ -66,7 +68,7 @@ class Preferences:
             )
         for sentence in _sentences(found):
             reporter.say(sentence)
-        return Fitted("preference", raw, {**asdict(found), **self.disputed})
+        return Fitted("preference", raw, self.dataset, {**asdict(found), **self.disputed})
 
 
 def read(
@@ -98,7 +100,7 @@ def read(
     enough(pairs)
     disputed = {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)} if min_agreement > 0 else {}
     words = mission_words(labels, dataset)
-    return Preferences(pairs, net_config(dataset, length, words), ensemble, epochs, disputed, words)
+    return Preferences(dataset, pairs, net_config(dataset, length, words), ensemble, epochs, disputed, words)
 
 
 def horizon(labels: Run) -> int:
@@ -142,4 +144,5 @@ def _sentences(found: Fit) -> list[str]:
     return said
 
 
-KINDS = (LabelledKind("preference", load, "pref", read, horizon, ("ensemble", "epochs", "min_agreement")),)
+_SETTINGS = ("ensemble", "epochs", "min_agreement")
+KINDS = (LabelledKind("preference", load, read, _SETTINGS, variant="pref", horizon=horizon),)

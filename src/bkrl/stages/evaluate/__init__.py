@@ -18,7 +18,7 @@ from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, metrics_of, play
 from bkrl.agents.protocol import Agent
 from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write, to_json
+from bkrl.core.files import atomic_write
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import family, make_vec, world
@@ -95,7 +95,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
             outputs += _write_gifs(result, mode, episodes[: config.gifs])
             document["modes"][mode] = measure(episodes, family(facts.family).achievements)
     envs.close()
-    atomic_write(result.file("evaluation.json"), to_json(document))
+    result.write_json("evaluation.json", document)
     shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]
     result.finish(
         outputs,
@@ -154,7 +154,7 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
         "trained_seconds": seconds, "title": conditions.title, "note": conditions.note, "conditions": rows,
         "published": conditions.published,
     }  # fmt: skip
-    atomic_write(result.file("evaluation.json"), to_json(document))
+    result.write_json("evaluation.json", document)
     atomic_write(result.file("conditions.parquet"), to_parquet(episodes))
     own = [row for row in rows if row.agent == POLICY]
     for row in own:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bkrl.core.errors import BkrlError
 from bkrl.core.reporter import Reporter
-from bkrl.runs.lock import busy
+from bkrl.runs.folder import busy
 from bkrl.studies.study import Cell
 
 PATIENCE = 60.0

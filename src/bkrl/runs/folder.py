@@ -1,0 +1,120 @@
+"""The folder of a run: what may be written over there, and that one process at a time works in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import lock, locked, make_folder, read_json
+from bkrl.runs.samples import locate
+
+CONFIG = "config.json"
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+_HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
+
+
+def claim(path: Path, stage: str, inputs: Iterable[Path], fresh: bool) -> IO[bytes] | None:
+    """Make and lock a folder for a run; None where a complete run stays.
+
+    Args:
+        path: the folder.
+        stage: of the run; one of another stage is left alone.
+        inputs: what the run reads, which is not to be written over.
+        fresh: remove what an earlier run of this stage left there.
+
+    Raises:
+        UsageError: it cannot be made, another process is at work there, or what is there stays.
+    """
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; name a folder with --out.")
+    place = path.resolve()
+    for source in (locate(source).resolve() for source in inputs):
+        if place == source or (fresh and place in source.parents):
+            raise UsageError(f"{path} holds what this command reads; choose another --out.")
+    there = (path / CONFIG).exists()
+    found = _stage(path / CONFIG) if there else None
+    if found not in (stage, None) and (fresh or not only_config(path)):
+        raise UsageError(f"{path} holds a run of another stage, {found}, which stays; choose another --out.")
+    if fresh and there:
+        with acquire(path):
+            _remove_contents(path)
+    elif not there and path.exists() and not only_config(path):
+        raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
+    if (path / MANIFEST).exists():
+        return None
+    make_folder(path)
+    held = acquire(path)
+    if (path / MANIFEST).exists():  # the process at work here may have finished a moment ago
+        held.close()
+        return None
+    for half in path.rglob(".*.tmp"):  # what a kill left; no other process writes here while we have the lock
+        if half.is_file():
+            half.unlink()
+    return held
+
+
+def only_config(path: Path) -> bool:
+    """Whether a run has written nothing but its config: its command was refused, or killed at the very beginning."""
+    return all(file.name in (CONFIG, LOCK) or _HALF_CONFIG.fullmatch(file.name) for file in path.iterdir())
+
+
+def acquire(path: Path) -> IO[bytes]:
+    """Lock a folder until the returned file is closed.
+
+    Raises:
+        UsageError: another process has locked it.
+        InputError: a link in it leads elsewhere, and so would what is written there.
+    """
+    for folder, folders, files in os.walk(path):
+        for entry in (Path(folder, name) for name in (*folders, *files)):
+            if entry.is_symlink() and leaves(path, entry):
+                raise InputError(f"{entry} is a link that leads out of {path}; put what it leads to in its place.")
+    while True:
+        file = (path / LOCK).open("ab")
+        if not lock(file):
+            file.close()
+            raise UsageError(f"Another process is at work in {path}; wait for it or stop it.")
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), (path / LOCK).stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()  # a process that finished removed the file after we opened it; the next one would make another
+
+
+def busy(path: Path) -> bool:
+    """Whether a process works in a run directory; the right to read there is enough to ask."""
+    return locked(path / LOCK)
+
+
+def leaves(folder: Path, path: Path) -> bool:
+    """Whether a path below a folder is, links followed, somewhere else."""
+    try:
+        return not path.resolve().is_relative_to(folder.resolve())
+    except (ValueError, RuntimeError, OSError):  # a name that no file can have, a link to itself
+        return True
+
+
+def _stage(config: Path) -> str | None:
+    """The stage of the run that a config is of; None where that is damaged: such a run may be removed."""
+    try:
+        stage: str | None = read_json(config).get("stage")
+    except InputError:
+        return None
+    return stage
+
+
+def _remove_contents(path: Path) -> None:
+    """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run."""
+    order = {MANIFEST: 0, CONFIG: 2}
+    for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        elif file.name != LOCK:
+            file.unlink()
