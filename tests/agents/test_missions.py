@@ -11,7 +11,7 @@ from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent, take_weights, teach
 from bkrl.agents.networks import build_network
 from bkrl.agents.networks.film import Norm
-from bkrl.agents.networks.memory import _back, _back_on_cpu, remember
+from bkrl.agents.networks.memory import by_torch, remember
 from bkrl.agents.networks.missions import Vocabulary, _Things, added_words, distinct, things_by_torch
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.views import Views
@@ -108,39 +108,40 @@ def test_a_thing_in_view_means_something_by_the_mission() -> None:
     assert not torch.allclose(logits[0], logits[1])
 
 
-def test_gradients_of_the_unit_are_those_of_one_long_unrolled_computation() -> None:
+@pytest.mark.parametrize("unit", [remember, by_torch])
+def test_gradients_of_the_unit_are_those_of_one_long_unrolled_computation(unit) -> None:
+    """With inputs that come several times, and one that never comes."""
     torch.manual_seed(0)
-    T, B, H = 12, 3, 8
+    T, B, H, U = 12, 3, 8, 7
     cell = nn.GRUCell(H, H)
-    x, hidden = torch.randn(T, B, H, requires_grad=True), torch.randn(B, H, requires_grad=True)
+    x, hidden = torch.randn(U, H, requires_grad=True), torch.randn(B, H, requires_grad=True)
+    places = torch.randint(U - 1, (T, B))
     goes_on = (torch.rand(T, B, 1) > 0.3).float()
     weights = torch.randn(T, B, H)
     learnt = [x, hidden, *cell.parameters()]
 
     now, steps = hidden, []
     for t in range(T):
-        now = cell(x[t], now * goes_on[t])
+        now = cell(x[places[t]], now * goes_on[t])
         steps.append(now)
     naive = torch.autograd.grad((torch.stack(steps) * weights).sum(), learnt)
-    inputs = nn.functional.linear(x, cell.weight_ih, cell.bias_ih)
-    out = remember(inputs, hidden, goes_on, cell.weight_hh, cell.bias_hh)
+    gates = nn.functional.linear(x, cell.weight_ih, cell.bias_ih)
+    out = unit(gates, places, hidden, goes_on, cell.weight_hh, cell.bias_hh)
     ours = torch.autograd.grad((out * weights).sum(), learnt)
     assert torch.allclose(out, torch.stack(steps), atol=1e-6)
     for one, other in zip(ours, naive, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("t", [2, 1])
-def test_going_back_through_the_gates_is_the_same_on_every_device(t: int) -> None:
-    torch.manual_seed(0)
-    T, B, H = 3, 2, 4
-    shapes = [(T, B, H), (T, B, 1), (B, H), (T, B, H), (T, B, H), (T, B, 2 * H), *[(T, B, 3 * H)] * 3]
-    arrays = [torch.rand(shape) for shape in shapes]
-    others = [array.clone() for array in arrays]
-    _back(t, *arrays)
-    _back_on_cpu(t, *(array.numpy() for array in others))
-    for one, other in zip(arrays, others, strict=True):
-        assert torch.allclose(one, other, atol=1e-6)
+def test_gates_far_open_and_shut_are_right_and_what_is_no_number_stays_none() -> None:
+    x = torch.tensor([0.0, 1e-4, -3.0, 20.0, -80.0, 87.5, -100.0, 1e30, torch.inf, -torch.inf, torch.nan])
+    given = torch.arange(len(x))[None], torch.zeros(len(x), 1), torch.ones(1, len(x), 1), torch.zeros(3, 1)
+    wanted = {0: (0.7 * x.sigmoid()).tanh() / 2, 2: (x + 0.35).tanh() / 2}  # h' = tanh(x_n + 0.7 r) / 2: z = 1/2, h = 0
+    for gate, out in wanted.items():
+        gates = torch.zeros(len(x), 3)
+        gates[:, gate] = x
+        found = remember(gates, *given, torch.tensor([0.0, 0.0, 0.7]))[0, :, 0]
+        torch.testing.assert_close(found, out, atol=1e-6, rtol=0, equal_nan=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- agents

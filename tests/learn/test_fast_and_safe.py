@@ -56,9 +56,12 @@ def test_repeats_are_found_and_nothing_else(shape: tuple[int, ...]) -> None:
         repeats.clear()
         flat, seen = storage.reshape(160, -1), {}
         for t in range(20):
-            origins = repeats.add(t)
+            before = len(seen)
+            numbers, new = repeats.add(t)
             for n in range(8):
-                assert origins[n] == seen.setdefault(flat[t * 8 + n].tobytes(), t * 8 + n)
+                assert numbers[n] == seen.setdefault(flat[t * 8 + n].tobytes(), len(seen))
+            assert len(new) == len(seen) - before
+            assert repeats.count == len(seen)
         assert np.array_equal(flat[repeats.origins], flat)
 
 

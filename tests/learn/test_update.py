@@ -14,7 +14,8 @@ from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec
-from bkrl.learn.ppo import PPO, value_loss
+from bkrl.learn.losses import value_loss
+from bkrl.learn.ppo import PPO
 from bkrl.learn.protocol import Saved
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.rnd import RND

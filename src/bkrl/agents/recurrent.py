@@ -6,11 +6,10 @@ Axes: T steps, B agents, A actions, K reward streams.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent
@@ -19,6 +18,9 @@ from bkrl.agents.networks.memory import remember
 from bkrl.agents.protocol import Inputs, State
 from bkrl.data.distinct import distinct_rows
 from bkrl.envs.family import Symbols
+
+Looks: TypeAlias = tuple[Tensor, Tensor]
+"""What the network makes of U views whatever is remembered."""
 
 
 class _GRUCell(nn.GRUCell):
@@ -93,27 +95,25 @@ class Recurrent(Compact):
         """
         rows = np.concatenate([seen.flatten(1).cpu().numpy(), tokens.cpu().numpy()], 1)
         first, places = (torch.from_numpy(one).to(seen.device) for one in distinct_rows(rows))
-        # `embedding` chooses rows as an index does; its gradient is computed much sooner.
-        shares = nn.functional.embedding(places, self.look(seen[first], tokens[first]))
-        return self.go_on(shares, hidden, goes_on)
+        return self.go_on(self.look(seen[first], tokens[first]), places.view(goes_on.shape[:2]), hidden, goes_on)
 
-    def look(self, seen: Tensor, tokens: Tensor) -> Tensor:
-        """(B, 3 * width + A + K) float32: the present's share of the gates and of the outputs."""
+    def look(self, seen: Tensor, tokens: Tensor) -> Looks:
+        """(U, 3 * width) and (U, A + K) float32: the present's share of the gates and of the outputs."""
         features = self.features(seen, tokens)
         gates = nn.functional.linear(features, self.cell.weight_ih, self.cell.bias_ih).float()
         with in_float32(features):
-            return torch.cat([gates, features.float() @ self.head.weight[:, : features.shape[1]].t()], 1)
+            return gates, features.float() @ self.head.weight[:, : features.shape[1]].t()
 
-    def go_on(self, shares: Tensor, hidden: Tensor, goes_on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `once` returns, from what `look` made of all T * B rows."""
-        width = hidden.shape[1]
-        # `split` goes back by one concatenation; a slice by zeros for all that it leaves out.
-        gates, present = shares.split([3 * width, shares.shape[1] - 3 * width], 1)
-        inputs = gates.unflatten(0, goes_on.shape[:2])
-        remembered = remember(inputs, hidden, goes_on, self.cell.weight_hh, self.cell.bias_hh)
+    def go_on(self, looks: Looks, places: Tensor, hidden: Tensor, goes_on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `once` returns, from what `look` made of U views, and which of them comes in each step (T, B)."""
+        (gates, present), width = looks, hidden.shape[1]
+        remembered = remember(gates, places, hidden, goes_on, self.cell.weight_hh, self.cell.bias_hh)
         with in_float32(remembered):
             past = nn.functional.linear(remembered.flatten(0, 1), self.head.weight[:, -width:], self.head.bias)
-        logits, values = (present + past).split([self.num_actions, present.shape[1] - self.num_actions], 1)
+        # `embedding` chooses rows as an index does; its gradient is computed much sooner. `split` goes back by one
+        # concatenation; a slice by zeros for all that it leaves out.
+        out = nn.functional.embedding(places.flatten(), present) + past
+        logits, values = out.split([self.num_actions, out.shape[1] - self.num_actions], 1)
         return logits, values, remembered
 
     def step_by_step(self, features: Tensor, hidden: Tensor, goes_on: Tensor) -> Tensor:
@@ -142,16 +142,23 @@ class RecurrentAgent(NetworkAgent):
         """Whether `look` and `go_on` do together what `forward` does."""
         return isinstance(self.module, Recurrent) and self.module.mission is not None
 
-    def look(self, inputs: Inputs) -> Tensor:
-        """(B, …) what the network makes of views (B,) whatever is remembered."""
-        shares: Tensor = self.module.look(inputs["seen"], inputs["words"])
-        return shares
+    def look(self, inputs: Inputs) -> Looks:
+        """(U, …) what the network makes of views (U,) whatever is remembered."""
+        looks: Looks = self.module.look(inputs["seen"], inputs["words"])
+        return looks
 
-    def go_on(self, looks: Tensor, state: State, started: NDArray[np.bool_]) -> tuple[Tensor, Tensor, State]:
-        """One step (B,): logits, values and the state after it."""
-        goes_on = torch.from_numpy(~started).to(torch.float32)[None, :, None]
-        logits, values, remembered = self.module.go_on(looks, state["hidden"], goes_on)
-        return logits, values, {"hidden": remembered[0]}
+    def go_on(self, looks: Looks, places: Tensor, state: State, started: Tensor) -> tuple[Tensor, Tensor, State]:
+        """T steps (T, B): logits and values (T * B, …), and the state after them.
+
+        Args:
+            looks: what `look` made of U views.
+            places: (T, B) int64, which of them is seen in each step.
+            state: before the first step.
+            started: (T, B) bool, where an episode begins.
+        """
+        goes_on = (~started).to(torch.float32).unsqueeze(-1)
+        logits, values, remembered = self.module.go_on(looks, places, state["hidden"], goes_on)
+        return logits, values, {"hidden": remembered[-1]}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """See `TrainableAgent.forward`: sequences (T, B)."""

@@ -22,11 +22,9 @@ def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int
     """For (M, ...) rows: where each distinct one is first seen (U,), increasing, and for every row its place among them
     (M,).  Rows are compared whole, byte by byte.
     """
-    count = len(rows)
-    origins = np.empty(count, np.int64)
-    _find(_words(rows), 0, count, _table(count), origins)
-    new = origins == np.arange(count)
-    return np.flatnonzero(new), (np.cumsum(new) - 1)[origins]
+    first, places = np.empty((2, len(rows)), np.int64)
+    count = _number(_words(rows), 0, len(rows), _table(len(rows)), first, 0, places)
+    return first[:count], places
 
 
 class Repeats:
@@ -36,7 +34,8 @@ class Repeats:
         storage: the array; held, and read when `add` is called.
 
     Attributes:
-        origins: (T * N,) int64; where (t * N + n) the observation of each place was first seen.
+        count: how many distinct observations there are so far.
+        numbers: (T * N,) int64, which of them stands at each place (t * N + n).
     """
 
     def __init__(self, storage: NDArray[np.uint8]) -> None:
@@ -47,18 +46,30 @@ class Repeats:
         self._rows = flat.view(np.uint64) if flat.shape[1] % 8 == 0 else flat
         self._table = _table(T * N)
         self._num_envs = N
-        self.origins = np.zeros(T * N, np.int64)
+        self.count = 0
+        self.numbers, self._first = np.zeros((2, T * N), np.int64)
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """(count,) the places where they were first seen, increasing."""
+        return self._first[: self.count]
+
+    @property
+    def origins(self) -> NDArray[np.int64]:
+        """(T * N,) the place where the observation of each place was first seen."""
+        return self._first[self.numbers]
 
     def clear(self) -> None:
         """A new rollout begins."""
         self._table.fill(-1)
+        self.count = 0
 
-    def add(self, t: int) -> NDArray[np.int64]:
-        """Take in row t; the (N,) origins of its observations. A world whose origin is its own place sees a new one."""
-        first = t * self._num_envs
-        last = first + self._num_envs
-        _find(self._rows, first, last, self._table, self.origins)
-        return self.origins[first:last]
+    def add(self, t: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Take in row t: the numbers of its observations (N,), and the envs that are the first to see one (U,)."""
+        place, before = t * self._num_envs, self.count
+        stop = place + self._num_envs
+        self.count = _number(self._rows, place, stop, self._table, self._first, before, self.numbers)
+        return self.numbers[place:stop], self.first[before:] - place
 
 
 class Seen:
@@ -199,13 +210,18 @@ def _table(rows: int) -> NDArray[np.int64]:
 
 
 @kernel
-def _find(rows, first, last, table, origins):  # type: ignore[no-untyped-def]
-    """For each row the place of the first like it."""
-    for i in range(first, last):
+def _number(rows, start, stop, table, first, count, numbers):  # type: ignore[no-untyped-def]
+    """Number the distinct rows, `count` of which are there: where each is first seen, which one each row is, how many
+    there are then.
+    """
+    for i in range(start, stop):
         slot = _slot(rows, i, rows, table)
         if table[slot] < 0:
-            table[slot] = i
-        origins[i] = table[slot]
+            table[slot], first[count], numbers[i] = i, i, count
+            count += 1
+        else:
+            numbers[i] = numbers[table[slot]]
+    return count
 
 
 @kernel

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from bkrl.core.reporter import percent
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.losses import Taken, Weights, by_torch, losses
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
 from bkrl.learn.protocol import Auxiliary, Saved
 from bkrl.rewards.streams import RewardStream
@@ -136,14 +136,16 @@ class PPO(RolloutLearner):
             remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps)
             for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
                 group["lr"] = rate * remaining
-        b_actions = torch.from_numpy(r.actions[r.horizon :]).flatten().to(self.device)
-        b_logp = _log_prob(self.collector.logits.flatten(0, 1), b_actions)
-        b_values, b_returns = self.collector.values.flatten(0, 1), returns.flatten(0, 1)
-        b_advantages = (advantages * self.coef).sum(-1).flatten()
+        actions = torch.from_numpy(r.actions[r.horizon :]).flatten().to(self.device)
+        summed = (advantages * self.coef).sum(-1).flatten()
         if c.norm_adv:
-            b_advantages = (b_advantages - b_advantages.mean()) / (b_advantages.std() + 1e-8)
-
-        clip = c.clip_coef if c.clip_vloss else None
+            summed = (summed - summed.mean()) / (summed.std() + 1e-8)
+        log_probs = self.collector.logits.flatten(0, 1).log_softmax(-1).gather(1, actions[:, None]).squeeze(1)
+        taken = Taken(actions, log_probs, summed, self.collector.values.flatten(0, 1), returns.flatten(0, 1))
+        clip_value = c.clip_coef if c.clip_vloss else None
+        weights = Weights(c.clip_coef, clip_value, c.vf_coef, c.ent_coef, self.broadcast_values)
+        # Where the kernel is no large gain, runs keep the last digits that they had before there was one.
+        compute = by_torch if self.collector.looks_apart is None else losses
         if self.auxiliary is not None:
             self.auxiliary.begin(self.collector)
         count, look = self._sequences() if self.memory else self._steps()
@@ -158,28 +160,14 @@ class PPO(RolloutLearner):
                 own = ranks.mine(minibatch)
                 for part in own.split(max(1, -(-len(own) // c.accumulate))) if len(own) else ():
                     mb, logits, values = look(part)
-                    log_probs = logits.log_softmax(-1)
-                    log_ratio = log_probs.gather(1, b_actions[mb, None]).squeeze(1) - b_logp[mb]
-                    ratio = log_ratio.exp()
-                    entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
-
-                    advantage = b_advantages[mb]
-                    clipped = ratio.clamp(1 - c.clip_coef, 1 + c.clip_coef)
-                    policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
-
-                    v_loss = value_loss(values, b_values[mb], b_returns[mb], clip, self.broadcast_values)
-
-                    loss = policy_loss + c.vf_coef * v_loss - c.ent_coef * entropy
+                    loss, said = compute(logits, values, taken, mb, weights)
                     for learner in self.learners.values():
                         loss = loss + learner.loss(mb)
                     if self.auxiliary is not None:
                         loss = loss + self.auxiliary.loss(mb)
                     share = len(part) / len(minibatch)
                     (loss if share == 1 else loss * share).backward()
-                    with torch.no_grad():
-                        far = ((ratio - 1).abs() > c.clip_coef).float().mean()
-                        kl = (ratio - 1 - log_ratio).mean()  # low variance, http://joschu.net/blog/kl-approx.html
-                        parts.append(share * torch.stack([loss, policy_loss, v_loss, entropy, kl, far]))
+                    parts.append(share * torch.cat([loss.detach()[None], said]))
                 row = parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0)
                 figures.append(ranks.summed(self.parameters, row))
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
@@ -193,8 +181,8 @@ class PPO(RolloutLearner):
         if not bool(torch.isfinite(table).all() & torch.isfinite(grad_norm).all()):
             raise Diverged(self._diagnosis(_broken(table, grad_norm)))
         self._check_network(look, order)
-        mean, variance = table.mean(0).tolist(), b_returns[:, 0].var()
-        unexplained = (b_returns[:, 0] - b_values[:, 0]).var() / variance
+        mean, variance = table.mean(0).tolist(), taken.returns[:, 0].var()
+        unexplained = (taken.returns[:, 0] - taken.values[:, 0]).var() / variance
         return {
             "ppo/loss": mean[0],
             "ppo/policy_loss": mean[1],
@@ -215,8 +203,7 @@ class PPO(RolloutLearner):
         views = c.views[: c.num_steps].flat()
         count, places = len(views), None
         if c.repeats is not None:  # views that repeat are looked at once in a minibatch, too
-            first, inverse = np.unique(c.repeats.origins, return_inverse=True)
-            views, places = views[first], torch.from_numpy(inverse)
+            views, places = views[c.repeats.first], torch.from_numpy(c.repeats.numbers)
         with torch.no_grad(), self.hardware.autocast():
             inputs = self.agent.inputs(views)
 
@@ -246,16 +233,25 @@ class PPO(RolloutLearner):
 
         started = cut(torch.from_numpy(c.rollout.ages[:T] == 0).flatten().to(self.device))
         steps = cut(torch.arange(T * N, device=self.device))
+        views, places, apart = c.views[:T].flat(), None, c.looks_apart
+        if c.repeats is not None:  # views that repeat are looked at once in a minibatch, too
+            views, places = views[c.repeats.first], cut(torch.from_numpy(c.repeats.numbers))
         with torch.no_grad(), self.hardware.autocast():
-            inputs = self.agent.inputs(c.views[:T].flat())
-        inputs = {name: cut(tensor) for name, tensor in inputs.items()}
+            inputs = self.agent.inputs(views)
+        inputs = {name: cut(tensor) for name, tensor in inputs.items()} if places is None else inputs
 
         def look(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            rows = {name: tensor.index_select(1, chosen) for name, tensor in inputs.items()}
             state = {name: tensor.index_select(0, chosen) for name, tensor in c.first_state.items()}
+            begins, where = started.index_select(1, chosen), steps.index_select(1, chosen).flatten()
             with self.hardware.autocast():
-                logits, values, _ = self.agent.forward(rows, state, started[:, chosen])
-            return steps[:, chosen].flatten(), logits.flatten(0, 1), values.flatten(0, 1)
+                if places is None:
+                    rows = {name: tensor.index_select(1, chosen) for name, tensor in inputs.items()}
+                    logits, values, _ = self.agent.forward(rows, state, begins)
+                    return where, logits.flatten(0, 1), values.flatten(0, 1)
+                which, back = places.index_select(1, chosen).unique(return_inverse=True)
+                looks = apart.look({name: tensor.index_select(0, which) for name, tensor in inputs.items()})
+                logits, values, _ = apart.go_on(looks, back, state, begins)
+                return where, logits, values
 
         return T // R * N, look
 
@@ -327,23 +323,6 @@ _Look = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 """Part of a minibatch → (B,) its steps as t * N + n, their logits (B, A) and values (B, K)."""
 
 
-def value_loss(
-    values: Tensor, before: Tensor, returns: Tensor, clip: float | None = None, broadcast: bool = False
-) -> Tensor:
-    """Half the mean squared error of values (B, K), clipped to `clip` around what they were before if that is larger.
-
-    With `broadcast`, as GLAM's code has it (g7), value i is held against all returns of the minibatch. The gradient
-    with respect to it is then that of (V_i − mean R)², so all values of a minibatch learn the same mean.
-    """
-    if broadcast:
-        values = values[:, None]
-    squares = (values - returns).square()
-    if clip is not None:
-        moved = (values - before).clamp(-clip, clip)
-        squares = torch.maximum(squares, (before + moved - returns).square())
-    return 0.5 * squares.sum(-1).mean()
-
-
 def gae(
     rewards: Tensor, values: Tensor, next_values: Tensor, ended: Tensor, gamma: Tensor, gae_lambda: float
 ) -> Tensor:
@@ -369,10 +348,6 @@ def gae(
     for t in range(len(deltas) - 1, -1, -1):
         running = torch.addcmul(deltas[t], decay[t], running, out=advantages[t])
     return advantages
-
-
-def _log_prob(logits: Tensor, actions: Tensor) -> Tensor:
-    return logits.log_softmax(-1).gather(1, actions[:, None]).squeeze(1)
 
 
 def _broken(table: Tensor, grad_norm: Tensor) -> str:

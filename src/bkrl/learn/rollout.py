@@ -86,7 +86,7 @@ class Collector:
         self.looks_apart: Any = agent if getattr(agent, "looks_apart", False) else None
         once = not self.state or self.looks_apart is not None
         self.look_once = device.type == "cpu" and once and len(agent.wants) > 0
-        self.looks: Tensor | None = None
+        self.looks: tuple[Tensor, ...] | None = None  # of the distinct views
         self.repeats: Repeats | None = None
         self.begun = False
         self.step = self.episodes = 0
@@ -126,7 +126,8 @@ class Collector:
             if self._keys.plain:
                 self._key_rows = getattr(self.views, self._keys.wants[0])[:T]
             else:
-                self._key_rows = np.zeros((T, *self._keys(first).shape), np.uint8)
+                width = self._keys(first).shape[1]  # whole words are compared eight times as quickly as bytes
+                self._key_rows = np.zeros((T, N, -(-width // 8) * 8), np.uint8)
             self.repeats = Repeats(self._key_rows)
 
     @torch.no_grad()
@@ -207,24 +208,27 @@ class Collector:
             return
         # The agent does not change during a rollout: what it has seen before in it, it need not look at again.
         if not self._keys.plain:
-            self._key_rows[t] = self._keys(self.views[t])
-        origins = self.repeats.add(t)
-        new = np.flatnonzero(origins >= t * len(origins))
-        index = torch.from_numpy(origins)
+            keys = self._keys(self.views[t])
+            self._key_rows[t, :, : keys.shape[1]] = keys
+        before = self.repeats.count
+        numbers, new = self.repeats.add(t)
         if self.looks_apart is not None:
             if len(new):
-                made = self.looks_apart.look(self.agent.inputs(self.views[t, new]))
+                looks = self.looks_apart.look(self.agent.inputs(self.views[t, new]))
                 if self.looks is None:
-                    self.looks = made.new_empty(self.logits.shape[:2].numel(), made.shape[1])
-                self.looks[torch.from_numpy(new + t * len(origins))] = made
-            assert self.looks is not None
-            started = self.rollout.ages[t] == 0
-            seen = self.looks.index_select(0, index)
-            self.logits[t], self.values[t], self.state = self.looks_apart.go_on(seen, self.state, started)
+                    self.looks = tuple(one.new_empty(self.logits.shape[:2].numel(), one.shape[1]) for one in looks)
+                for kept, one in zip(self.looks, looks, strict=True):
+                    kept[before : self.repeats.count] = one
+            index, started = torch.from_numpy(numbers), torch.from_numpy(self.rollout.ages[t] == 0)
+            go_on = self.looks_apart.go_on
+            self.logits[t], self.values[t], self.state = go_on(self.looks, index[None], self.state, started[None])
             return
+        # Repeats within the row are looked at, too: products of fewer rows would have other last digits than they had.
+        new = np.flatnonzero(numbers >= before)
         if len(new):
             inputs, places = self.agent.inputs(self.views[t, new]), torch.from_numpy(new)
             self.logits[t, places], self.values[t, places], _ = self.agent.forward(inputs, {}, None)
+        index = torch.from_numpy(self.repeats.first[numbers])
         self.logits[t] = self.logits.flatten(0, 1)[index]
         self.values[t] = self.values.flatten(0, 1)[index]
 

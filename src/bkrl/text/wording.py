@@ -107,6 +107,8 @@ class Worded:
 
     def missions(self, missions: NDArray[np.object_]) -> NDArray[np.object_]:
         """(N,) missions of the envs, in these words. An array that was given before is not read again."""
+        if not self._each and self.wording.language != "fr":
+            return missions
         if missions is not self._missions:
             self._missions = missions
             self._reworded = np.fromiter(map(self.mission, missions), object, len(missions))
