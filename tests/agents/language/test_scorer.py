@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BartConfig, LlamaConfig, Qwen2Config, T5Config
 
-from bkrl.agents.language import t5
 from bkrl.agents.language.adapters import Training, prepare
 from bkrl.agents.language.models import LanguageModel, Origin, drawn
 from bkrl.agents.language.packing import Prompts, buckets, tree
@@ -78,25 +77,6 @@ def test_gradients_of_packed_scores_are_those_of_a_row_for_each_candidate(name):
         (scored.logits.log_softmax(1)[:, 2].sum() + scored.hidden.square().sum()).backward()
         gradients.append([parameter.grad for parameter in lm.model.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("large", [2**17, 0])  # weights kept, or computed again
-def test_attention_of_each_prompt_to_itself_is_attention(large, monkeypatch):
-    monkeypatch.setattr(t5, "_LARGE", large)
-    generator = torch.Generator().manual_seed(0)
-    lengths, (H, W) = [7, 3, 1, 3], (2, 4)
-    qkv = torch.randn(sum(lengths), 3 * H * W, generator=generator, requires_grad=True)
-    bias = torch.randn(H, 7, 7, generator=generator, requires_grad=True)
-    towards = torch.randn(sum(lengths), H * W, generator=generator)
-    out = t5._EachToItself.apply(qkv, bias, lengths)
-    wanted = []
-    for rows in qkv.split(lengths):
-        q, k, v = rows.view(len(rows), 3, H, W).permute(1, 2, 0, 3)
-        shares = (q @ k.mT + bias[:, : len(rows), : len(rows)]).softmax(2)
-        wanted.append((shares @ v).transpose(0, 1).flatten(1))
-    torch.testing.assert_close(out, torch.cat(wanted))
-    gradients = [torch.autograd.grad(one, (qkv, bias), towards) for one in (out, torch.cat(wanted))]
-    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -82,26 +82,29 @@ class Seq2Seq:
 
     def lower(self, prompts: Prompts) -> Lower:
         """`states` (B, S, D), those of the encoder or of its frozen layers."""
-        states = self.encoder.get_input_embeddings()(prompts.tokens)
+        states = self._begun(prompts)
         if not self.frozen:
-            return {"states": self._encoded(prompts, states, 0)}
-        return {"states": t5.encoded(self.encoder.block[: self.frozen], states, prompts.mask, self.near)}
+            return {"states": self._encoded(states, 0).padded()}
+        return {"states": t5.encoded(self.encoder.block[: self.frozen], states, self.near).padded()}
 
-    def _encoded(self, prompts: Prompts, states: Tensor, first: int) -> Tensor:
-        """(B, S, D) of the encoder, from states before the layer `first`."""
-        return t5.finished(self.encoder, t5.encoded(self.encoder.block[first:], states, prompts.mask, self.near))
+    def _begun(self, prompts: Prompts) -> t5.States:
+        return t5.States.read(self.encoder.get_input_embeddings(), prompts.tokens, prompts.mask)
+
+    def _encoded(self, states: t5.States, first: int) -> t5.States:
+        """Of the encoder, from states before the layer `first`."""
+        return t5.finished(self.encoder, t5.encoded(self.encoder.block[first:], states, self.near))
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
         """See `Body.read`."""
         if not lower:
-            states = self._encoded(prompts, self.encoder.get_input_embeddings()(prompts.tokens), 0)
+            states = self._encoded(self._begun(prompts), 0)
         else:
-            states = lower["states"][:, : prompts.tokens.shape[1]]
+            states = t5.States.of(lower["states"][:, : prompts.tokens.shape[1]], prompts.mask)
             if self.frozen:
-                states = self._encoded(prompts, states, self.frozen)
-        packed = self.packed.to(states.device)
+                states = self._encoded(states, self.frozen)
+        packed = self.packed.to(prompts.tokens.device)
         apart = packed.depth - packed.depth[:, None]
-        return t5.decoded(self.decoder, packed.tokens, packed.looks, apart, self.far, states, prompts.mask)
+        return t5.decoded(self.decoder, packed.tokens, packed.looks, apart, self.far, states)
 
     def logits(self, states: Tensor) -> Tensor:
         """See `Body.logits`."""

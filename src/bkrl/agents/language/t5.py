@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention
 
-_LARGE = 2**17
-"""More weights of attention than this are not kept for the backward pass."""
+from bkrl.agents.language import rows
+from bkrl.agents.language.lanes import LANES
+from bkrl.agents.language.rows import Counts
 
 
 def fits(model: Any) -> bool:
@@ -34,6 +36,7 @@ class Distances:
     def __init__(self, stack: Any) -> None:
         self.attention, self.both = stack.block[0].layer[0].SelfAttention, not stack.is_decoder
         self._square = torch.zeros(0, 0, dtype=torch.int64)
+        self._line = torch.zeros(0, dtype=torch.int64)
 
     def row(self, length: int) -> Tensor:
         """(1, H, S, S) for S positions in a row."""
@@ -42,6 +45,15 @@ class Distances:
             places = torch.arange(length, device=device)
             self._square = self._bucket(places - places[:, None])
         return self._bias(self._square[:length, :length])
+
+    def slopes(self, length: int) -> Tensor:
+        """(H, 2 S + 16): number S + i − j is the bias of position i that looks at position j, of S in a row."""
+        longest = (len(self._line) - LANES) // 2
+        if longest < length:
+            longest = length
+            self._line = self._bucket(longest - torch.arange(2 * longest + LANES))
+        chosen = self._line[longest - length : longest + length + LANES]
+        return embedding(chosen, self.attention.relative_attention_bias.weight).T.contiguous()
 
     def of(self, distances: Tensor) -> Tensor:
         """(1, H, L, L) for distances (L, L): where a position that is looked at stands, minus where one looks from."""
@@ -65,45 +77,80 @@ class Distances:
         return behind + torch.where(apart < near, apart, ranged)
 
 
-def encoded(layers: Sequence[Any], states: Tensor, mask: Tensor, distances: Distances) -> Tensor:
-    """(B, S, D) states behind some layers of an encoder; what is no token is any number.
+@dataclass(frozen=True)
+class States:
+    """States of B prompts of at most S tokens: without padding on a processor, where that would be computed in vain.
 
-    On a processor nothing is computed for padding: tokens stand in one row behind each other, and each prompt looks at
-    itself. On a GPU many small products are slower than a few with padding in them.
+    On a GPU many small products are slower than a few with padding in them.
+
+    Attributes:
+        rows: (N, D), all tokens behind each other; on a GPU (B, S, D), and what is no token is any number.
+        mask: (B, S) bool, which positions are tokens.
+        which: (N,) the row of each token, where equal tokens have one; None: each has its own.
+    """
+
+    rows: Tensor
+    mask: Tensor
+    which: Tensor | None = None
+
+    @staticmethod
+    def read(embeddings: Any, tokens: Tensor, mask: Tensor) -> States:
+        """Those of tokens (B, S) before the first layer: equal tokens have equal ones there, wherever they stand."""
+        if tokens.is_cuda:
+            return States(embeddings(tokens), mask)
+        distinct, which = tokens[mask].unique(return_inverse=True)
+        return States(embeddings(distinct), mask, which)
+
+    @staticmethod
+    def of(padded: Tensor, mask: Tensor) -> States:
+        """Those that `padded` made."""
+        return States(padded if padded.is_cuda else padded.flatten(0, 1).index_select(0, _places(mask)), mask)
+
+    def padded(self) -> Tensor:
+        """(B, S, D)."""
+        if self.rows.is_cuda:
+            return self.rows
+        B, S = self.mask.shape
+        padded = self.rows.new_zeros(B * S, self.rows.shape[1])
+        return padded.index_copy(0, _places(self.mask), self.rows).view(B, S, -1)
+
+    @property
+    def lengths(self) -> Counts:
+        """(B,), tokens of the prompts."""
+        counts: Counts = self.mask.sum(1).numpy()
+        return counts
+
+
+def _places(mask: Tensor) -> Tensor:
+    return mask.flatten().nonzero().squeeze(1)
+
+
+def encoded(layers: Sequence[Any], states: States, distances: Distances) -> States:
+    """States behind some layers of an encoder.
 
     Args:
         layers: blocks of the stack.
-        states: (B, S, D) before them.
-        mask: (B, S) bool, which positions are tokens.
+        states: before them.
         distances: those of the stack.
     """
-    bias, lengths = distances.row(states.shape[1]), mask.sum(1).tolist()
-    whole = min(lengths) == states.shape[1]
-    if states.is_cuda or (whole and not torch.is_grad_enabled()):
-        seen = _seen(mask)
+    row, mask, which = states.rows, states.mask, states.which
+    if row.is_cuda:
+        bias, seen = distances.row(mask.shape[1]), _seen(mask)
         for block in layers:
-            normed = _normed(block.layer[0], states)
-            states = states + _attended(block.layer[0].SelfAttention, normed, normed, bias, seen)
-            states = _forward(block, states)
-        return states
-    row = states.flatten(0, 1)
-    if not whole:
-        places = mask.flatten().nonzero().squeeze(1)
-        row = row.index_select(0, places)
+            normed = _rms(block.layer[0].layer_norm, row)
+            row = _forward(block, row + _attended(block.layer[0].SelfAttention, normed, normed, bias, seen))
+        return States(row, mask)
+    slopes, lengths = distances.slopes(mask.shape[1]), states.lengths
     for block in layers:
         attention = block.layer[0].SelfAttention
-        normed = _normed(block.layer[0], row)
-        qkv = torch.cat([attention.q(normed), attention.k(normed), attention.v(normed)], 1)
-        out: Tensor = _EachToItself.apply(qkv, bias[0], lengths)  # type: ignore[no-untyped-call]
-        row = _forward(block, row + attention.o(out))
-    if not whole:
-        row = row.new_zeros(mask.numel(), row.shape[1]).index_copy(0, places, row)
-    return row.unflatten(0, mask.shape)
+        qkv = _projected(block.layer[0].layer_norm, row, [attention.q, attention.k, attention.v])
+        if which is not None:
+            qkv, row, which = qkv.index_select(0, which), row.index_select(0, which), None
+        row = _forward(block, row + attention.o(rows.to_itself(qkv, slopes, lengths)))
+    return States(row, mask, which)
 
 
-def decoded(
-    stack: Any, tokens: Tensor, looks: Tensor, apart: Tensor, distances: Distances, source: Tensor, mask: Tensor
-) -> Tensor:
+def decoded(stack: Any, tokens: Tensor, looks: Tensor, apart: Tensor, distances: Distances, source: States) -> Tensor:
     """(B, L, D) last states of a decoder that reads the same tokens in each row.
 
     Args:
@@ -112,24 +159,27 @@ def decoded(
         looks: (L, L) bool, whether position i looks at position j.
         apart: (L, L), see `Distances.of`.
         distances: those of the stack.
-        source: (B, S, D), of the encoder.
-        mask: (B, S) bool, which of them are tokens.
+        source: of the encoder.
     """
-    seen = _seen(mask)
     bias = distances.of(apart).masked_fill(~looks, -math.inf)
     states = stack.embed_tokens(tokens)[None]  # one row for all, until it looks at the prompt
     for block in stack.block:
-        normed = _normed(block.layer[0], states)
-        states = states + _attended(block.layer[0].SelfAttention, normed, normed, bias, None)
+        attention, norm = block.layer[0].SelfAttention, block.layer[0].layer_norm
+        if states.is_cuda:
+            normed = _rms(norm, states)
+            states = states + _attended(attention, normed, normed, bias, None)
+        else:
+            qkv = _projected(norm, states, [attention.q, attention.k, attention.v])
+            states = states + attention.o(rows.in_tree(qkv, bias[0]))
         across = block.layer[1]
-        states = states + _across(across.EncDecAttention, _normed(across, states), source, seen)
+        states = states + _across(across.EncDecAttention, _rms(across.layer_norm, states), source)
         states = _forward(block, states)
-    return finished(stack, states)
-
-
-def finished(stack: Any, states: Tensor) -> Tensor:
-    """States behind the last norm of a stack."""
     return _rms(stack.final_layer_norm, states)
+
+
+def finished(stack: Any, states: States) -> States:
+    """States behind the last norm of a stack."""
+    return States(_rms(stack.final_layer_norm, states.rows), states.mask, states.which)
 
 
 def _seen(mask: Tensor) -> Tensor | None:
@@ -146,20 +196,28 @@ def _attended(attention: Any, queries: Tensor, source: Tensor, bias: Tensor | No
     return _out(attention, _attend(q.expand(len(k), -1, -1, -1), k, v, bias, seen))
 
 
-def _across(attention: Any, queries: Tensor, source: Tensor, seen: Tensor | None) -> Tensor:
-    """(B, L, D): few queries (B or 1, L, D) that look at what is `seen` of source (B, S, D).
+def _across(attention: Any, queries: Tensor, source: States) -> Tensor:
+    """(B, L, D): few queries (B or 1, L, D) that look at the tokens of B prompts.
 
     q (W_k x) is (q W_k) x, and a mean of W_v x is W_v of the mean of x: so the products with the weights are made for L
     queries, not for S positions. That is less where L is less than the width of a head.
     """
-    if not (queries.shape[1] <= attention.key_value_proj_dim and _plain(attention.k) and _plain(attention.v)):
-        return _attended(attention, queries, source, None, seen)
-    q = _heads(attention, attention.q(queries))
-    H, L, W = q.shape[1:]
-    looked = (q @ attention.k.weight.view(H, W, -1)).flatten(1, 2)
-    weights = _weights(looked.expand(len(source), -1, -1), source, None, None if seen is None else seen[:, 0])
-    means = (weights.to(source.dtype) @ source).unflatten(1, (H, L))
-    return _out(attention, means @ attention.v.weight.view(H, W, -1).mT)
+    L, W = queries.shape[1], attention.key_value_proj_dim
+    if not (L <= W and _plain(attention.k) and _plain(attention.v)):
+        return _attended(attention, queries, source.padded(), None, _seen(source.mask))
+    q = attention.q(queries).flatten(0, 1).unflatten(1, (-1, W))
+    H, B = q.shape[1], len(source.mask)
+    looked = torch.bmm(q.transpose(0, 1), attention.k.weight.view(H, W, -1)).transpose(0, 1)
+    looked = looked.reshape(len(queries), L * H, -1).expand(B, -1, -1)
+    if source.rows.is_cuda:
+        seen = _seen(source.mask)
+        weights = _weights(looked, source.rows, None, None if seen is None else seen[:, 0])
+        means = weights.to(source.rows.dtype) @ source.rows
+    else:
+        means = rows.to_prompts(looked, source.rows, source.lengths)
+    said = torch.bmm(means.view(B * L, H, -1).transpose(0, 1), attention.v.weight.view(H, W, -1).mT)
+    made: Tensor = attention.o(said.transpose(0, 1).reshape(B, L, -1))
+    return made
 
 
 def _plain(layer: Any) -> bool:
@@ -200,90 +258,29 @@ def _weights(q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None) -> 
     return scores.softmax(-1)
 
 
-class _EachToItself(torch.autograd.Function):
-    """Attention of prompts that stand behind each other, each to itself, one after the other: what is computed of one
-    stays in the cache. The bias has a gradient, which torch's own attention has not.
-
-    The weights of long prompts are computed again in the backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, qkv: Tensor, bias: Tensor, lengths: Sequence[int]) -> Tensor:
-        """(N, H W) of the N tokens of some prompts.
-
-        Args:
-            qkv: (N, 3 H W), their queries, keys and values.
-            bias: (H, S, S), added to the scores.
-            lengths: of the prompts.
-        """
-        made, kept = [], []
-        for near, q, k, v in zip(_nears(bias, lengths), *_each(qkv, bias, lengths, 3), strict=True):
-            weights = None if near.numel() > _LARGE else _shares(q, k, near)
-            if weights is None:
-                mask = near[None].to(q.dtype)
-                made.append(scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=1.0)[0])
-            else:
-                made.append(weights.to(v.dtype) @ v)
-            kept.append(weights)
-        out = _joined([made])
-        ctx.lengths, ctx.kept = lengths, kept
-        ctx.save_for_backward(qkv, bias, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
-        qkv, bias, out = ctx.saved_tensors
-        lengths, of_bias = ctx.lengths, torch.zeros_like(bias)
-        means = (gradient * out).unflatten(1, (len(bias), -1)).sum(2).T[:, :, None].split(lengths, 1)
-        of_q, of_k, of_v = [], [], []
-        given = _each(gradient, bias, lengths, 1)
-        rows = zip(
-            ctx.kept, _nears(bias, lengths), _nears(of_bias, lengths), means, *given, *_each(qkv, bias, lengths, 3)
-        )
-        for weights, near, of_near, mean, towards, q, k, v in rows:
-            weights = _shares(q, k, near) if weights is None else weights
-            of_v.append(weights.mT.to(v.dtype) @ towards)
-            of_scores = (towards @ v.mT).to(weights.dtype).sub_(mean).mul_(weights)
-            of_near += of_scores
-            of_scores = of_scores.to(q.dtype)
-            of_q.append(of_scores @ k)
-            of_k.append(of_scores.mT @ q)
-        return _joined([of_q, of_k, of_v]), of_bias, None
-
-
-def _shares(q: Tensor, k: Tensor, bias: Tensor) -> Tensor:
-    """(H, S, S), the weights of attention of one prompt to itself."""
-    if q.dtype == bias.dtype:
-        return torch.baddbmm(bias, q, k.mT).softmax(2)
-    return (q @ k.mT + bias).softmax(2)
-
-
-def _nears(bias: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """(H, s, s) of (H, S, S) for each length s."""
-    nears = {length: bias[:, :length, :length] for length in set(lengths)}
-    return [nears[length] for length in lengths]
-
-
-def _each(rows: Tensor, bias: Tensor, lengths: Sequence[int], count: int) -> list[tuple[Tensor, ...]]:
-    """What rows (N, count H W) hold of each prompt: `count` times (H, s, W)."""
-    heads = rows.unflatten(1, (count * len(bias), -1)).transpose(0, 1)
-    return [part.split(lengths, 1) for part in heads.split(len(bias))]
-
-
-def _joined(parts: Sequence[Sequence[Tensor]]) -> Tensor:
-    """The rows (N, n H W) that `_each` took apart."""
-    return torch.cat([torch.cat(list(part), 1) for part in parts]).transpose(0, 1).flatten(1)
-
-
 def _forward(block: Any, states: Tensor) -> Tensor:
     layer = block.layer[-1]
-    made: Tensor = states + layer.DenseReluDense(_normed(layer, states))
+    dense, norm = layer.DenseReluDense, layer.layer_norm
+    gate = [getattr(dense, name, None) for name in ("wi_0", "wi_1")]
+    gelu = getattr(dense.act, "approximate", None) == "tanh"
+    if gelu and all(map(_plain, gate)) and dense.wi_0.out_features % LANES == 0 and rows.fits(states):
+        made: Tensor = states + dense.wo(rows.gated(_projected(norm, states, gate)))
+    else:
+        made = states + dense(_rms(norm, states))
     return made
 
 
-def _normed(layer: Any, states: Tensor) -> Tensor:
-    return _rms(layer.layer_norm, states)
+def _projected(norm: Any, states: Tensor, layers: Sequence[Any]) -> Tensor:
+    """(..., ΣO): what layers say of normed states (..., D), one behind the other."""
+    if not (all(map(_plain, layers)) and rows.fits(states)):
+        states = _rms(norm, states)
+        return torch.cat([layer(states) for layer in layers], -1)
+    # The norm's weights belong to columns: those of the layers take them on.
+    weights = torch.cat([layer.weight for layer in layers]) * norm.weight
+    return linear(rows.normed(states, norm.variance_epsilon), weights)
 
 
 def _rms(norm: Any, states: Tensor) -> Tensor:
+    if rows.fits(states):
+        return rows.normed(states, norm.variance_epsilon) * norm.weight
     return rms_norm(states, states.shape[-1:], norm.weight, norm.variance_epsilon)
