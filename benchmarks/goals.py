@@ -40,7 +40,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from bkrl.core.config import DQNConfig, HardwareConfig
+from bkrl.core.config import HardwareConfig
 from bkrl.data.views import Views
 from bkrl.envs import make_vec, situations
 from bkrl.goals.asked import AskedSuggester
@@ -48,6 +48,7 @@ from bkrl.goals.book import GoalBook
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import Oracle
 from bkrl.goals.tracker import GoalTracker
+from bkrl.learn.settings import DQNConfig
 from bkrl.llm import open_backend
 from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Connection

@@ -22,7 +22,9 @@ import numpy as np
 
 from bkrl.core.errors import BkrlError, InputError
 from bkrl.core.reporter import percent
+from bkrl.report.costs import loop_seconds
 from bkrl.runs.record import Run
+from bkrl.stats.curves import series_of
 from bkrl.stats.intervals import t_interval
 
 
@@ -49,7 +51,7 @@ def times(runs: Sequence[Run], threshold: float) -> list[str]:
         spread = f" ({first[0]:,} to {first[-1]:,})" if first and len(first) == len(group) > 1 else ""
         end = t_interval(np.array([curve[-1][1] for curve in curves]))
         interval = f" ({100 * max(end.low, 0):.0f} to {100 * min(end.high, 1):.0f})" if end.known else ""
-        seconds = statistics.median(_seconds(run) for run in group)
+        seconds = statistics.median(loop_seconds(series_of(run.metrics())) for run in group)
         trained = f"{max(curve[-1][0] for curve in curves):,}"
         cells = [f"`{env}`", agent, str(len(group)), trained, f"{seconds:.0f}", known + spread]
         lines.append(_line([*cells, f"{len(first)} of {len(group)}", percent(end.estimate) + interval]))
@@ -113,16 +115,6 @@ def _curve(run: Run, measure: str = "success_rate") -> list[tuple[int, float]]:
     if not found:
         raise InputError(f"{run.path} has no {measure} of an evaluation while it trained.")
     return found
-
-
-def _seconds(run: Run) -> float:
-    """Of its loop by the clock, evaluations included."""
-    return sum(
-        seconds
-        for row in run.metrics()
-        for name, seconds in row.items()
-        if name.startswith("time/") and name != "time/sps"
-    )
 
 
 def _head(cells: Sequence[str]) -> list[str]:

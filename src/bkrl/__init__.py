@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bkrl.agents.trl import to_trl_environment
     from bkrl.api import collect, evaluate, label, make_report, train_rm, train_rs
-    from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, ReportConfig, TrainRmConfig
+    from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, ReportConfig
     from bkrl.core.errors import BkrlError
     from bkrl.data.dataset import Dataset
     from bkrl.envs import make, make_vec
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bkrl.labelers.config import LabelConfig
     from bkrl.methods import Method, Trainee, TrainRsConfig, register_method
     from bkrl.potentials import load_potential, register_potential
+    from bkrl.potentials.config import TrainRmConfig
     from bkrl.potentials.own import write_potential
     from bkrl.runs.record import Run
 

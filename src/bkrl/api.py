@@ -12,13 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from bkrl.cli.progress import reporter
-from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig, TrainRmConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import changed, without_effect
 from bkrl.core.reporter import Reporter
 from bkrl.core.settings import checked
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
+from bkrl.potentials.config import TrainRmConfig
 
 if TYPE_CHECKING:
     from bkrl.llm.forecast import Outlook

@@ -8,9 +8,9 @@ import torch
 
 from bkrl.agents import load_agent
 from bkrl.agents.published_q import FRAME_BYTES, FRAMES, SIDE, PublishedAgent, PublishedNetwork, grey
-from bkrl.core.config import DQNConfig
 from bkrl.core.errors import UsageError
 from bkrl.learn.replay import Replay
+from bkrl.learn.settings import DQNConfig
 from bkrl.methods import TrainRsConfig, find_method
 
 SMALL = DQNConfig(num_envs=2, num_steps=2, learning_starts=8, batch_size=4, update_every=8, replay_size=64)

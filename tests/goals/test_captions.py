@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkrl.core.config import PQNConfig
 from bkrl.data.views import Views
 from bkrl.goals import captions
 from bkrl.goals.book import GoalBook
@@ -14,6 +13,7 @@ from bkrl.goals.match import Matcher
 from bkrl.goals.source import Source
 from bkrl.goals.suggesters import Oracle
 from bkrl.goals.tracker import GoalTracker
+from bkrl.learn.settings import PQNConfig
 from bkrl.methods import TrainRsConfig
 from tests.envs.test_crafter_typed import observation
 from tests.goals.test_goals import NEW, WORLD

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from bkrl.core.config import DQNConfig, PQNConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.envs import make_vec
+from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.values import FINETUNING_EPSILON
 from bkrl.stages import train_rs

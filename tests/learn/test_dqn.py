@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bkrl.core.config import DQNConfig
 from bkrl.envs import make_vec
 from bkrl.learn.dqn import DQN, double_targets
 from bkrl.learn.replay import Replay
+from bkrl.learn.settings import DQNConfig
 from bkrl.rewards.streams import EnvReward
 from tests.learn.test_pqn import agent
 

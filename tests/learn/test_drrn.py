@@ -12,9 +12,9 @@ from bkrl.agents.drrn import DRRNNetwork, Reading, new_drrn
 from bkrl.agents.networks.reader import read
 from bkrl.agents.play import play
 from bkrl.agents.viewer import Viewer
-from bkrl.core.config import ReplayConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
+from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.text.tokenizer import Tokenizer
 from bkrl.text.wording import Wording

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from bkrl.agents.q import QAgent, q_network
-from bkrl.core.config import PQNConfig
 from bkrl.data.views import Views
 from bkrl.envs import family, make_vec, world
 from bkrl.learn.pqn import PQN, RectifiedAdam, q_lambda_targets
+from bkrl.learn.settings import PQNConfig
 from bkrl.rewards.streams import EnvReward
 
 

@@ -13,10 +13,11 @@ import pytest
 from bkrl.agents.play import play
 from bkrl.agents.protocol import Agent
 from bkrl.agents.random import RandomAgent
-from bkrl.core.config import EvaluateConfig, HardwareConfig, ReplayConfig
+from bkrl.core.config import EvaluateConfig, HardwareConfig
 from bkrl.core.reporter import Reporter
 from bkrl.envs import make_vec, world
 from bkrl.learn import loop
+from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.babyai_ppo import PublishedPPO
 from bkrl.report.comparison import compare

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.runs.record import Run
 from bkrl.stages import train_rs

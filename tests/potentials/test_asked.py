@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import bkrl
-from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
@@ -19,6 +18,7 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS
 from bkrl.labelers.config import LabelConfig
 from bkrl.potentials.asked import asked, present, varied
 from bkrl.potentials.code import CodeRaw
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES
 from bkrl.stages import label, train_rm

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import InputError
 from bkrl.labelers.tables import TABLES
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.kinds import LabelledKind, find, kinds, of_labels
 from bkrl.runs.record import Run
 

@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from bkrl.core.config import CollectConfig, EvaluateConfig, TrainRmConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig
 from bkrl.core.files import atomic_write, to_json, write_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.data.writer import DatasetWriter
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run
 
 RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"

@@ -7,9 +7,10 @@ import json
 import pytest
 from PIL import Image
 
-from bkrl.core.config import EvaluateConfig, PQNConfig, ReportConfig
+from bkrl.core.config import EvaluateConfig, ReportConfig
 from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
+from bkrl.learn.settings import PQNConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.report.plots.png import identity_of
 from bkrl.runs.record import Run

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig, ReplayConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.envs import world
+from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.stages import collect, evaluate, train_rs
 from bkrl.stages.evaluate import matrix, run

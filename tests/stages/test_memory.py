@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import bkrl
-from bkrl.core.config import PPOConfig, TrainRmConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
@@ -23,6 +23,7 @@ from bkrl.labelers.tables import responses_of
 from bkrl.learn.protocol import Saved
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.potentials import load_potential
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.samples import SAMPLES
 from bkrl.stages import label, train_rm, train_rs
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bkrl.core.config import CollectConfig, PPOConfig, TrainRmConfig
+from bkrl.core.config import CollectConfig, PPOConfig
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
@@ -21,6 +21,7 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.tables import responses_of
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials import load_potential
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.protocol import Scaled
 from bkrl.stages import collect, label, train_rm, train_rs
 from bkrl.text.missions import read_mission

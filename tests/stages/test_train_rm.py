@@ -14,7 +14,7 @@ import torch
 
 from bkrl.cli.commands.shown import _flat
 from bkrl.cli.main import run_command
-from bkrl.core.config import CollectConfig, TrainRmConfig
+from bkrl.core.config import CollectConfig
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.core.files import read_table, sha256, to_json, write_table
 from bkrl.core.reporter import Reporter
@@ -26,6 +26,7 @@ from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT
 from bkrl.labelers.config import LabelConfig
 from bkrl.potentials import advice, load_potential, read_potential
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.core.config import PPOConfig, TrainRmConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.config import EvolveConfig
@@ -19,6 +19,7 @@ from bkrl.labelers.tables import labels_of, responses_of
 from bkrl.llm import serve
 from bkrl.llm.rules.proposals import FACTORS, proposed, varied
 from bkrl.methods import TrainRsConfig
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.report.costs import costs
 from bkrl.report.provenance import follow, named
 from bkrl.report.runs import training_runs

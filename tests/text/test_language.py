@@ -19,7 +19,6 @@ from bkrl.text.language import (
     Substitution,
     french_actions,
     french_mission,
-    read_compat,
     words,
 )
 
@@ -193,11 +192,6 @@ def test_actions_in_french():
         french_actions(["turn lft"])
 
 
-def test_defects_are_named():
-    assert read_compat([]) == frozenset()
-    assert read_compat(["glam"]) == ALL
-    assert read_compat(["g1", "g3"]) == {"g1", "g3"}
-    with pytest.raises(UsageError, match="There is no defect 'g9'"):
-        read_compat(["g9"])
+def test_words_are_named():
     with pytest.raises(UsageError, match="There are no words 'noun'. Did you mean 'nouns'"):
         words("noun")

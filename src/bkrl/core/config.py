@@ -1,4 +1,5 @@
-"""Settings of the verbs, one frozen dataclass each, but for train-rs, whose settings belong to its methods.
+"""Settings of the verbs, one frozen dataclass each, but for those of `label`, `train-rm` and `train-rs`, which stand
+beside what they are of.
 
 A field's `Annotated[..., Flag("…")]` is its help; units and meaning stand in it. `out` and friends are paths; a
 path that is `None` gets the default written in its help. This module imports nothing heavy.
@@ -10,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bkrl.core.errors import InputError, UsageError
-from bkrl.core.files import read_json
+from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
 
 _LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
@@ -22,29 +22,6 @@ _CLONES = Only("--clone", lambda c: c.clone is not None)
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _ONE_ENV = Only("one env, without --conditions", lambda c: c.conditions is None)
 _SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
-_FITTED = Only(
-    "--control none, shuffled or constant, which read the labels",
-    lambda c: c.control in ("none", "shuffled", "constant"),
-)
-
-
-def _made_of(variant: str, labels: Path) -> bool | None:
-    """Whether labels are of a variant; None where no complete label run is there, which the stage has words for."""
-    try:
-        manifest = read_json(labels / "manifest.json")
-    except InputError:
-        return None
-    found = manifest["facts"].get("variant", manifest["config"].get("variant"))
-    return bool(found == variant) if manifest["stage"] == "label" else None
-
-
-_PREFERENCES = (
-    _FITTED,
-    Only("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
-)
-_PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
-_GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
-
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
@@ -173,77 +150,11 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
-class PQNConfig:
-    """Hyper-parameters of PQN."""
-
-    num_envs: Annotated[int, Flag("PQN: envs stepped side by side", least=1)] = 64
-    num_steps: Annotated[int, Flag("PQN: steps of each env in a rollout", least=1)] = 32
-    learning_rate: Annotated[float, Flag("PQN: learning rate of RAdam, falling to 0", least=0)] = 1e-3
-    gamma: Annotated[float, Flag("PQN: discount", least=0, most=1)] = 0.99
-    q_lambda: Annotated[float, Flag("PQN: λ of the targets", least=0, most=1)] = 0.65
-    update_epochs: Annotated[int, Flag("PQN: passes over a rollout", least=1)] = 2
-    num_minibatches: Annotated[int, Flag("PQN: minibatches of a pass", least=1)] = 2
-    max_grad_norm: Annotated[float, Flag("PQN: gradients are clipped to this norm", least=0)] = 10.0
-    epsilon_first: Annotated[
-        float | None, Flag("PQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
-    ] = None
-    epsilon_last: Annotated[float, Flag("PQN: ε falls to this", least=0, most=1)] = 0.02
-    epsilon_share: Annotated[float, Flag("PQN: share of the training in which ε falls", least=0, most=1)] = 0.1
-    hidden: Annotated[int, Flag("PQN: width of the network's layers", least=1)] = 128
-
-
-@dataclass(frozen=True)
-class DQNConfig:
-    """Hyper-parameters of DQN; the defaults are published, but for the envs that are stepped side by side."""
-
-    num_envs: Annotated[int, Flag("DQN: envs stepped side by side", least=1)] = 16
-    num_steps: Annotated[int, Flag("DQN: steps of each env between updates", least=1)] = 4
-    learning_rate: Annotated[float, Flag("DQN: learning rate of Adam", least=0)] = 6.25e-5
-    gamma: Annotated[float, Flag("DQN: discount", least=0, most=1)] = 0.99
-    n_step: Annotated[int, Flag("DQN: rewards that a target sums up", least=1)] = 3
-    batch_size: Annotated[int, Flag("DQN: steps in an update", least=1)] = 64
-    update_every: Annotated[int, Flag("DQN: env steps for each update", least=1)] = 4
-    replay_size: Annotated[int, Flag("DQN: env steps kept", least=1)] = 1_000_000
-    learning_starts: Annotated[int, Flag("DQN: env steps before the first update", least=0)] = 5_000
-    target_every: Annotated[int, Flag("DQN: env steps between copies into the target network", least=1)] = 8_000
-    epsilon_first: Annotated[
-        float | None, Flag("DQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
-    ] = None
-    epsilon_last: Annotated[float, Flag("DQN: ε falls to this", least=0, most=1)] = 0.01
-    epsilon_steps: Annotated[int, Flag("DQN: env steps in which ε falls", least=1)] = 1_000_000
-    hidden: Annotated[int, Flag("DQN: width of the network's layers", least=1)] = 128
-    after_reward: Annotated[
-        bool, Flag("DQN: neither learn nor lower ε before rewards add up to 1 (published for guided exploration)")
-    ] = False
-    raw_rewards: Annotated[bool, Flag("DQN: rewards as they are; otherwise they are clipped to [-1, 1]")] = False
-
-
-@dataclass(frozen=True)
 class ExplorerConfig(PPOConfig):
     """PPO of an explorer, whose novelty is measured over long rollouts."""
 
     num_steps: NumSteps = 128
     num_minibatches: NumMinibatches = 8
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """Q-learning from a memory of steps, with the defaults of the published DRRN (Carta et al. 2023)."""
-
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 32
-    num_steps: Annotated[int, Flag("steps of each world in an iteration", least=1)] = 32
-    learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-4
-    gamma: Annotated[float, Flag("discount of the world's reward", least=0, most=1)] = 0.9
-    max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 5.0
-    capacity: Annotated[int, Flag("newest steps of all worlds that are remembered", least=1)] = 5_000_000
-    batch_size: Annotated[int, Flag("remembered steps in an update", least=1)] = 64
-    train_every: Annotated[int, Flag("steps of each world between updates", least=1)] = 4
-    gradient_steps: Annotated[int, Flag("updates each time", least=1)] = 1
-    learning_starts: Annotated[int, Flag("steps of all worlds before the first update", least=0)] = 0
-    n_step: Annotated[int, Flag("rewards that are added up before a value is trusted", least=1)] = 1
-    target_every: Annotated[
-        int, Flag("updates between copies of the network that says what comes next; 0: the network itself", least=0)
-    ] = 0
 
 
 @dataclass(frozen=True)
@@ -366,78 +277,6 @@ class LmMakeConfig:
     def run_dir(self) -> Path:
         """Where the run lives."""
         return self.out or Path(f"logs/lm-{self.kind}-{self.size}-s{self.seed}")
-
-
-@dataclass(frozen=True)
-class TrainRmConfig:
-    """Turn labels into a potential Φ with a fixed scale."""
-
-    labels: Annotated[Path, Flag("a label run", positional=True, pooled=True, reads=True)]
-    out: Annotated[
-        Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control and the part]", identity=False)
-    ] = None
-    dataset: Annotated[
-        Path | None, Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True)
-    ] = None
-    encoder: Annotated[
-        str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS)
-    ] = "hash"
-    epochs: Annotated[
-        int, Flag("preference labels: most passes over the pairs (training stops early)", least=1, only=_PREFERENCES)
-    ] = 30
-    ensemble: Annotated[
-        int, Flag("preference labels: networks to train, whose mean is Φ", least=1, only=_PREFERENCES)
-    ] = 1
-    min_agreement: Annotated[
-        float,
-        Flag(
-            "preference labels: leave out pairs of whose answers a smaller share agrees",
-            least=0,
-            most=1,
-            only=_PREFERENCES,
-        ),
-    ] = 0.0
-    bounds: Annotated[
-        str,
-        Flag(
-            "code labels: LO,HI, the values of the program that become -1 and 0, for one that tells apart states which "
-            "no explorer has reached  [default: percentiles 1 and 99 of the dataset]",
-            only=_PROGRAMS,
-        ),
-    ] = ""
-    control: Annotated[
-        Literal["none", "shuffled", "random", "zero", "constant"],
-        Flag(
-            "make a control instead: permuted labels, a fixed random network, Φ = 0, or advice that is the same in "
-            "every state (for --shaping advice)",
-            pooled=True,
-        ),
-    ] = "none"
-    part: Annotated[
-        Literal["whole", "state", "rest"],
-        Flag(
-            "state: what the present view explains of Φ, E[Φ | view]; rest: Φ without that; its advice is the whole's "
-            "(docs/potentials.md)"
-        ),
-    ] = "whole"
-    play_steps: Annotated[
-        int,
-        Flag(
-            "code labels: so many steps are played as the program's own advice says, to learn what it says on the way",
-            least=0,
-            only=_PROGRAMS,
-        ),
-    ] = 0
-    seed: Seed = 1
-    threads: Threads = 1
-    fresh: Fresh = False
-
-    @property
-    def run_dir(self) -> Path:
-        """Where this run lives: `out`, or its default."""
-        control = "" if self.control == "none" else f"-{self.control}"
-        part = "" if self.part == "whole" else f"-{self.part}"
-        return self.out or Path("logs") / f"rm-{self.labels.name}{control}{part}"
 
 
 @dataclass(frozen=True)

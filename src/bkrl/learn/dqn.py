@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.agents.q import QAgent
-from bkrl.core.config import DQNConfig
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import WorldVectorEnv
@@ -22,6 +21,7 @@ from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
+from bkrl.learn.settings import DQNConfig
 from bkrl.rewards.streams import RewardStream
 
 STREAM_RATE = 1e-4

@@ -22,7 +22,6 @@ from torch import nn
 
 from bkrl.agents.drrn import DRRNAgent
 from bkrl.agents.viewer import Viewer, symbols_of
-from bkrl.core.config import ReplayConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed, generator
@@ -34,6 +33,7 @@ from bkrl.learn.ppo import Adam, Diverged
 from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.rollout import Clock
+from bkrl.learn.settings import ReplayConfig
 from bkrl.rewards.streams import RewardStream
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.agents.q import QAgent
-from bkrl.core.config import PQNConfig
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.on_rollouts import Adam
+from bkrl.learn.settings import PQNConfig
 from bkrl.rewards.streams import RewardStream
 
 

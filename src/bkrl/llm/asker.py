@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator
+from concurrent import futures
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +81,10 @@ class Asker:
         self._first = asyncio.Lock()
         self._flying_since = time.monotonic()
         self._others_named = False
+        self._submitted: dict[str, futures.Future[Exchange]] = {}
+        self._came: deque[tuple[int, str]] = deque()  # the submitted ones that are done, so that polling is cheap
+        self._count = 0
+        self._thread: threading.Thread | None = None
 
     async def answer(self, request: Request) -> Exchange:
         """One answer: from the store if it is there, otherwise sent, retried and kept. A question that is being asked

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent import futures
 from dataclasses import replace
@@ -24,11 +23,7 @@ from typing import Any, Self, TypeVar
 from bkrl.core.errors import BkrlError, RunFailed
 from bkrl.core.reporter import Reporter, Update
 from bkrl.llm.asker import Asker, Stop
-from bkrl.llm.budget import Budget
-from bkrl.llm.policy import AskPolicy
-from bkrl.llm.prices import Price
-from bkrl.llm.protocol import Backend, Exchange, Request, request_key
-from bkrl.llm.store import Store
+from bkrl.llm.protocol import Exchange, Request, request_key
 
 T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]
@@ -46,21 +41,6 @@ class AskSession(Asker):
 
     Args: see `Asker`.
     """
-
-    def __init__(
-        self,
-        backend: Backend,
-        store: Store | None = None,
-        policy: AskPolicy | None = None,
-        reporter: Reporter | None = None,
-        budget: Budget | None = None,
-        price: Price | None = None,
-    ) -> None:
-        super().__init__(backend, store, policy, reporter, budget, price)
-        self._submitted: dict[str, futures.Future[Exchange]] = {}
-        self._came: deque[tuple[int, str]] = deque()  # the submitted ones that are done, so that polling is cheap
-        self._count = 0
-        self._thread: threading.Thread | None = None
 
     def ask(self, requests: Sequence[Request], title: str = "") -> list[Exchange]:
         """Ask and wait; the exchanges in the order of `requests`. With a title the reporter shows progress.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from bkrl.core.config import ReplayConfig
 from bkrl.core.flags import Flag
+from bkrl.learn.settings import ReplayConfig
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 
 

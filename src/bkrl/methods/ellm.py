@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
-from bkrl.core.config import DQNConfig, PPOConfig, PQNConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.goals import GoalSettings, source_of
 from bkrl.methods.registry import Method, Trainee, register_method
 from bkrl.methods.values import GuidedSettings, begin, compat_facts, value_agent, with_epsilon
@@ -191,24 +192,24 @@ def build_pqn(settings: EllmSettings) -> Trainee:
     """See `Method.build`."""
     from bkrl.learn.pqn import PQN
 
-    with ExitStack() as stack:
-        config = with_epsilon(settings, settings.pqn)
-        parts = _parts(settings, config.num_envs, config.gamma, stack)
-        agent = value_agent(settings, parts.facts, config, num_deeds=parts.source.num_deeds)
-        agent.goals = parts.source
-        return _trainee(settings, config, parts, PQN, agent, stack)
+    return _build_values(settings, settings.pqn, PQN)
 
 
 def build_dqn(settings: EllmDQNSettings) -> Trainee:
     """See `Method.build`."""
     from bkrl.learn.dqn import DQN
 
+    return _build_values(settings, settings.dqn, DQN)
+
+
+def _build_values(settings: Any, config: Any, learner: Any) -> Trainee:
+    """An agent that values actions, and the learner of these hyper-parameters."""
     with ExitStack() as stack:
-        config = with_epsilon(settings, settings.dqn)
+        config = with_epsilon(settings, config)
         parts = _parts(settings, config.num_envs, config.gamma, stack)
         agent = value_agent(settings, parts.facts, config, num_deeds=parts.source.num_deeds)
         agent.goals = parts.source
-        return _trainee(settings, config, parts, DQN, agent, stack)
+        return _trainee(settings, config, parts, learner, agent, stack)
 
 
 def outlook(settings: GoalSettings) -> Outlook:

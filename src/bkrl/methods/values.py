@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from bkrl.core.config import DQNConfig, PQNConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, Curiosity, curious
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 

@@ -83,13 +83,13 @@ def timings(chain: Chain, trained: Sequence[Trained]) -> list[Time]:
         usage, asked, seconds = _usage(nodes), _asked(stage, nodes), 0.0
         for node in nodes:
             if stage in _STEPPED and node.sound and node.run is not None:
-                seconds += _seconds(known.get(node.key) or series_of(node.run.metrics()))
+                seconds += loop_seconds(known.get(node.key) or series_of(node.run.metrics()))
         sent, cached = (usage[name] if asked else None for name in ("sent", "cached"))
         rows.append(Time(stage, round(seconds, 1) or None, sent, cached))
     return rows
 
 
-def _seconds(series: Mapping[str, Series]) -> float:
+def loop_seconds(series: Mapping[str, Series]) -> float:
     """Time of a loop: every clock in the metrics, except the speed."""
     clocks = [values for key, (_, values) in series.items() if key.startswith("time/") and key != "time/sps"]
     return float(sum(np.nansum(values) for values in clocks))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.inspect.certificate import CERTIFICATE, Certificate, certify
@@ -17,12 +16,13 @@ from bkrl.inspect.report import REPORT, Report, cautions
 from bkrl.labelers.tables import dataset_of
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.kinds import UNLABELLED, Material, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
-from bkrl.stages import to_do
+from bkrl.stages import begun, to_do
 
 
 def run(config: TrainRmConfig, reporter: Reporter) -> Run:
@@ -45,15 +45,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         dataset = dataset_of(labels, source)
         settings = {name: getattr(config, name) for name in kind.settings}
         material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
-    result = Run.create(
-        config.run_dir,
-        stage="train-rm",
-        config=config,
-        inputs={"labels": config.labels, "dataset": source},
-        fresh=config.fresh,
-    )
+    result = begun(config, "train-rm", {"labels": config.labels, "dataset": source}, reporter)
     if material is None or result.complete:
-        reporter.say(f"{result.path} is already complete.")
         return result
     fitted = material.fit(seed, reporter)
     same = control == "constant"

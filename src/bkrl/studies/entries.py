@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.settings import choices
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import find_method, methods
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top
 
 _ENTRY_KEYS = {"name", "alg", "control", "lm", "after", "guide", "potential", "label", "train_rm", "train_rs"}

@@ -28,7 +28,8 @@ from bkrl.runs.record import Run
 from bkrl.studies.executors import Executor, cores, name_of
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
-from bkrl.studies.study import Cell, Study, load_study
+from bkrl.studies.study import Study, load_study
+from bkrl.studies.world import Cell
 
 _POLL = 1.0
 

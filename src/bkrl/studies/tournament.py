@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bkrl.core.config import TrainRmConfig
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, read_json, to_json, write_table
 from bkrl.core.reporter import Reporter, percent
@@ -32,6 +31,7 @@ from bkrl.labelers.variants import VARIANTS
 from bkrl.llm.session import AskSession
 from bkrl.methods import TrainRsConfig, methods
 from bkrl.potentials import EMPTY
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run
 from bkrl.studies.executors.work import LogReporter
 

@@ -9,7 +9,7 @@ code is less careful, which `DEFECTS` can bring back. French captions come from 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -36,20 +36,6 @@ DEFECTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Defects of the published code, by the names that `compat` takes, with one sentence each."""
-
-
-def read_compat(names: Iterable[str]) -> frozenset[str]:
-    """The defects that are named, "glam" being all of them.
-
-    Raises UsageError for a name that is none.
-    """
-    chosen: set[str] = set()
-    for name in names:
-        if name not in (ALL, *DEFECTS):
-            known = (ALL, *DEFECTS)
-            raise UsageError(f"There is no defect '{name}'.{did_you_mean(name, known)} There are: {', '.join(known)}.")
-        chosen |= set(DEFECTS) if name == ALL else {name}
-    return frozenset(chosen)
 
 
 # ----------------------------------------------------------------------------------------------------- word for word

@@ -213,50 +213,37 @@ def _curves(
     bands = bands_of(comparison, groups, key)
     looks = [styles[group.label] for group in groups]
     ends = "; ".join(f"{b.label}: {percent(b.centre[-1]) if share else f'{b.centre[-1]:.3g}'}" for b in bands)
-    drawing = draw(
+    return _figure(
+        name,
         bands,
         looks,
-        name=name,
-        description=f"{ylabel} against environment steps in {comparison.env}. At the end: {ends}.",
-        share=share,
+        f"{ylabel} against environment steps in {comparison.env}. At the end: {ends}.",
+        share,
         threshold=threshold if share else None,
-    )
-    return Figure(
         title=ylabel,
         ylabel=ylabel,
         xlabel="environment steps",
         panel=panel,
-        drawing=drawing,
-        legend=_legend(bands, looks),
-        data=_data(name, drawing, bands, share),
         note=f"{ylabel.capitalize()} of the policy, sampled, on seeded episodes. {_what_lines_are(bands)}",
-        points=_points(bands, share),
     )
 
 
 def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
     bands = profiles_of(comparison, groups)
-    looks = [styles[group.label] for group in groups]
-    drawing = draw(
+    return _figure(
+        name,
         bands,
-        looks,
-        name=name,
-        description=f"Performance profiles in {comparison.env}: share of runs above each mean success in training.",
-        share=True,
-        steps=False,
-    )
-    return Figure(
+        [styles[group.label] for group in groups],
+        f"Performance profiles in {comparison.env}: share of runs above each mean success in training.",
+        True,
+        at_text=lambda x: f"{x:.1f}",
         title="performance profile",
         ylabel="share of runs above τ",
         xlabel="τ: mean success in training",
         panel="performance profile",
-        drawing=drawing,
-        legend=_legend(bands, looks),
-        data=_data(name, drawing, bands, True),
         note="The share of runs whose mean success in training is above τ (Agarwal et al. 2021): higher is better, "
         "and where a line is never below another’s, these runs did better whatever the aim."
         + (" Shaded: 95 % bootstrap intervals over runs." if any(b.method != "none" for b in bands) else ""),
-        points=_points(bands, True, lambda x: f"{x:.1f}"),
         small=True,
     )
 
@@ -274,29 +261,40 @@ def _costs(name: str, comparison: Comparison, styles: dict[str, Style]) -> Figur
     for group, paid, ratio, n in rows:
         line, low, high = (paid.once + tasks * end for end in (ratio.estimate, ratio.low, ratio.high))
         bands.append(Band(group.legend, tasks, line, low, high, n, ratio.method))
-    looks = [styles[group.label] for group in (base.group, *(row[0] for row in rows))]
     said = "; ".join(f"{group.legend}: {paid}" for group, paid, _, _ in rows)
-    drawing = draw(
+    return _figure(
+        name,
         bands,
-        looks,
-        name=name,
-        description=f"What several tasks cost in {comparison.env}. Tasks after which a method has paid back: {said}.",
-        share=False,
-        steps=False,
-    )
-    return Figure(
+        [styles[group.label] for group in (base.group, *(row[0] for row in rows))],
+        f"What several tasks cost in {comparison.env}. Tasks after which a method has paid back: {said}.",
+        False,
+        at_text=lambda x: f"{x:.0f}",
         title="what several tasks cost, the dataset included",
         ylabel="steps, in plain PPO’s for one task",
         xlabel="tasks like this one",
         panel="cost",
-        drawing=drawing,
-        legend=_legend(bands, looks),
-        data=_data(name, drawing, bands, False),
         note="Each line begins at what was spent once and rises by the steps to the threshold for each task. Where it "
         f"crosses plain PPO’s, that is paid back. Tasks until then: {said}. Shaded: the ratio’s 95 % interval.",
-        points=_points(bands, False, lambda x: f"{x:.0f}"),
         folded=True,
     )
+
+
+def _figure(
+    name: str,
+    bands: Sequence[Band],
+    looks: Sequence[Style],
+    description: str,
+    share: bool,
+    *,
+    threshold: float | None = None,
+    at_text: Callable[[float], str] | None = None,
+    **words: Any,
+) -> Figure:
+    """Lines drawn, with their legend and their values. `at_text`: of an axis that is none of env steps."""
+    steps = at_text is None
+    drawing = draw(bands, looks, name=name, description=description, share=share, threshold=threshold, steps=steps)
+    data, points = _data(name, drawing, bands, share), _points(bands, share, at_text or step_label)
+    return Figure(drawing=drawing, legend=_legend(bands, looks), data=data, points=points, **words)
 
 
 def _what_lines_are(bands: Sequence[Band]) -> str:
@@ -339,7 +337,7 @@ def _same(band: Band, before: Sequence[Band]) -> str:
     return ""
 
 
-def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str] = step_label) -> Points:
+def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str]) -> Points:
     """The curves as a table for those who cannot see them: at most 11 steps of the widest grid."""
     grid = max((b.steps for b in bands), key=len)
     at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]

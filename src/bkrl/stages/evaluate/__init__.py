@@ -23,7 +23,7 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import family, make_vec, world
 from bkrl.runs.record import Run
-from bkrl.stages import to_do
+from bkrl.stages import begun, to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
 from bkrl.stages.evaluate.matrix import POLICY, played, table, to_parquet
 from bkrl.stats.intervals import t_interval, wilson_interval
@@ -59,11 +59,8 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     if to_do(config):
         torch.set_num_threads(config.threads)
         envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
-    result = Run.create(
-        config.run_dir, stage="evaluate", config=config, inputs={"policy": config.policy}, fresh=config.fresh
-    )
+    result = begun(config, "evaluate", {"policy": config.policy}, reporter)
     if envs is None or result.complete:
-        reporter.say(f"{result.path} is already complete.")
         return result
     modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
     document: dict[str, Any] = {
@@ -135,15 +132,8 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
                 f"{facts.env_id}, of {facts.family}; choose other conditions."
             )
     torch.set_num_threads(config.threads)
-    result = Run.create(
-        config.run_dir,
-        stage="evaluate",
-        config=config,
-        inputs={"policy": config.policy, "conditions": path},
-        fresh=config.fresh,
-    )
+    result = begun(config, "evaluate", {"policy": config.policy, "conditions": path}, reporter)
     if result.complete:
-        reporter.say(f"{result.path} is already complete.")
         return result
     rows, episodes = played(agent, conditions, config, result, reporter)
     alg, steps = str(source.facts.get("alg")), source.facts.get("steps")

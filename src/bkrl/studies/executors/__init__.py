@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bkrl.core.reporter import Reporter
-from bkrl.studies.study import Cell
+from bkrl.studies.world import Cell
 
 
 class Executor(Protocol):

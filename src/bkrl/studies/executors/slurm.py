@@ -22,7 +22,7 @@ from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.studies.executors import log_of, name_of
 from bkrl.studies.executors.work import work
-from bkrl.studies.study import Cell
+from bkrl.studies.world import Cell
 
 MANY = 1_000_000
 ARRAY = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 from bkrl.core.errors import BkrlError
 from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import busy
-from bkrl.studies.study import Cell
+from bkrl.studies.world import Cell
 
 PATIENCE = 60.0
 """Seconds to wait for another process in the same run: one whose sweep was killed is about to stop."""

@@ -1,0 +1,74 @@
+"""Hyper-parameters of learners that only train-rs has; those that collect shares stand in `core.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from bkrl.core.flags import Flag
+
+
+@dataclass(frozen=True)
+class PQNConfig:
+    """Hyper-parameters of PQN."""
+
+    num_envs: Annotated[int, Flag("PQN: envs stepped side by side", least=1)] = 64
+    num_steps: Annotated[int, Flag("PQN: steps of each env in a rollout", least=1)] = 32
+    learning_rate: Annotated[float, Flag("PQN: learning rate of RAdam, falling to 0", least=0)] = 1e-3
+    gamma: Annotated[float, Flag("PQN: discount", least=0, most=1)] = 0.99
+    q_lambda: Annotated[float, Flag("PQN: λ of the targets", least=0, most=1)] = 0.65
+    update_epochs: Annotated[int, Flag("PQN: passes over a rollout", least=1)] = 2
+    num_minibatches: Annotated[int, Flag("PQN: minibatches of a pass", least=1)] = 2
+    max_grad_norm: Annotated[float, Flag("PQN: gradients are clipped to this norm", least=0)] = 10.0
+    epsilon_first: Annotated[
+        float | None, Flag("PQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
+    ] = None
+    epsilon_last: Annotated[float, Flag("PQN: ε falls to this", least=0, most=1)] = 0.02
+    epsilon_share: Annotated[float, Flag("PQN: share of the training in which ε falls", least=0, most=1)] = 0.1
+    hidden: Annotated[int, Flag("PQN: width of the network's layers", least=1)] = 128
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Hyper-parameters of DQN; the defaults are published, but for the envs that are stepped side by side."""
+
+    num_envs: Annotated[int, Flag("DQN: envs stepped side by side", least=1)] = 16
+    num_steps: Annotated[int, Flag("DQN: steps of each env between updates", least=1)] = 4
+    learning_rate: Annotated[float, Flag("DQN: learning rate of Adam", least=0)] = 6.25e-5
+    gamma: Annotated[float, Flag("DQN: discount", least=0, most=1)] = 0.99
+    n_step: Annotated[int, Flag("DQN: rewards that a target sums up", least=1)] = 3
+    batch_size: Annotated[int, Flag("DQN: steps in an update", least=1)] = 64
+    update_every: Annotated[int, Flag("DQN: env steps for each update", least=1)] = 4
+    replay_size: Annotated[int, Flag("DQN: env steps kept", least=1)] = 1_000_000
+    learning_starts: Annotated[int, Flag("DQN: env steps before the first update", least=0)] = 5_000
+    target_every: Annotated[int, Flag("DQN: env steps between copies into the target network", least=1)] = 8_000
+    epsilon_first: Annotated[
+        float | None, Flag("DQN: ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
+    ] = None
+    epsilon_last: Annotated[float, Flag("DQN: ε falls to this", least=0, most=1)] = 0.01
+    epsilon_steps: Annotated[int, Flag("DQN: env steps in which ε falls", least=1)] = 1_000_000
+    hidden: Annotated[int, Flag("DQN: width of the network's layers", least=1)] = 128
+    after_reward: Annotated[
+        bool, Flag("DQN: neither learn nor lower ε before rewards add up to 1 (published for guided exploration)")
+    ] = False
+    raw_rewards: Annotated[bool, Flag("DQN: rewards as they are; otherwise they are clipped to [-1, 1]")] = False
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Q-learning from a memory of steps, with the defaults of the published DRRN (Carta et al. 2023)."""
+
+    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 32
+    num_steps: Annotated[int, Flag("steps of each world in an iteration", least=1)] = 32
+    learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-4
+    gamma: Annotated[float, Flag("discount of the world's reward", least=0, most=1)] = 0.9
+    max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 5.0
+    capacity: Annotated[int, Flag("newest steps of all worlds that are remembered", least=1)] = 5_000_000
+    batch_size: Annotated[int, Flag("remembered steps in an update", least=1)] = 64
+    train_every: Annotated[int, Flag("steps of each world between updates", least=1)] = 4
+    gradient_steps: Annotated[int, Flag("updates each time", least=1)] = 1
+    learning_starts: Annotated[int, Flag("steps of all worlds before the first update", least=0)] = 0
+    n_step: Annotated[int, Flag("rewards that are added up before a value is trusted", least=1)] = 1
+    target_every: Annotated[
+        int, Flag("updates between copies of the network that says what comes next; 0: the network itself", least=0)
+    ] = 0

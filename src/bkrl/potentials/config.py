@@ -1,0 +1,107 @@
+"""The settings of `train-rm`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from bkrl.core.config import Fresh, Seed, Threads
+from bkrl.core.errors import InputError
+from bkrl.core.files import read_json
+from bkrl.core.flags import Flag, Only
+
+_FITTED = Only(
+    "--control none, shuffled or constant, which read the labels",
+    lambda c: c.control in ("none", "shuffled", "constant"),
+)
+
+
+def _made_of(variant: str, labels: Path) -> bool | None:
+    """Whether labels are of a variant; None where no complete label run is there, which the stage has words for."""
+    try:
+        manifest = read_json(labels / "manifest.json")
+    except InputError:
+        return None
+    found = manifest["facts"].get("variant", manifest["config"].get("variant"))
+    return bool(found == variant) if manifest["stage"] == "label" else None
+
+
+_PREFERENCES = (
+    _FITTED,
+    Only("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
+)
+_PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
+_GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
+
+
+@dataclass(frozen=True)
+class TrainRmConfig:
+    """Turn labels into a potential Φ with a fixed scale."""
+
+    labels: Annotated[Path, Flag("a label run", positional=True, pooled=True, reads=True)]
+    out: Annotated[
+        Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control and the part]", identity=False)
+    ] = None
+    dataset: Annotated[
+        Path | None, Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True)
+    ] = None
+    encoder: Annotated[
+        str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS)
+    ] = "hash"
+    epochs: Annotated[
+        int, Flag("preference labels: most passes over the pairs (training stops early)", least=1, only=_PREFERENCES)
+    ] = 30
+    ensemble: Annotated[
+        int, Flag("preference labels: networks to train, whose mean is Φ", least=1, only=_PREFERENCES)
+    ] = 1
+    min_agreement: Annotated[
+        float,
+        Flag(
+            "preference labels: leave out pairs of whose answers a smaller share agrees",
+            least=0,
+            most=1,
+            only=_PREFERENCES,
+        ),
+    ] = 0.0
+    bounds: Annotated[
+        str,
+        Flag(
+            "code labels: LO,HI, the values of the program that become -1 and 0, for one that tells apart states which "
+            "no explorer has reached  [default: percentiles 1 and 99 of the dataset]",
+            only=_PROGRAMS,
+        ),
+    ] = ""
+    control: Annotated[
+        Literal["none", "shuffled", "random", "zero", "constant"],
+        Flag(
+            "make a control instead: permuted labels, a fixed random network, Φ = 0, or advice that is the same in "
+            "every state (for --shaping advice)",
+            pooled=True,
+        ),
+    ] = "none"
+    part: Annotated[
+        Literal["whole", "state", "rest"],
+        Flag(
+            "state: what the present view explains of Φ, E[Φ | view]; rest: Φ without that; its advice is the whole's "
+            "(docs/potentials.md)"
+        ),
+    ] = "whole"
+    play_steps: Annotated[
+        int,
+        Flag(
+            "code labels: so many steps are played as the program's own advice says, to learn what it says on the way",
+            least=0,
+            only=_PROGRAMS,
+        ),
+    ] = 0
+    seed: Seed = 1
+    threads: Threads = 1
+    fresh: Fresh = False
+
+    @property
+    def run_dir(self) -> Path:
+        """Where this run lives: `out`, or its default."""
+        control = "" if self.control == "none" else f"-{self.control}"
+        part = "" if self.part == "whole" else f"-{self.part}"
+        return self.out or Path("logs") / f"rm-{self.labels.name}{control}{part}"

@@ -1,0 +1,325 @@
+"""One `[[world]]` of a study: its datasets, labels, potentials and tasks as cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bkrl.core import config as settings
+from bkrl.core.errors import UsageError
+from bkrl.core.flags import flags_of
+from bkrl.core.seeds import derive_seed
+from bkrl.core.settings import build
+from bkrl.envs import world
+from bkrl.labelers.config import LabelConfig
+from bkrl.methods import find_method, methods
+from bkrl.report import sets
+from bkrl.stages import VERBS
+from bkrl.studies.entries import VARIANTS, Entry, entries_of
+from bkrl.studies.tables import check_choice, check_keys, name_of_folder, on_top, seed_list, tables_of
+
+_CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
+_CONFIGS["lm_make"] = settings.LmMakeConfig
+_WORLD_KEYS = {
+    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
+    *("methods", "demonstrations", "models"),
+    *_CONFIGS,
+}
+_TASK_KEYS = {"name", "algs", "seeds", "train_rs", "evaluate"}
+
+
+class _Draw(NamedTuple):
+    """One dataset and one labelling of it, by their seeds; None where the study does not vary them."""
+
+    dataset: int | None
+    labels: int | None
+
+    @property
+    def collected(self) -> str:
+        """What the names of its datasets end in."""
+        return "" if self.dataset is None else f"-d{self.dataset}"
+
+    @property
+    def suffix(self) -> str:
+        """What the names of all that rests on it end in."""
+        return self.collected + ("" if self.labels is None else f"-l{self.labels}")
+
+
+class Cell(NamedTuple):
+    """One stage with its settings; `run_dir` is where its run lives. `recorded`: the stage and the settings that its
+    run records, where these are others: of shards that are joined, what was asked for undivided.
+    """
+
+    stage: str
+    config: Any
+    recorded: tuple[str, Any] | None = None
+
+    @property
+    def made(self) -> tuple[str, Any]:
+        """The stage and the settings that its run records."""
+        return self.recorded or (self.stage.replace("_", "-"), self.config)
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return Path(self.config.run_dir)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps that it trains for; 0 for stages that train no policy."""
+        learns = hasattr(self.config, "env") and getattr(self.config, "explorer", "rnd") == "rnd"
+        return int(getattr(self.config, "steps", 0)) if learns else 0
+
+
+class World:
+    """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
+
+    def __init__(self, table: Mapping[str, Any], out: Path) -> None:
+        check_keys(table, _WORLD_KEYS, "A study's world")
+        self.table = table
+        self.root = out / name_of_folder(table, "world")
+        self.preparation: list[Cell] = []
+        self.training: list[Cell] = []
+        self.evaluation: list[Cell] = []
+        self._made: dict[str, Path] = {}
+        self._models: list[str] = []
+        self._methods = on_top({}, table.get("methods", {}))
+        check_keys(self._methods, [one.name for one in methods()], f"methods of {self.root.name}")
+        tasks = tables_of(table, "task", "A study's world") or [{}]
+        entries = [entries_of(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
+        variants = table.get("variants")
+        if variants is None:
+            variants = [v for v in VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
+        if not isinstance(variants, list):
+            raise UsageError(f'The variants of {self.root.name} are a list, such as ["pref"], not {variants!r}.')
+        for variant in variants:
+            check_choice(variant, VARIANTS, "variant")
+        for entry in (entry for listed in entries for entry in listed):
+            if entry.variant is not None and entry.variant not in variants:
+                raise UsageError(
+                    f"'{entry.name}' needs labels: add \"{entry.variant}\" to the variants of {self.root.name}."
+                )
+        collected, labelled = (_seeds(table, key) for key in ("collect_seeds", "label_seeds"))
+        draws = [_Draw(dataset, labels) for dataset in collected for labels in labelled]
+        if variants or "collect" in table:
+            for dataset in collected:
+                self._collection(_Draw(dataset, None))
+        if "demonstrations" in table:
+            shown = self._cell("collect", {"collect": table["demonstrations"]}, out=self._shown)
+            self.preparation.append(_in_own_language(shown))
+        self._language_models(draws[0])
+        for draw in draws:
+            for variant in variants:
+                if "variants" in table:
+                    self._potential(Entry(variant, "", variant), draw)
+                for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
+                    self._potential(entry, draw)
+        for task, listed in zip(tasks, entries, strict=True):
+            self._task(task, listed, draws)
+
+    def _collection(self, draw: _Draw) -> None:
+        """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
+        fixed: dict[str, Any] = _drawn(draw.dataset)
+        whole = _in_own_language(self._cell("collect", out=self._data(draw), **fixed))
+        count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
+        if count == 1:
+            self.preparation.append(whole)
+            return
+        if count > episodes:
+            raise UsageError(
+                f"collect_shards = {count} share the {episodes} episodes_per_checkpoint of {self.root.name}; take "
+                "fewer shards, or record more episodes."
+            )
+        shards = [
+            replace(
+                whole.config,
+                out=Path(f"{whole.run_dir}-shard{number}"),
+                steps=-(-whole.steps // count),
+                episodes_per_checkpoint=episodes // count + (number <= episodes % count),
+                seed=derive_seed(whole.config.seed, "collect", number),
+            )
+            for number in range(1, count + 1)
+        ]
+        merge = settings.MergeConfig("dataset", tuple(shard.run_dir for shard in shards), whole.run_dir)
+        joined = settings.Merged(whole.config.env, whole.config.language, count)
+        self.preparation += [
+            *(Cell("collect", shard) for shard in shards),
+            Cell("data_merge", merge, ("collect", joined)),
+        ]
+
+    def _language_models(self, draw: _Draw) -> None:
+        """Language models for the world's entries: they read what was recorded, and may clone the demonstrations."""
+        recorded = {"collect": self._data(draw), "demonstrations": self._shown}
+        read = tuple(path for key, path in recorded.items() if key in self.table)
+        for given in tables_of(self.table, "models", f"The world {self.root.name}"):
+            own = {key: value for key, value in given.items() if key not in ("name", "clone")}
+            out = self.root / f"lm-{name_of_folder(given, 'model')}"
+            clone = self._shown if given.get("clone") else None
+            made = self._cell("lm_make", {"lm_make": own}, from_=read, clone=clone, out=out)
+            self.preparation.append(made._replace(recorded=("lm", made.config)))
+            self._models.append(given["name"])
+
+    def _given(self, entry: Entry, folder: Path, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a run of an entry starts from: settings that the plan fixes, and a table on top of the others."""
+        fixed: dict[str, Any] = {}
+        for setting, other in (("init_from", entry.after), ("guide", entry.guide)):
+            if other:  # "NAME" of the same task, or "WORLD/NAME"
+                fixed[setting] = (self.root.parent if "/" in other else folder) / f"{other}-s{seed}"
+        if "demonstrations" in self.table and entry.clones:
+            fixed["data"] = self._shown
+        if entry.lm:
+            check_choice(entry.lm, self._models, f"lm of '{entry.name}'")
+        lm = {"train_rs": {"lm": {"lm": (self.root / f"lm-{entry.lm}").as_posix()}}} if entry.lm else {}
+        return fixed, lm
+
+    def _task(self, task: Mapping[str, Any], entries: Sequence[Entry], draws: Sequence[_Draw]) -> None:
+        """Training and evaluation of one task; what needs no labels is not repeated for each draw of them."""
+        check_keys(task, _TASK_KEYS, "A task")
+        folder = self.root / name_of_folder(task, "task") if task else self.root
+        seeds = seed_list(task.get("seeds", self.table.get("seeds")), f"the seeds of {folder.name}")
+        for draw in draws:
+            for seed in seeds:
+                for entry in entries:
+                    if entry.variant is None and draw != draws[0]:
+                        continue
+                    potential = self._potential(entry, draw)
+                    name = f"{entry.name}{draw.suffix if potential else ''}-s{seed}"
+                    fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
+                    if potential is not None:
+                        fixed["potential"] = potential
+                    given, lm = self._given(entry, folder, seed)
+                    above = (task, {"train_rs": self._methods.get(entry.alg, {})}, vars(entry), lm)
+                    trained = self._cell("train_rs", *above, out=folder / name, **fixed, **given)
+                    self.training.append(trained)
+                    # One agent of a method is enough to look at: drawing takes longer than playing.
+                    seen = {} if (draw, seed) == (draws[0], seeds[0]) else {"evaluate": {"gifs": 0}}
+                    self.evaluation.append(
+                        self._cell("evaluate", task, seen, policy=folder / name, out=folder / f"eval-{name}")
+                    )
+
+    def check_set(self, name: str) -> None:
+        """UsageError unless all tasks and seeds are of this set, and experience is of no task of the second one."""
+        for cell in self.preparation:
+            if cell.stage == "collect":
+                sets.check_experience(cell.config.env, cell.run_dir.as_posix())
+        if any(cell.stage == "collect" for cell in self.preparation):
+            for seed in _seeds(self.table, "collect_seeds"):
+                sets.check_seed(name, settings.CollectConfig.seed if seed is None else seed, *self._called("collect"))
+        for seed in _seeds(self.table, "label_seeds"):
+            if seed is not None:
+                sets.check_seed(name, seed, *self._called("label"))
+        for cell in self.training:
+            sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
+            sets.check_seed(name, cell.config.seed, cell.run_dir.as_posix(), "seeds")
+            method = find_method(cell.config.alg)
+            if name == sets.SECOND.name and method is not None and method.form == "dynamic":
+                raise UsageError(
+                    f"{cell.run_dir} asks an annotator about a task of the second set while it learns, and none may "
+                    "see one; take the first set, or a method whose knowledge comes from elsewhere."
+                )
+        for cell in self.evaluation:
+            if cell.config.env is not None:
+                sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
+
+    def _called(self, stage: str) -> tuple[str, str]:
+        """What a stage of this world is called in a refusal of its seed, and the key of its seeds."""
+        return f"{stage} of {self.root.name}", f"{stage}_seeds"
+
+    def _data(self, draw: _Draw) -> Path:
+        return self.root / f"data{draw.collected}"
+
+    @property
+    def _shown(self) -> Path:
+        return self.root / "demonstrations"
+
+    def _potential(self, entry: Entry, draw: _Draw) -> Path | None:
+        """The potential of an entry, made once for all that ask for the same one."""
+        if entry.variant is None:
+            return None
+        labels = self._labels(entry, draw)
+        key = json.dumps(["rm", labels.name, entry.control, entry.train_rm], sort_keys=True, default=str)
+        if key not in self._made:
+            control = "" if entry.control == "none" else f"-{entry.control}"
+            own = entry.label or entry.train_rm
+            out = self.root / f"rm-{entry.name if own else entry.variant + control}{draw.suffix}"
+            read = {"labels": labels, "dataset": self._data(draw)}
+            fixed: dict[str, Any] = {**read, "control": entry.control, "out": out, **_drawn(draw.labels)}
+            self._made[key] = out
+            self.preparation.append(self._cell("train_rm", vars(entry), variant=entry.variant, **fixed))
+        return self._made[key]
+
+    def _labels(self, entry: Entry, draw: _Draw) -> Path:
+        """The labels that an entry's potential is made from."""
+        key = json.dumps(["label", entry.variant, draw, entry.label], sort_keys=True, default=str)
+        if key not in self._made:
+            out = self.root / f"label-{entry.name if entry.label else entry.variant}{draw.suffix}"
+            self._made[key] = out
+            fixed: dict[str, Any] = {"dataset": self._data(draw), **_drawn(draw.labels)}
+            whole = self._cell("label", vars(entry), variant=entry.variant, out=out, **fixed)
+            shards = [
+                self._cell(
+                    "label", vars(entry), variant=entry.variant, out=Path(f"{out}-shard{i}"), shard=part, **fixed
+                )
+                for i, part in enumerate(_parts(_count(self.table, "label_shards"), whole.config), 1)
+            ]
+            merge = settings.MergeConfig("shard", tuple(cell.run_dir for cell in shards), out, whole.config.dataset)
+            joined = Cell("label_merge", merge, ("label", whole.config))
+            self.preparation += [*shards, joined] if shards else [whole]
+        return self._made[key]
+
+    def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
+        """The world's table for this stage, the variant's own table on it, then those `above`; what the plan fixes."""
+        table = on_top({}, self.table.get(stage, {}))
+        if variant is not None:
+            own = {key: table.pop(key) for key in VARIANTS if isinstance(table.get(key), dict)}
+            table = on_top(table, own.get(variant, {}))
+        for upper in above:
+            table = on_top(table, upper.get(stage, {}))
+        for key in [one.name for one in flags_of(_CONFIGS[stage]) if one.flag.planned and one.name in table]:
+            raise UsageError(f"'{key}' of {stage} is decided by the study's plan; leave it out.")
+        if stage == "label":
+            fixed["variant"] = variant
+        return Cell(stage, build(_CONFIGS[stage], table, **fixed))
+
+
+def _in_own_language(cell: Cell) -> Cell:
+    """A collect cell as its run records it: with the language of its env, where none was named."""
+    with suppress(UsageError):  # an env that is not there is refused when its cell begins
+        return cell._replace(config=cell.config.in_language_of(world(cell.config.env).language))
+    return cell
+
+
+def _count(table: Mapping[str, Any], name: str) -> int:
+    count = table.get(name, 1)
+    if type(count) is not int or count < 1:
+        raise UsageError(f"{name} must be a number of parts, not {count!r}.")
+    return count
+
+
+def _parts(count: int, config: LabelConfig) -> list[str]:
+    """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control.
+
+    Code is divided by conversations, so there are no more parts than those.
+    """
+    if count == 1:
+        return []
+    from bkrl.labelers import baseline  # which reads datasets, and so takes a moment to import
+
+    if config.llm in baseline.NAMES:
+        count = 1
+    elif config.variant == "code":
+        count = min(count, config.votes)
+    return [f"{part}/{count}" for part in range(1, count + 1)] if count > 1 else []
+
+
+def _seeds(table: Mapping[str, Any], key: str) -> list[int | None]:
+    """The seeds that a world lists under `key`; [None] where it lists none."""
+    return [*seed_list(table[key], key)] if key in table else [None]
+
+
+def _drawn(seed: int | None) -> dict[str, int]:
+    return {} if seed is None else {"seed": seed}
