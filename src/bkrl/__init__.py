@@ -66,6 +66,7 @@ _HOMES = {
     "LabelConfig": "labelers.config",
     "Method": "methods",
     "Run": "runs.record",
+    "TrainRmConfig": "potentials.config",
     "load_potential": "potentials",
     "make": "envs",
     "make_vec": "envs",

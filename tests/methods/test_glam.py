@@ -27,7 +27,7 @@ from bkrl.learn.on_rollouts import Diverged
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.bc import ClonedLM
 from bkrl.methods.glam import GlamPPO, LMConfig, language_agent
-from bkrl.runs.samples import locate
+from bkrl.runs.folder import locate
 from bkrl.stages import collect, evaluate, train_rs
 from bkrl.text.wording import Wording
 from tests.stages.interrupted import the_same_when_killed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.data.windows import Windows
-from bkrl.potentials import dataset_of, load_potential, read_potential
+from bkrl.potentials import dataset_path, load_potential, read_potential
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.protocol import FILE, Artefact, Potential, Scale, Scaled
 from bkrl.rewards.shaped import PotentialOfRollout
@@ -150,6 +150,6 @@ def test_a_dataset_that_is_gone_can_be_named(tmp_path, monkeypatch):
     with pytest.raises(
         InputError, match=r"phi was made from .*, which is not there; say where it is with --dataset\.$"
     ):
-        dataset_of(copy)
-    assert dataset_of(copy, Path("here")) == Path("here")
-    assert dataset_of(Run.open(Path("sample:bk-code-minigrid"))) == Path("sample:data-minigrid")
+        dataset_path(copy)
+    assert dataset_path(copy, Path("here")) == Path("here")
+    assert dataset_path(Run.open(Path("sample:bk-code-minigrid"))) == Path("sample:data-minigrid")

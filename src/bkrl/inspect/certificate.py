@@ -88,7 +88,8 @@ class Certificate:
 def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int = 6, steps: int = 200) -> Certificate:
     """Run every check on a potential and the dataset it was built from."""
     rollouts = replay(dataset, potential.horizon, worlds, steps, seed)
-    sample = dataset.windows(_sample_rows(dataset, 3000, seed), potential.horizon)
+    rows = _sample_rows(dataset, 3000, seed)
+    sample = dataset.windows(rows, potential.horizon)
     constant = bool(np.ptp(potential(sample)) == 0)
     checks = [
         telescoping(potential, rollouts, shaping_rewards),
@@ -113,7 +114,7 @@ def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping)
     worst, episodes, cut_off = 0.0, 0, 0
     total = discount = started = None
     for rollout in rollouts:
-        phi, phi_final = PotentialOfRollout(potential)(rollout)
+        phi, phi_final = _phi(potential, rollout)
         rewards = shaping(rollout, phi, phi_final, GAMMA).astype(np.float64)
         finals = {int(i): float(v) for i, v in zip(rollout.final_index, phi_final, strict=True)}
         if total is None or discount is None or started is None:
@@ -167,9 +168,9 @@ def constant_potential(rollouts: list[Rollout], shaping: Shaping, value: float =
 
 def no_leak(potential: Potential, rollout: Rollout, seed: int) -> Check:
     """Φ of every world, alone and with the other worlds in another order."""
-    phi, _ = PotentialOfRollout(potential)(rollout)
+    phi, _ = _phi(potential, rollout)
     order = generator(seed, "certificate", "worlds").permutation(rollout.num_envs)
-    moved, _ = PotentialOfRollout(potential)(_reordered(rollout, order))
+    moved, _ = _phi(potential, _reordered(rollout, order))
     same = np.array_equal(phi[:, order], moved)
     return Check(
         "worlds", same, "exchanging worlds exchanges their Φ" if same else "a world's Φ depends on other worlds"
@@ -276,6 +277,11 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
             )
         )
     return rollouts
+
+
+def _phi(potential: Potential, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Φ at rows 0..T, (T+1, N), and of the final windows, (K,), as if no rollout had been before."""
+    return PotentialOfRollout(potential)(rollout)
 
 
 def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:

@@ -85,7 +85,7 @@ def read_potential(folder: Path) -> Scaled:
     return Scaled(kind.load(artefact), artefact)
 
 
-def dataset_of(run: Run, named: Path | None = None) -> Path:
+def dataset_path(run: Run, named: Path | None = None) -> Path:
     """The dataset to examine a potential on: the one named, the one it was built on, or for a sample that ships without
     it the sample dataset of its worlds.
 

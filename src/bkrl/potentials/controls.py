@@ -61,16 +61,14 @@ class Unlabelled:
         return Fitted(self.kind, self.make(seed), self.dataset, {})
 
 
-def read_zero(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Unlabelled:
+def read_zero(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
     """Φ = 0, which sees as far back as the potential that it stands for."""
-    del shuffle
     horizon = of_labels(labels).horizon(labels)
     return Unlabelled("zero", dataset, lambda seed: Zero(horizon))
 
 
-def read_random(labels: Run, dataset: Dataset, *, shuffle: int | None) -> Unlabelled:
-    """A random network, which sees as far back as the potential that it stands for."""
-    del shuffle
+def read_random(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
+    """A random network, which sees what the potential that it stands for sees."""
     words = mission_words(labels, dataset)
     config = net_config(dataset, of_labels(labels).horizon(labels), words)
     return Unlabelled("random", dataset, lambda seed: random_network(config, seed, words))

@@ -17,7 +17,8 @@ from bkrl.report.model import Estimate
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.results import improvement_of, paired_of, ratio_cell, ratio_of, steps_text
 from bkrl.report.runs import training_runs
-from bkrl.runs.record import Run, no_run
+from bkrl.runs.folder import no_run
+from bkrl.runs.record import Run
 from bkrl.stats import intervals as st
 from bkrl.stats.verdicts import too_few_pairs
 

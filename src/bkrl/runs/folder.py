@@ -1,22 +1,64 @@
-"""The folder of a run: what may be written over there, and that one process at a time works in it."""
+"""The folder of a run: where it is, what may be written over there, and that one process at a time works in it."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import lock, locked, make_folder, read_json
-from bkrl.runs.samples import locate
+from bkrl.core.registry import did_you_mean
+from bkrl.runs.samples import PREFIX, SAMPLES, samples
 
 CONFIG = "config.json"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 _HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
+
+
+def locate(path: Path) -> Path:
+    """The folder of a run: that of a sample for `sample:NAME`, any other path as it is.
+
+    Raises:
+        InputError: there is no sample of that name.
+    """
+    text = Path(path).as_posix()
+    if not text.startswith(PREFIX):
+        return Path(path)
+    names = samples()
+    if text not in names:
+        raise InputError(f"There is no sample '{text}'.{did_you_mean(text, names)} There are {', '.join(names)}.")
+    return SAMPLES / text.removeprefix(PREFIX)
+
+
+def find(path: Path, stages: Sequence[str]) -> Path:
+    """The folder of a run that is there; InputError where none is. `stages`: of which it may be, for the error."""
+    path = locate(path)
+    if path.is_file():
+        raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
+    if not path.is_dir():
+        raise no_run(path, stages)
+    if not (path / CONFIG).exists():
+        raise InputError(f"{path} is not a bkrl run: it has no config.json.")
+    return path
+
+
+def no_run(path: Path, stages: Sequence[str] = (), what: str = "run") -> InputError:
+    """The error for a path where nothing is. It names the nearest folder there, else the command that makes such a run.
+
+    Args:
+        path: what was named.
+        stages: the stages of which the run may be; none: any.
+        what: what was expected there.
+    """
+    near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
+    commands = " or ".join(f"`bkrl {stage.replace('potential-report', 'potential report')}`" for stage in stages)
+    help = f" {commands} makes one." if commands else " Name the folder that a command was given as --out, or chose."
+    return InputError(f"There is no {what} at {path}.{did_you_mean(path.name, near) or help}")
 
 
 def claim(path: Path, stage: str, inputs: Iterable[Path], fresh: bool) -> IO[bytes] | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bkrl.core.errors import InputError
 from bkrl.core.files import sha256
 from bkrl.core.flags import flags_of
-from bkrl.runs.samples import locate, samples
+from bkrl.runs.folder import locate
+from bkrl.runs.samples import samples
 
 if TYPE_CHECKING:
     from bkrl.runs.record import Run

@@ -16,10 +16,8 @@ from typing import IO, Any, NotRequired, TypedDict
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json
 from bkrl.core.lines import LineFile, read_rows
-from bkrl.core.registry import did_you_mean
-from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, leaves
+from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves
 from bkrl.runs.identity import Config, agreed
-from bkrl.runs.samples import locate
 from bkrl.runs.software import command_line, software
 
 FORMAT = 1
@@ -111,13 +109,8 @@ class Run:
         Raises:
             InputError: no run is there, it is unfinished, of another stage, or a file was changed or truncated.
         """
-        path, wanted = locate(path), [stage] if isinstance(stage, str) else list(stage or [])
-        if path.is_file():
-            raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
-        if not path.is_dir():
-            raise no_run(path, wanted)
-        if not (path / CONFIG).exists():
-            raise InputError(f"{path} is not a bkrl run: it has no config.json.")
+        wanted = [stage] if isinstance(stage, str) else list(stage or [])
+        path = find(path, wanted)
         config = read_json(path / CONFIG, Config)
         if wanted and config["stage"] not in wanted:
             raise InputError(f"{path} is a '{config['stage']}' run; a '{' or '.join(wanted)}' run is needed here.")
@@ -292,20 +285,6 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with the SHA-256 of its own text: a change in a run that no other run names is noticed, too."""
     content = {key: value for key, value in plain(record).items() if key != "seal"}
     return {**content, "seal": hashlib.sha256(to_json(content).encode()).hexdigest()}
-
-
-def no_run(path: Path, stages: Sequence[str] = (), what: str = "run") -> InputError:
-    """The error for a path where nothing is. It names the nearest folder there, else the command that makes such a run.
-
-    Args:
-        path: what was named.
-        stages: the stages of which the run may be; none: any.
-        what: what was expected there.
-    """
-    near = sorted(p.name for p in path.parent.glob("*") if p.is_dir()) if path.parent.is_dir() else []
-    commands = " or ".join(f"`bkrl {stage.replace('potential-report', 'potential report')}`" for stage in stages)
-    help = f" {commands} makes one." if commands else " Name the folder that a command was given as --out, or chose."
-    return InputError(f"There is no {what} at {path}.{did_you_mean(path.name, near) or help}")
 
 
 def _input(path: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from bkrl.inspect.quality import describe, disagreement
 from bkrl.inspect.report import Report, doubts
 from bkrl.inspect.summary import Quality, headline_figures, summary
 from bkrl.inspect.worth import measure
-from bkrl.potentials import dataset_of, load_potential
+from bkrl.potentials import dataset_path, load_potential
 from bkrl.potentials.protocol import Scaled
 from bkrl.report.pages.potential import HTML, QUALITY, STAGE, page
 from bkrl.report.plots.strips import Strip, strips
@@ -54,7 +54,7 @@ def run(
     paths = [Path(potential), *map(Path, against)]
     names = _names(paths)
     runs = [Run.open(path, "train-rm") for path in paths]
-    source = dataset_of(runs[0], dataset)
+    source = dataset_path(runs[0], dataset)
     data = Dataset.open(source)
     potentials: dict[str, Scaled] = {}
     qualities: dict[str, Quality] = {}
@@ -107,7 +107,7 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
     run = Run.open(path, "train-rm")
     potential = load_potential(path)
     try:
-        data = Dataset.open(dataset_of(run, dataset))
+        data = Dataset.open(dataset_path(run, dataset))
         if potential.artefact.obs_shape != data.obs_shape:
             raise InputError(f"{path} sees observations of another world than {data.env_id}; name its --dataset.")
         return certify(potential, data, int(run.config["config"]["seed"]))

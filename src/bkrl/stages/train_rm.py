@@ -74,10 +74,11 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     training = {**fitted.facts, "advice": advice}
     report = describe(potential, dataset, phi, training)
     certificate = certify(potential, dataset, seed)
+    form = certificate.summary()
     potential.close()
     result.write_json(REPORT, report)
     result.write_json(CERTIFICATE, certificate.to_json())
-    advised, form = advice_source(training), certificate.summary()
+    advised = advice_source(training)
     warnings = cautions(report, control, advised, config.run_dir)
     _tell(report, certificate, warnings, reporter)
     result.finish(

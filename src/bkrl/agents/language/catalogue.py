@@ -8,8 +8,8 @@ from pathlib import Path
 from bkrl.agents.language.models import TINY, LanguageModel, Origin, drawn, open_model, tiny_config
 from bkrl.agents.language.vocabulary import make_tokenizer
 from bkrl.core.errors import InputError
+from bkrl.runs.folder import locate
 from bkrl.runs.record import Run
-from bkrl.runs.samples import locate
 
 TINY_WIDTH = 64
 FOLDERS = {"lm": "model", "train-rs": "policy"}

@@ -210,12 +210,6 @@ def put_down(
     return True
 
 
-@kernel
-def lift(rows: Any, things: Any, slot: Int) -> None:
-    """`take`, for Python."""
-    take(rows, things, slot)
-
-
 def empty_tables(slots: int = 10) -> tuple[NDArray[Any], NDArray[Any]]:
     """Rows and things of a house in which nothing lies."""
     rows, things = np.zeros(MOST_ROWS, ROW), np.zeros(slots, THING)
