@@ -337,7 +337,7 @@ def _same(band: Band, before: Sequence[Band]) -> str:
     return ""
 
 
-def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str]) -> Points:
+def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str] = step_label) -> Points:
     """The curves as a table for those who cannot see them: at most 11 steps of the widest grid."""
     grid = max((b.steps for b in bands), key=len)
     at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]
