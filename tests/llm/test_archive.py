@@ -13,8 +13,9 @@ import pytest
 
 from bkrl.cli.main import run_command
 from bkrl.llm import archive, open_backend
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Message, Reply, Request, request_content, request_key
-from bkrl.llm.session import AskPolicy, AskSession
+from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import FaultServer
 
