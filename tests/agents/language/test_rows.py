@@ -78,6 +78,7 @@ def test_attention_of_queries_to_prompts(threads):
     parts = zip(queries, states.split(lengths), strict=True)
     wanted = torch.stack([attention(asked, part, part, torch.zeros(())) for asked, part in parts])
     held(rows.to_prompts(queries, states, np.array(lengths)), wanted, queries, states)
+    held(rows.to_prompts(queries, states.detach(), np.array(lengths)), wanted, queries)  # of a frozen encoder
 
 
 def test_attention_in_a_tree():

@@ -200,7 +200,7 @@ def attend_back(
     Args:
         q, k, v, pitches, firsts, span, queries, keys, bias, out, logs: of `attend`.
         given: (Q, H W), the gradient of out.
-        of_q, of_k, of_v: written.
+        of_q, of_k, of_v: written; none of k and v where of_k is empty.
         of_bias: added to.
     """
     H, W = len(logs), pitches[2] // len(logs)
@@ -251,13 +251,14 @@ def attend_back(
                         store(D, place, share)
                         if len(near):
                             store(of_near, at + x + j * step, add(load(of_near, at + x + j * step), share))
-                _products(OV, (columns, columns), P, block, 1, G, rows, columns, count)
-                _products(OK, (columns, columns), D, block, 1, Q, rows, columns, count)
+                if len(of_k):
+                    _products(OV, (columns, columns), P, block, 1, G, rows, columns, count)
+                    _products(OK, (columns, columns), D, block, 1, Q, rows, columns, count)
                 _filled(OQ, 0, wide * columns, _0)
                 _products(OQ, (columns, columns), D, 1, block, K, _up(count, _ROWS), columns, s)
                 for i in range(count):
                     _scaled(of_q, at_q + i * pitches[0], OQ, i * columns, _1, W)
-            for j in range(s):
+            for j in range(s if len(of_k) else 0):
                 _scaled(of_k, at_k + j * pitches[1], OK, j * columns, _1, W)
                 _scaled(of_v, at_v + j * pitches[1], OV, j * columns, _1, W)
         asks, answers = asks + n, answers + s

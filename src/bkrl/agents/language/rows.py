@@ -72,7 +72,8 @@ class _Attention(Function):
     def backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         (q, k, *_), (queries, keys, near, *_) = ctx.read, ctx.made
         towards, of_q = _flat(given), np.empty_like(q)
-        of_k, of_v = (of_q, of_q) if ctx.kinds[1] is None else (np.empty_like(k), np.empty_like(k))
+        apart = np.empty_like(k[: k.size if ctx.needs_input_grad[1] else 0])  # states of a frozen encoder learn nothing
+        of_k, of_v = (of_q, of_q) if ctx.kinds[1] is None else (apart, np.empty_like(apart))
         of_near = np.zeros((torch.get_num_threads(), *near.shape), np.float32)
 
         def part(span: NDArray[np.int64], number: int) -> None:
@@ -82,7 +83,7 @@ class _Attention(Function):
         if ctx.kinds[1] is not None:
             of_k += of_v
         made = [
-            None if kind is None else torch.from_numpy(one).view(kind[1]).to(kind[0])
+            None if kind is None or not one.size else torch.from_numpy(one).view(kind[1]).to(kind[0])
             for one, kind in zip((of_q, of_k, of_near.sum(0)), ctx.kinds, strict=True)
         ]
         return *made, *[None] * 5

@@ -104,7 +104,10 @@ class States:
     @staticmethod
     def of(padded: Tensor, mask: Tensor) -> States:
         """Those that `padded` made."""
-        return States(padded if padded.is_cuda else padded.flatten(0, 1).index_select(0, _places(mask)), mask)
+        if padded.is_cuda:
+            return States(padded, mask)
+        row = padded.flatten(0, 1)
+        return States(row if bool(mask.all()) else row.index_select(0, _places(mask)), mask)
 
     def padded(self) -> Tensor:
         """(B, S, D)."""
