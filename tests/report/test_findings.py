@@ -355,7 +355,7 @@ def test_a_setting_that_most_leave_at_its_default_is_said():
     drawn = [replace(one, settings={"view": "image"}) for one in runs("bk-pref", 200)]
     assert "differs from plain PPO in view" in said(runs("ppo", 600) + drawn, "caution")
     plain = [replace(one, settings={"view": "image"}) for one in runs("ppo", 600)[:4]] + runs("ppo", 600)[4:6]
-    assert [group.label for group in group_runs(plain)[0]] == ["ppo", "ppo (view=default)"]
+    assert [group.label for group in group_runs(plain)[0]] == ["ppo", "ppo (view=image)"]
 
 
 def test_annotators_are_told_apart():
@@ -396,3 +396,19 @@ def test_a_potential_that_may_mislead_is_said_of_its_method_alone():
     (comparison,), _ = judged(runs("ppo", 600) + two)
     (doubt,) = [row.group.doubt for row in comparison.rows if row.group.doubt]
     assert doubt.startswith("bk-goal: 1 of its 2 potentials may mislead: it puts ends")
+
+
+def test_a_setting_at_its_default_is_not_named_however_many_runs_have_another():
+    """An agent told the truth is `ellm`; one whose captions err says so, though most do."""
+    said = {"true": "true", "often": "noisy", "seldom": "noisy"}
+    trained = [
+        replace(run("ellm", seed, 200, form="goals"), settings={"captioner": said[who], "caption_accuracy": accuracy})
+        for seed in range(2)
+        for who, accuracy in (("true", "0.9"), ("often", "0.9"), ("seldom", "0.5"))
+    ]
+    groups, _ = group_runs(trained)
+    assert {group.label for group in groups} == {
+        "ellm (goals)",
+        "ellm (goals, captioner=noisy)",
+        "ellm (goals, caption_accuracy=0.5, captioner=noisy)",
+    }

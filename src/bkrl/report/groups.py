@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.files import plain
+from bkrl.core.flags import flags_of
 from bkrl.methods import find_method
 from bkrl.stats import curves
 from bkrl.stats.curves import Curve, Series
@@ -185,11 +187,16 @@ def without_repeats(group: Group) -> tuple[Group, list[str]]:
 
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
-    """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the most common."""
-    keys = sorted({key for run in runs for key in run.settings} - {"compat", "rm.part"})
+    """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the others.
+
+    A setting needs no mention where it is the default; where no run has the default, where it is the most common.
+    """
+    keys = {key for run in runs for key in run.settings} - {"compat", "rm.part"}
     usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
-    # The value most runs have needs no mention; ties go to the first in the alphabet, so that labels are stable.
+    # Ties go to the first in the alphabet, so that labels are stable.
     common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
+    defaults = _defaults(runs[0].alg)
+    common |= {key: defaults[key] for key in keys & defaults.keys() if defaults[key] in dict(usual[key])}
     annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
     labels = []
     for run in runs:
@@ -203,11 +210,18 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
             parts.append(run.annotator)
         parts += [
             f"{key}={run.settings.get(key, 'default')}"
-            for key in keys
-            if run.settings.get(key, "") != common.get(key, "")
+            for key in sorted(keys)
+            if run.settings.get(key, "") != common[key]
         ]
         labels.append(run.alg + (f" ({', '.join(parts)})" if parts else ""))
     return labels
+
+
+def _defaults(alg: str) -> dict[str, str]:
+    """A method's settings where nothing is said, written as in `Trained.settings`; none of an unknown method."""
+    method = find_method(alg)
+    own = flags_of(method.settings) if method is not None else []
+    return {".".join(one.path): "" if one.default is None else str(plain(one.default)) for one in own}
 
 
 def curves_of(group: Group, metric: str) -> list[Curve]:
