@@ -155,7 +155,8 @@ def attend(
     Args:
         q, k, v: rows one behind the other; they may be columns of one array.
         pitches: numbers from a row to the next, of q, of k and v, of out.
-        firsts: where the first row of q, k and v begins; then two numbers m and d, for `bias`.
+        firsts: where the first row of q, k and v begins, of k and v at one place only where they are the same; then two
+            numbers m and d, for `bias`.
         span: the first prompt, the one behind the last, and the queries and keys before the first.
         queries, keys: of each prompt.
         bias: (H, ·), number m + i + j d is that of query i and key j; sixteen are read at a time. (H, 0) for none.
@@ -166,7 +167,8 @@ def attend(
     columns, most, block = _up(W, LANES), _up(keys.max(), LANES), min(_BLOCK, _up(queries.max(), LANES))
     middle, step = firsts[3], firsts[4]
     S, Q, M = np.empty(most * block, np.float32), np.empty(W * block, np.float32), np.empty(block * columns, np.float32)
-    K, V = np.empty(most * columns, np.float32), np.empty(most * columns, np.float32)
+    K, same = np.empty(most * columns, np.float32), firsts[1] == firsts[2]
+    V = K if same else np.empty(most * columns, np.float32)
     tops, totals = np.empty(block, np.float32), np.empty(block, np.float32)
     asks, answers = span[2], span[3]
     for prompt in range(span[0], span[1]):
@@ -174,7 +176,8 @@ def attend(
         for h in range(H):
             near = bias[h]
             _copied(K, columns, k, firsts[1] + answers * pitches[1] + h * W, pitches[1], s, W)
-            _copied(V, columns, v, firsts[2] + answers * pitches[1] + h * W, pitches[1], s, W)
+            if not same:
+                _copied(V, columns, v, firsts[2] + answers * pitches[1] + h * W, pitches[1], s, W)
             for first in range(0, n, block):
                 count, row = min(block, n - first), asks + first
                 wide = _up(count, LANES)
@@ -210,7 +213,8 @@ def attend_back(
     Q, G, OQ = (np.empty(block * columns, np.float32), np.empty(block * columns, np.float32),
                 np.empty(block * columns, np.float32))  # fmt: skip
     QT, GT = np.empty(W * block, np.float32), np.empty(W * block, np.float32)
-    K, V = np.empty(most * columns, np.float32), np.empty(most * columns, np.float32)
+    K, same = np.empty(most * columns, np.float32), firsts[1] == firsts[2]
+    V = K if same else np.empty(most * columns, np.float32)
     OK, OV = np.empty(most * columns, np.float32), np.empty(most * columns, np.float32)
     means, scales = np.empty(block, np.float32), np.empty(block, np.float32)
     asks, answers = span[2], span[3]
@@ -222,7 +226,8 @@ def attend_back(
             at_k = firsts[1] + answers * pitches[1] + h * W
             at_v = firsts[2] + answers * pitches[1] + h * W
             _copied(K, columns, k, at_k, pitches[1], s, W)
-            _copied(V, columns, v, at_v, pitches[1], s, W)
+            if not same:
+                _copied(V, columns, v, at_v, pitches[1], s, W)
             _filled(OK, 0, rows * columns, _0)
             _filled(OV, 0, rows * columns, _0)
             for first in range(0, n, block):
