@@ -412,3 +412,10 @@ def test_a_setting_at_its_default_is_not_named_however_many_runs_have_another():
         "ellm (goals, captioner=noisy)",
         "ellm (goals, caption_accuracy=0.5, captioner=noisy)",
     }
+    wrong = [one for one in trained if one.settings["captioner"] == "noisy"]
+    assert {group.label for group in group_runs(wrong)[0]} == {"ellm (goals)", "ellm (goals, caption_accuracy=0.5)"}
+    learnt = [replace(one, settings=dict(one.settings, captioner="learnt")) for one in trained[:1]]
+    assert {group.label for group in group_runs(wrong[:1] + learnt)[0]} == {
+        "ellm (goals, captioner=noisy)",
+        "ellm (goals, captioner=learnt)",
+    }

@@ -189,14 +189,14 @@ def without_repeats(group: Group) -> tuple[Group, list[str]]:
 def _labels(runs: Sequence[Trained]) -> list[str]:
     """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the others.
 
-    A setting needs no mention where it is the default; where no run has the default, where it is the most common.
+    What all runs have needs no mention, and what is a method's default; of other settings, what most runs have.
     """
     keys = {key for run in runs for key in run.settings} - {"compat", "rm.part"}
     usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
     # Ties go to the first in the alphabet, so that labels are stable.
     common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
     defaults = _defaults(runs[0].alg)
-    common |= {key: defaults[key] for key in keys & defaults.keys() if defaults[key] in dict(usual[key])}
+    common |= {key: defaults[key] for key in keys & defaults.keys() if len(usual[key]) > 1}
     annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
     labels = []
     for run in runs:
