@@ -160,6 +160,25 @@ def test_what_is_shown_is_what_can_still_be_paid():
     assert not tracker(views, np.zeros(1, bool)).any()
 
 
+def test_rows_of_the_book_are_in_the_order_in_which_situations_were_met():
+    """Also where few come at a time, and in a book that held others before it was restored."""
+    rng = np.random.default_rng(0)
+    symbols = np.zeros((3000, 82), np.uint8)
+    symbols[:, :8] = rng.integers(0, 20, (3000, 8))
+    keys, book = WORLD.keys(symbols), GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD))
+    met: dict[int, int] = {}
+    for start in range(0, 3000, 7):
+        some = np.concatenate([keys[start : start + 7], keys[rng.integers(0, start + 7, 5)]])
+        for key in sorted(set(some.tolist()) - set(met)):
+            met[key] = len(met)
+        assert book.rows(some).tolist() == [met[key] for key in some.tolist()]
+    assert book.met == len(met)
+    used = GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD))
+    used.rows(keys[::-1].copy())
+    used.restore(book.saved())
+    assert used.rows(keys).tolist() == [met[key] for key in keys.tolist()]
+
+
 @pytest.mark.parametrize("rates", [{"bad_timing": 0.5}, {"nonsense": 1.0}, {"impossible": 0.3, "bad_timing": 0.4}])
 def test_noise_has_the_stated_shares(rates):
     rng = np.random.default_rng(0)

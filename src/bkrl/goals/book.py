@@ -45,7 +45,8 @@ class GoalBook:
         # Many situations have the same goals
         self._mask = lru_cache(1 << 12)(self._mask_of)
         self._matched = lru_cache(1 << 12)(self._match)
-        # Sorted keys and their rows, so that a look-up of many keys is one search
+        # Sorted keys and their rows, so that a look-up of many keys is one search. Those that came last are not among
+        # them: sorting at each arrival took most of the time once a run had met a hundred thousand.
         self._sorted, self._rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def rows(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -53,10 +54,15 @@ class GoalBook:
         places = np.searchsorted(self._sorted, keys)
         known = places < len(self._sorted)
         known[known] = self._sorted[places[known]] == keys[known]
+        rows = np.empty(len(keys), np.int64)
+        rows[known] = self._rows[places[known]]
         if not known.all():
-            self._enter(np.unique(keys[~known]).tolist())
-            places = np.searchsorted(self._sorted, keys)
-        return self._rows[places]
+            late = keys[~known].tolist()
+            new = {key for key in late if key not in self._row_of}
+            if new:
+                self._enter(sorted(new))
+            rows[~known] = [self._row_of[key] for key in late]
+        return rows
 
     @property
     def met(self) -> int:
@@ -82,12 +88,10 @@ class GoalBook:
             self.sensible[self._row_of[key]] = self._mask(self.situations.sensible(key))
             if goals is not None:
                 self._write(key, goals)
-        self._sort()
-
-    def _sort(self) -> None:
-        keys = np.fromiter(self._row_of, np.int64, len(self._row_of))
-        order = np.argsort(keys)
-        self._sorted, self._rows = keys[order], order
+        if len(self._row_of) > 1.125 * len(self._sorted):
+            met = np.fromiter(self._row_of, np.int64, len(self._row_of))
+            self._rows = np.argsort(met)
+            self._sorted = met[self._rows]
 
     def _mask_of(self, deeds: tuple[str, ...]) -> NDArray[np.bool_]:
         return np.array([deed in deeds for deed in self.situations.deeds])
@@ -112,6 +116,7 @@ class GoalBook:
         entries = json.loads(bytes(saved["book"]))
         self._row_of.clear()
         self.goals.clear()
+        self._sorted, self._rows = self._sorted[:0], self._rows[:0]
         self.pays[:], self.unmatched[:] = 0, 0
         self.enter(entries)
         waiting = [key for key, goals in entries if goals is None]
