@@ -40,6 +40,20 @@ def _ground(number: int) -> NDArray[np.uint8]:
     return picture
 
 
+@lru_cache(16)
+def _floor(number: int) -> NDArray[np.bool_]:
+    """(H, W) where that picture shows floor."""
+    floor: NDArray[np.bool_] = (_ground(number) == _FLOOR).all(-1)
+    return floor
+
+
+def _large(squares: NDArray[np.bool_], side: int, picture: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """(H, W) of squares, each `side` pixels wide, as large as a picture."""
+    H, W = picture.shape[:2]
+    large = squares.repeat(side, 0).repeat(side, 1)[:H, :W]
+    return np.pad(large, ((0, H - large.shape[0]), (0, W - large.shape[1])))
+
+
 def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """(H, W, 3) uint8 of one env: where things lie (red: wrong, green: right), the agent and where it looks.
 
@@ -47,11 +61,8 @@ def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.boo
     seen yet is darker. world: a `WORLD` record; things: (10,) `THING`; squares: (Q,) bool.
     """
     picture = _ground(house.number).copy()
-    side = round(layout.SQUARE / DRAWN) * SCALE
-    for i, k in np.argwhere(house.square_at > 0):
-        if not squares[house.square_at[i, k] - 1]:
-            part = picture[k * side : (k + 1) * side, i * side : (i + 1) * side]
-            part[(part == _FLOOR).all(-1)] = _UNSEEN_FLOOR
+    unseen = np.append(False, ~squares)[house.square_at].T  # 0: no square
+    picture[_floor(house.number) & _large(unseen, round(layout.SQUARE / DRAWN) * SCALE, picture)] = _UNSEEN_FLOOR
     for one in things[things["model"] >= 0]:
         right = house.right[int(world["reduced"]), :, int(one["kind"])]
         held = one["receptacle"] < 0
@@ -84,8 +95,10 @@ def _pixel(house: House, x: float, z: float) -> tuple[int, int]:
 def _disc(picture: NDArray[np.uint8], house: House, x: float, z: float, radius: float, colour: Any) -> None:
     row, column = _pixel(house, x, z)
     wide = max(2, round(radius / DRAWN * SCALE))
-    rows, columns = np.ogrid[: picture.shape[0], : picture.shape[1]]
-    picture[(rows - row) ** 2 + (columns - column) ** 2 <= wide * wide] = colour
+    top, left = max(0, row - wide), max(0, column - wide)
+    part = picture[top : max(0, row + wide + 1), left : max(0, column + wide + 1)]
+    rows, columns = np.ogrid[top : top + part.shape[0], left : left + part.shape[1]]
+    part[(rows - row) ** 2 + (columns - column) ** 2 <= wide * wide] = colour
 
 
 def _line(picture: NDArray[np.uint8], house: House, a: Any, b: Any, colour: Any, dotted: bool = False) -> None:
