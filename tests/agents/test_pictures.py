@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from bkrl.agents.build import new_agent, observation_options
-from bkrl.agents.networks import CELL_SIDE, Pixels, build_network
+from bkrl.agents.networks import build_network
+from bkrl.agents.networks.layers import CELL_SIDE, Pixels
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec, world

@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from torch import nn
 
 from bkrl.agents.network import NetworkAgent, finite
-from bkrl.agents.networks import ActorCritic, build_network, is_image, misfit
+from bkrl.agents.networks import ActorCritic, build_network, misfit
+from bkrl.agents.networks.layers import is_image
 from bkrl.agents.protocol import Agent
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed

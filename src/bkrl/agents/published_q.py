@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
 from bkrl.agents.network import one_step
-from bkrl.agents.networks import conv, linear
+from bkrl.agents.networks.layers import conv, linear
 from bkrl.agents.protocol import Acted, Inputs, State
 from bkrl.agents.q import EVALUATION_EPSILON, QAgent
 from bkrl.core.documents import typed

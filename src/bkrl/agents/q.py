@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.goal import GoalAgent
-from bkrl.agents.networks import Linear
+from bkrl.agents.networks.layers import Linear
 from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.protocol import Acted, Inputs, State
 from bkrl.core.documents import typed

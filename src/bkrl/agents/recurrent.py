@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent
-from bkrl.agents.networks import Compact, in_float32, linear
+from bkrl.agents.networks import Compact
+from bkrl.agents.networks.layers import in_float32, linear
 from bkrl.agents.networks.memory import remember
 from bkrl.agents.protocol import Inputs, State
 from bkrl.data.distinct import distinct_rows

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.agents.networks import Linear
+from bkrl.agents.networks.layers import Linear
 from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.viewer import symbols_after
 from bkrl.core.seeds import derive_seed, generator

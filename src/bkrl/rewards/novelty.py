@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.agents.networks import Linear
+from bkrl.agents.networks.layers import Linear
 from bkrl.data.windows import Rollout
 from bkrl.rewards.streams import RolloutsOnly
 

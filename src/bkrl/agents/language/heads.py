@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from bkrl.agents.networks import Linear, in_float32
+from bkrl.agents.networks.layers import Linear, in_float32
 
 PUBLISHED = (1024, 1024)
 ACTIVATIONS = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU, "tanh": nn.Tanh}

@@ -25,7 +25,7 @@ from torch import Tensor
 from bkrl.agents.language.bodies import Body, Causal, Lower, Seq2Seq
 from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.language.packing import Packed, Prompts, buckets
-from bkrl.agents.networks import in_float32
+from bkrl.agents.networks.layers import in_float32
 from bkrl.core.errors import InputError
 from bkrl.text.policy_prompts import Chat
 

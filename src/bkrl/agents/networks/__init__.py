@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
+from bkrl.agents.networks.layers import CELL_SIDE, Pixels, conv, in_float32, is_image, linear, num_features
 from bkrl.agents.networks.missions import MissionLayer
 from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.core.documents import typed
@@ -27,27 +27,6 @@ from bkrl.core.flags import Flag
 from bkrl.envs.family import Symbols
 
 NetworkName = Literal["compact", "paper", "recurrent", "film"]
-CELL_SIDE = 7
-"""Crafter's pictures of 64×64 pixels are 9×9 squares of this side, the map's cells above the inventory's, and a rim."""
-
-
-def is_image(obs_shape: Sequence[int]) -> bool:
-    """Whether observations of this shape are pictures rather than symbols."""
-    return len(obs_shape) == 3 and min(obs_shape[0], obs_shape[1]) >= 16
-
-
-class Pixels(nn.Module):
-    """(B, H, W, C) uint8 → (B, C, H, W) float32, each channel divided by its own scale."""
-
-    scale: Tensor
-
-    def __init__(self, scale: Sequence[float]) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.tensor(list(scale)).view(1, -1, 1, 1), persistent=False)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        # In place: a minibatch of pictures is tens of megabytes, and new memory costs more than the division.
-        return observations.permute(0, 3, 1, 2).float().div_(self.scale)
 
 
 class ActorCritic(nn.Module):
@@ -94,7 +73,7 @@ class Compact(ActorCritic):
                 nn.ReLU(),
                 nn.Flatten(),
             )
-            first = linear(_num_features(convolutions, obs_shape), hidden)
+            first = linear(num_features(convolutions, obs_shape), hidden)
             self.encoder: nn.Module = nn.Sequential(*convolutions, first)
         else:
             self.encoder = SymbolLayer(symbols, hidden)
@@ -107,14 +86,14 @@ class Compact(ActorCritic):
             if isinstance(module, SymbolLayer):
                 module.initialise(generator)
             elif isinstance(module, nn.Linear | nn.Conv2d):
-                _orthogonal(module.weight, math.sqrt(2), generator)
+                nn.init.orthogonal_(module.weight, math.sqrt(2), generator=generator)
         if self.mission is not None:
             self.mission.initialise(generator)
         if self.episode is not None:
-            _orthogonal(self.episode.read.weight, 1.0, generator)
+            nn.init.orthogonal_(self.episode.read.weight, 1.0, generator=generator)
         with torch.no_grad():
-            _orthogonal(self.head.weight[: self.num_actions], 0.01, generator)
-            _orthogonal(self.head.weight[self.num_actions :], 1.0, generator)
+            nn.init.orthogonal_(self.head.weight[: self.num_actions], 0.01, generator=generator)
+            nn.init.orthogonal_(self.head.weight[self.num_actions :], 1.0, generator=generator)
 
     def forward(
         self, observations: Tensor, tokens: Tensor | None = None, memory: Tensor | None = None
@@ -177,7 +156,7 @@ class Paper(ActorCritic):
         for shape in shapes:
             layers += [conv(*shape), nn.ReLU()]
         convolutions = nn.Sequential(*layers, nn.Flatten())
-        self.encoder = nn.Sequential(*convolutions, linear(_num_features(convolutions, obs_shape), hidden))
+        self.encoder = nn.Sequential(*convolutions, linear(num_features(convolutions, obs_shape), hidden))
         self.actor = nn.Sequential(linear(hidden, hidden), nn.ReLU(), linear(hidden, num_actions))
         self.residual = nn.Sequential(linear(hidden, hidden), nn.ReLU())
         self.critic = linear(hidden, num_values)
@@ -189,13 +168,13 @@ class Paper(ActorCritic):
                 bound = 1.0 / math.sqrt(module.weight[0].numel())
                 nn.init.uniform_(module.weight, -bound, bound, generator=generator)
                 nn.init.uniform_(module.bias, -bound, bound, generator=generator)  # type: ignore[arg-type]
-        for linear, gain in (
+        for layer, gain in (
             (self.actor[0], 0.01),
             (self.actor[2], 0.01),
             (self.residual[0], 0.1),
             (self.critic, 0.01),
         ):
-            _orthogonal(linear.weight, gain, generator)  # type: ignore[arg-type]
+            nn.init.orthogonal_(layer.weight, gain, generator=generator)  # type: ignore[arg-type]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         features = self.encoder(observations)
@@ -367,54 +346,3 @@ def of_spec(document: Any) -> Any:
 
 
 _LARGEST = 2**16
-
-
-def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
-    """The last products stay in float32 under autocast: a logit rounded to 8 bits would move ratios by percents.
-
-    Without autocast there is nothing to enter, which takes a tenth of an acting step.
-    """
-    kind = tensor.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-
-class Linear(nn.Linear):
-    """A layer whose weights are not written: torch would draw throw-away ones from its global generator.
-
-    `nn.utils.skip_init` does the same by way of a part of torch that takes half a second to load.
-    """
-
-    def reset_parameters(self) -> None:
-        """Nothing."""
-
-
-class _Conv2d(nn.Conv2d):
-    """The same for convolutions."""
-
-    def reset_parameters(self) -> None:
-        """Nothing."""
-
-
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    layer = Linear(inputs, outputs)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
-    layer = _Conv2d(inputs, outputs, kernel, stride=stride, padding=padding)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def _orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
-    nn.init.orthogonal_(weight, gain, generator=generator)
-
-
-def _num_features(encoder: nn.Module, obs_shape: Sequence[int]) -> int:
-    for module in encoder.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.zeros_(module.weight)
-    with torch.no_grad():
-        return encoder(torch.zeros(1, *obs_shape, dtype=torch.uint8)).shape[1]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bkrl.agents.networks import Linear, conv, in_float32, linear
+from bkrl.agents.networks.layers import Linear, conv, in_float32, linear
 from bkrl.agents.networks.missions import Vocabulary, distinct
 from bkrl.agents.protocol import State
 from bkrl.core.errors import UsageError
