@@ -41,17 +41,14 @@ def _ground(number: int) -> NDArray[np.uint8]:
 
 
 @lru_cache(16)
-def _floor(number: int) -> NDArray[np.bool_]:
-    """(H, W) where that picture shows floor."""
-    floor: NDArray[np.bool_] = (_ground(number) == _FLOOR).all(-1)
-    return floor
-
-
-def _large(squares: NDArray[np.bool_], side: int, picture: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """(H, W) of squares, each `side` pixels wide, as large as a picture."""
+def _squares(number: int) -> NDArray[np.int64]:
+    """(H, W) the square of the house that each pixel of floor shows, counted from 1; 0 for all other pixels."""
+    picture, side = _ground(number), round(layout.SQUARE / DRAWN) * SCALE
     H, W = picture.shape[:2]
-    large = squares.repeat(side, 0).repeat(side, 1)[:H, :W]
-    return np.pad(large, ((0, H - large.shape[0]), (0, W - large.shape[1])))
+    shown = house_named(scene_names()[number]).square_at.T.repeat(side, 0).repeat(side, 1)[:H, :W]
+    shown = np.pad(shown, ((0, H - shown.shape[0]), (0, W - shown.shape[1]))).astype(np.int64)
+    shown[(picture != _FLOOR).any(-1)] = 0
+    return shown
 
 
 def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -61,8 +58,7 @@ def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.boo
     seen yet is darker. world: a `WORLD` record; things: (10,) `THING`; squares: (Q,) bool.
     """
     picture = _ground(house.number).copy()
-    unseen = np.append(False, ~squares)[house.square_at].T  # 0: no square
-    picture[_floor(house.number) & _large(unseen, round(layout.SQUARE / DRAWN) * SCALE, picture)] = _UNSEEN_FLOOR
+    picture[np.append(False, ~squares)[_squares(house.number)]] = _UNSEEN_FLOOR
     for one in things[things["model"] >= 0]:
         right = house.right[int(world["reduced"]), :, int(one["kind"])]
         held = one["receptacle"] < 0
