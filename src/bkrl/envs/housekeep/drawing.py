@@ -41,12 +41,12 @@ def _ground(number: int) -> NDArray[np.uint8]:
 
 
 @lru_cache(16)
-def _squares(number: int) -> NDArray[np.int64]:
+def _squares(number: int) -> NDArray[np.int16]:
     """(H, W) the square of the house that each pixel of floor shows, counted from 1; 0 for all other pixels."""
     picture, side = _ground(number), round(layout.SQUARE / DRAWN) * SCALE
     H, W = picture.shape[:2]
     shown = house_named(scene_names()[number]).square_at.T.repeat(side, 0).repeat(side, 1)[:H, :W]
-    shown = np.pad(shown, ((0, H - shown.shape[0]), (0, W - shown.shape[1]))).astype(np.int64)
+    shown = np.pad(shown, ((0, H - shown.shape[0]), (0, W - shown.shape[1])))
     shown[(picture != _FLOOR).any(-1)] = 0
     return shown
 
