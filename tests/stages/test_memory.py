@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec, memory_of
 from bkrl.envs.memory import fold
 from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.material import SegmentText, world_card
+from bkrl.labelers.preferences import pair_prompt
 from bkrl.labelers.tables import responses_of
 from bkrl.learn.protocol import Saved
+from bkrl.llm.rules import answer
 from bkrl.methods import TrainRsConfig, find_method
-from bkrl.potentials import load_potential
+from bkrl.potentials import load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
+from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES
 from bkrl.stages import label, train_rm, train_rs
 
@@ -40,6 +45,50 @@ def phi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "Columns of memory are numbers: 0 cells_visited, 1 cells_seen, 2 doors_opened" in asked
     assert "valid, memory):" in asked
     return train_rm.run(TrainRmConfig(out / "labels", out=out / "phi"), Reporter()).path
+
+
+@pytest.fixture(scope="module")
+def preferred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A potential of preferences between segments beside which stands what was done."""
+    out = tmp_path_factory.mktemp("preferred")
+    label.run(LabelConfig(DATA, "pref", with_memory=True, num=400, out=out / "labels"), Reporter())
+    return train_rm.run(TrainRmConfig(out / "labels", epochs=4, out=out / "phi"), Reporter()).path
+
+
+def test_segments_say_what_was_done_and_the_annotator_counts_it(preferred: Path) -> None:
+    asked = str(responses_of(Run.open(preferred.parent / "labels", "label"))[0]["prompt"])
+    assert "done by its start: " in asked
+    assert "done by its end: " in asked
+    assert "what the agent had done in its episode" in asked
+    world = world_card(ENV, memory=memory_of(ENV).names)  # type: ignore[union-attr]
+    plain = SegmentText(("You see nothing.", "You see nothing."), ("left",), done=("nothing", "nothing"))
+    more = replace(plain, done=("nothing", "keys_picked_up 1, doors_unlocked 1"))
+    for pair, wanted in (((more, plain), "A"), ((plain, more), "B"), ((more, more), "tie")):
+        said = answer([text for _, text in pair_prompt(world, *pair)])
+        assert json.loads(said)["choice"] == wanted
+
+
+def test_a_preference_potential_reads_the_memory(preferred: Path) -> None:
+    document = read_json(preferred / "potential.json")
+    names = memory_of(ENV).names  # type: ignore[union-attr]
+    assert document["reads"] == ["memory"]
+    assert document["settings"]["memory"] == list(names)
+    assert read_json(preferred / "certificate.json")["passed"]
+    potential, data = load_potential(preferred), Dataset.open(DATA)
+    windows = data.windows(np.arange(0, 2000, 7), potential.horizon)
+    values = potential(windows)
+    one_by_one = np.concatenate([potential(windows[row : row + 1]) for row in range(0, len(windows), 20)])
+    assert np.array_equal(values[::20], one_by_one)
+    nothing = potential(replace(windows, memory=np.zeros_like(windows.memory)))
+    assert nothing.mean() < values.mean() - 0.05
+    other = replace(windows, observations=np.roll(windows.observations, 1, axis=0))
+    assert (potential(other) != values).any()
+    with pytest.raises(InputError, match="reads the memory of episodes"):
+        potential(replace(windows, memory=None))
+    document["settings"]["memory"][0] = "doors_painted"
+    (preferred / "potential.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="remembers other things"):
+        read_potential(preferred)
 
 
 def settings(phi: Path, out: Path, **changes: Any) -> Any:
@@ -166,5 +215,5 @@ def test_what_cannot_be_remembered_is_refused(phi: Path, tmp_path: Path) -> None
         train_rs.run(typed, Reporter())
     assert make_vec(ENV, 1).num_envs == 1
     with pytest.raises(UsageError, match="with_memory has no effect"):
-        bkrl.label(LabelConfig(DATA, "pref", with_memory=True, out=tmp_path / "c"))
+        bkrl.label(LabelConfig(DATA, "goal", with_memory=True, out=tmp_path / "c"))
     assert not list(tmp_path.iterdir())

@@ -280,7 +280,8 @@ def _situation(
     if checked is None or checked.values is None:
         return Example(text.captions, text.actions, text.mission)
     components = tuple((name, float(column[index])) for name, column in checked.components.items())
-    return Example(text.captions, text.actions, text.mission, float(checked.values[index]), components)
+    value = float(checked.values[index])
+    return Example(text.captions, text.actions, text.mission, value=value, components=components)
 
 
 def _some(places: NDArray[np.int64]) -> list[int]:
@@ -348,7 +349,7 @@ def _try_prompts(world: WorldCard) -> None:
     code_prompt(world, layout_text(world), LENGTH["code"], [A_SEGMENT])
     world.prompts.render("code_error", error="An error.")
     values = {"count": 1, "lowest": 0.0, "mean": 0.0, "highest": 0.0, "ordering": 0.5}
-    example = Example(A_SEGMENT.captions, A_SEGMENT.actions, "", 0.0, (("part", 0.0),))
+    example = Example(A_SEGMENT.captions, A_SEGMENT.actions, value=0.0, components=(("part", 0.0),))
     world.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
 
 

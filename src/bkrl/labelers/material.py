@@ -20,7 +20,7 @@ class WorldCard:
     """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task.
 
     `prompts` are those that it stands in. `mission_words`: of the dataset's missions, where prompts show them.
-    `memory`: the fields of the memory of episodes, where programs may read it.
+    `memory`: the fields of the memory of episodes, where potentials may read it.
     """
 
     env_id: str
@@ -47,11 +47,15 @@ def world_card(
 
 @dataclass(frozen=True)
 class SegmentText:
-    """n + 1 captions and n action names, in order: a segment as it stands in a prompt, with its mission or "" """
+    """n + 1 captions and n action names, in order: a segment as it stands in a prompt, with its mission or "".
+
+    `done`: where the memory of episodes is shown, what was done by the segment's start and what by its end.
+    """
 
     captions: tuple[str, ...]
     actions: tuple[str, ...]
     mission: str = ""
+    done: tuple[str, ...] = ()
 
 
 A_SEGMENT = SegmentText(("A caption.", "A caption."), ("act",))
@@ -67,7 +71,7 @@ def layout_text(world: WorldCard) -> str:
 
 
 def segment_text(dataset: Dataset, segment: Segment, world: WorldCard | None = None) -> SegmentText:
-    """The captions and actions of a segment, and its mission where the prompts of `world` show them.
+    """The captions and actions of a segment, and its mission and what was done, where the prompts of `world` show them.
 
     InputError when the dataset has no such steps.
     """
@@ -78,9 +82,18 @@ def rows_text(dataset: Dataset, rows: NDArray[np.int64], world: WorldCard | None
     """The same of consecutive rows of one episode."""
     captions = tuple(dataset.caption(int(row)) for row in rows)
     actions = tuple(prompts.name(dataset.action_names[action]) for action in dataset.actions[rows[:-1]])
-    if world is None or world.mission_words is None:
+    if world is None:
         return SegmentText(captions, actions)
-    return SegmentText(captions, actions, dataset.missions[int(dataset.episode_of_row[rows[0]])])
+    mission = dataset.missions[int(dataset.episode_of_row[rows[0]])] if world.mission_words is not None else ""
+    memory = dataset.memory if world.memory else None
+    done = () if memory is None else tuple(_counts(world.memory, memory[row]) for row in (rows[0], rows[-1]))
+    return SegmentText(captions, actions, mission, done)
+
+
+def _counts(names: tuple[str, ...], fields: NDArray[np.uint8]) -> str:
+    """The fields of a memory that are not 0, in words: "cells_visited 12, keys_picked_up 1"."""
+    told = [f"{name} {count}" for name, count in zip(names, fields.tolist(), strict=True) if count]
+    return ", ".join(told) or "nothing"
 
 
 def draw_segments(dataset: Dataset, count: int, length: int, rng: np.random.Generator) -> list[Segment]:

@@ -18,7 +18,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows
-from bkrl.labelers.tables import labels_of, memory_names, mission_words, names_of
+from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
@@ -181,11 +181,7 @@ def load(artefact: Artefact) -> CodeRaw:
         raise InputError(f"{path} is not UTF-8 text; run train-rm again.") from None
     settings: _Settings = artefact.read_settings(_Settings)
     memory = settings.get("memory", ())
-    if memory and memory != names_of(artefact.env_id):
-        raise InputError(
-            f"{artefact.folder} holds a program that reads {', '.join(memory)}, and this bkrl remembers other things "
-            f"of episodes in {artefact.env_id}; label again."
-        )
+    artefact.check_memory(memory)
     return CodeRaw(source, artefact.obs_shape, artefact.horizon, words=settings.get("mission"), memory=memory)
 
 

@@ -22,6 +22,7 @@ from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.data.distinct import NumberedWindows, number, number_rollout
 from bkrl.data.windows import Rollout, Windows
+from bkrl.envs import memory_of
 
 FORMAT = 1
 FILE = "potential.json"
@@ -194,6 +195,15 @@ class Artefact:
             return typed(kind, dict(self.settings), "settings")
         except Mismatch as problem:
             raise InputError(f"{self.folder / FILE} is damaged: {problem}; run train-rm again.") from None
+
+    def check_memory(self, read: tuple[str, ...]) -> None:
+        """InputError where a potential reads a memory of these fields, and this bkrl has another one."""
+        memory = memory_of(self.env_id) if read else None
+        if read and (memory is None or read != memory.names):
+            raise InputError(
+                f"{self.folder} holds a potential that reads {', '.join(read)}, and this bkrl remembers other things "
+                f"of episodes in {self.env_id}; label again."
+            )
 
     def part(self, name: str) -> Path:
         """The path of one of `files`."""

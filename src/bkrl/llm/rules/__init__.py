@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.llm.rules import babyai, crafter, housekeep, tidying
 from bkrl.llm.rules.belongings import belongs
-from bkrl.llm.rules.memories import programs_of_memory
+from bkrl.llm.rules.memories import programs_of_memory, worth_of
 from bkrl.llm.rules.proposals import proposed
 from bkrl.llm.rules.segment import Segment, read_segment, unknown_prompt
 
 HONESTY = "rules (hand-written heuristics, not a language model)"
 TIE_MARGIN = 0.1
 """Scores closer than this are a tie."""
+DONE_WEIGHT = 20.0
+"""What having done all sub-goals of a world adds to a segment's score: a door unlocked before it weighs as much as one
+opened in it.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, nam
             f"The {name} annotator knows {', '.join(knowledge)} and no other env; name a language model with --llm.",
         )
     if task[1] == "compare":
-        return _compare(known, turns[1])
+        return _compare(known, world[1], turns[1])  # type: ignore[index]
     if task[1] == "suggest":
         return json.dumps({"goals": known.goals(read_segment(turns[1]))}, ensure_ascii=False)
     if task[1] == "belongs":
@@ -103,9 +107,12 @@ def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, nam
     return _write(programs_of_memory(world[1], turns[0]) or known.programs(turns[0]), turns)  # type: ignore[index]
 
 
-def _compare(known: Knowledge, text: str) -> str:
+def _compare(known: Knowledge, world: str, text: str) -> str:
     a, b = (read_segment(text, name) for name in "AB")
     (score_a, why_a), (score_b, why_b) = known.judge(a), known.judge(b)
+    score_a, score_b = (
+        score + DONE_WEIGHT * worth_of(world, one.done or {}) for score, one in ((score_a, a), (score_b, b))
+    )
     if abs(score_a - score_b) < TIE_MARGIN:
         choice = "tie"
     else:

@@ -1,12 +1,14 @@
-"""The programs that the rules annotator writes when they may read the memory of episodes: sub-goals of a world, each
-worth something the first time. No task is assumed: what is counted here is on the way to any task.
+"""What the rules annotator makes of the memory of episodes: programs that read it, and the worth of what was done, for
+comparing segments. Sub-goals of a world are each worth something the first time. No task is assumed: what is counted
+here is on the way to any task.
 
-Their values lie between 0 and 1, as the prompt asks, and rise by the same whatever was done before.
+Values of programs lie between 0 and 1, as the prompt asks, and rise by the same whatever was done before.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from bkrl.llm.rules.crafter import layout_of
 from bkrl.llm.rules.survival import advice_of
@@ -105,6 +107,13 @@ _STEPS: dict[str, tuple[dict[str, tuple[float, int]], tuple[dict[str, tuple[str,
         ),
     ),
 }
+
+
+def worth_of(world: str, done: Mapping[str, int]) -> float:
+    """Between 0 and 1, how much of the sub-goals of a world was done; 0 where none are known. `world`: see below."""
+    worth = _STEPS[world][0] if world in _STEPS else {}
+    total = sum(each * steps for each, steps in worth.values())
+    return sum(each * min(done.get(name, 0), steps) for name, (each, steps) in worth.items()) / (total or 1.0)
 
 
 def programs_of_memory(world: str, prompt: str) -> list[str] | None:

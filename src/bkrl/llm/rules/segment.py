@@ -11,11 +11,15 @@ from bkrl.llm.protocol import Fault
 
 @dataclass(frozen=True)
 class Segment:
-    """What the agent saw (n + 1 captions) and did (n actions), in order, and its mission, "" where that is not said."""
+    """What the agent saw (n + 1 captions) and did (n actions), in order, and its mission, "" where that is not said.
+
+    `done`: how often each thing was done in the episode by the segment's end; None where that is not said.
+    """
 
     captions: tuple[str, ...]
     actions: tuple[str, ...]
     mission: str = ""
+    done: dict[str, int] | None = None
 
 
 def read_segment(text: str, name: str = "") -> Segment:
@@ -24,7 +28,7 @@ def read_segment(text: str, name: str = "") -> Segment:
     found = re.search(rf"^Segment{label}:\n(.*?)^End of segment{label}\.$", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise unknown_prompt()
-    captions, actions, mission = [], [], ""
+    captions, actions, mission, done = [], [], "", None
     for line in found[1].split("\n"):
         if line.startswith("sees "):
             captions.append(json.loads(line[5:]))
@@ -32,13 +36,15 @@ def read_segment(text: str, name: str = "") -> Segment:
             actions.append(line[5:])
         elif line.startswith("mission "):
             mission = json.loads(line[8:])
+        elif line.startswith("done by its end: "):
+            done = {name: int(count) for name, count in re.findall(r"(\w+) (\d+)", line)}
     if len(captions) != len(actions) + 1:
         raise Fault(
             "stop",
             "unknown prompt",
             "The rules annotator found a segment with captions and actions that do not alternate.",
         )
-    return Segment(tuple(captions), tuple(actions), mission)
+    return Segment(tuple(captions), tuple(actions), mission, done)
 
 
 def unknown_prompt() -> Fault:

@@ -40,12 +40,13 @@ class PreferenceRaw(Raw):
     Evaluated in fixed-size padded chunks without gradients.
     """
 
-    def __init__(self, *nets: PreferenceNet, temperature: float = 1.0) -> None:
+    def __init__(self, *nets: PreferenceNet, temperature: float = 1.0, memory: tuple[str, ...] = ()) -> None:
         self.nets = [net.eval().requires_grad_(False) for net in nets]
         self.temperature = temperature
         self.config = nets[0].config
         self.horizon = self.config.horizon
-        self.reads_missions = nets[0].mission is not None
+        self.memory = memory
+        self.reads_missions, self.reads_memory = nets[0].mission is not None, nets[0].memory is not None
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         members = self.members(windows)
@@ -64,7 +65,11 @@ class PreferenceRaw(Raw):
             for key, tensor in net.state_dict().items()
         }
         atomic_write(folder / WEIGHTS, save(tensors))
-        settings = {"net": asdict(self.config), "ensemble": len(self.nets), "temperature": self.temperature}
+        net = asdict(self.config)
+        settings = {"net": net, "ensemble": len(self.nets), "temperature": self.temperature}
+        if self.memory:
+            return [WEIGHTS], {**settings, "memory": list(self.memory)}
+        net.pop("memory")  # as earlier versions wrote it
         return [WEIGHTS], settings
 
 
@@ -97,11 +102,15 @@ def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]
         rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
     places = net.places()
     valid = torch.from_numpy(windows.valid.astype(np.float32))  # a mask of numbers is quicker to multiply by
+    memory = np.zeros((len(index), 0), np.uint8) if net.memory is None else windows.memory
+    if memory is None:
+        raise InputError("The potential reads the memory of episodes, and these windows come without one.")
     asked = () if net.mission is None else (_asked(net.mission, windows),)
     scores = in_chunks(
-        lambda part, valid, *asked: net.score(net.gather(past, present, part, places), valid, *asked),
+        lambda part, *told: net.score(net.gather(past, present, part, places), *told),
         torch.from_numpy(rows),
         valid,
+        torch.from_numpy(memory),
         *asked,
     )
     return scores.numpy().astype(np.float64)
@@ -145,6 +154,7 @@ class _Settings(TypedDict):
     net: NetConfig
     ensemble: NotRequired[int]
     temperature: NotRequired[Annotated[float, Flag("", least=1e-9)]]
+    memory: NotRequired[tuple[str, ...]]
 
 
 def load(artefact: Artefact) -> PreferenceRaw:
@@ -170,8 +180,12 @@ def load(artefact: Artefact) -> PreferenceRaw:
         raise InputError(f"{path} holds the weights of {len(members)} networks; run train-rm again.")
     if (config.vocabulary > 0) != ("mission" in artefact.reads):
         raise InputError(f"{artefact.folder} says of missions what its network does not; run train-rm again.")
+    memory = settings.get("memory", ())
+    if config.memory != len(memory) or (config.memory > 0) != ("memory" in artefact.reads):
+        raise InputError(f"{artefact.folder} says of the memory what its network does not; run train-rm again.")
+    artefact.check_memory(memory)
     nets = [fitted(lambda: PreferenceNet(config), members[number], str(path)) for number in sorted(members)]
-    return PreferenceRaw(*nets, temperature=settings.get("temperature", 1.0))
+    return PreferenceRaw(*nets, temperature=settings.get("temperature", 1.0), memory=memory)
 
 
 _MEMBER = re.compile(r"member(\d{1,4})\.(.*)")

@@ -127,6 +127,7 @@ def fit(
     shorten: float = 0.05,
     on_epoch: Callable[[int, float], None] | None = None,
     words: MissionWords | None = None,
+    memory: tuple[str, ...] = (),
 ) -> tuple[PreferenceRaw, Fit]:
     """Train on labelled pairs.
 
@@ -140,6 +141,7 @@ def fit(
         shorten: share of training windows whose oldest steps are masked, so that short histories are not foreign.
         on_epoch: called with the number of passes done (of all networks) and the validation accuracy.
         words: of missions, for networks that read them; None: they do not.
+        memory: the names of the fields of the memory, for networks that read it.
 
     Raises:
         InputError: too few pairs to train, stop and test on.
@@ -160,7 +162,7 @@ def fit(
         longest = max(longest, done)
     margins = [np.mean([member[part] for member in members], axis=0) for part in range(3)]
     temperature = fit_temperature(margins[1], pairs.labels[validation])
-    raw = PreferenceRaw(*nets, temperature=temperature)
+    raw = PreferenceRaw(*nets, temperature=temperature, memory=memory)
     return raw, _measure(raw, pairs, parts, [m / temperature for m in margins], [m[2] for m in members], longest)
 
 
@@ -184,6 +186,9 @@ class _Trainer:
         self.words, self.tokens = () if words is None else words.words, None
         if words is not None and pairs.a.missions is not None and pairs.b.missions is not None:
             self.tokens = torch.from_numpy(words.tokens([*pairs.a.missions, *pairs.b.missions]))
+        self.memory = None
+        if pairs.a.memory is not None and pairs.b.memory is not None:
+            self.memory = torch.from_numpy(np.concatenate([pairs.a.memory, pairs.b.memory]))
 
     def train(
         self,
@@ -242,7 +247,8 @@ class _Trainer:
         both = self._both(chosen)
         used, place = np.unique(self.index[both], return_inverse=True)
         views, numbers = self.views[torch.from_numpy(used)], torch.from_numpy(place.reshape(len(both), -1))
-        score = net(views, numbers, self.actions[both], mask, None if self.tokens is None else self.tokens[both])
+        tokens, memory = (None if one is None else one[both] for one in (self.tokens, self.memory))
+        score = net(views, numbers, self.actions[both], mask, tokens, memory)
         return score[: len(chosen)] - score[len(chosen) :]
 
     def _both(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:

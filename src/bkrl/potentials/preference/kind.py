@@ -15,7 +15,7 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.envs import family_of
 from bkrl.envs.family import Symbols, World
 from bkrl.labelers.quality import agreement_of
-from bkrl.labelers.tables import labels_of, mission_words
+from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
 from bkrl.potentials.preference import load
 from bkrl.potentials.preference.fit import Fit, Pairs, enough, fit
@@ -37,7 +37,7 @@ class Preferences:
         net: sizes of a network.
         ensemble: networks to train; epochs: most passes of each.
         disputed: where pairs were left out because their answers disagree: {min_agreement, pairs_left_out}.
-        words: of missions, where they are read.
+        words: of missions, memory: fields of the memory of episodes, where they are read.
     """
 
     dataset: Dataset
@@ -47,6 +47,7 @@ class Preferences:
     epochs: int
     disputed: Mapping[str, Any]
     words: MissionWords | None = None
+    memory: tuple[str, ...] = ()
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Train the networks."""
@@ -65,6 +66,7 @@ class Preferences:
                 epochs=self.epochs,
                 on_epoch=lambda done, accuracy: update(done, f"validation accuracy {percent(accuracy, 1)}"),
                 words=self.words,
+                memory=self.memory,
             )
         for sentence in _sentences(found):
             reporter.say(sentence)
@@ -99,8 +101,9 @@ def read(
     pairs = Pairs(a, b, values, episodes)
     enough(pairs)
     disputed = {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)} if min_agreement > 0 else {}
-    words = mission_words(labels, dataset)
-    return Preferences(dataset, pairs, net_config(dataset, length, words), ensemble, epochs, disputed, words)
+    words, memory = mission_words(labels, dataset), memory_names(labels, dataset)
+    net = net_config(dataset, length, words, len(memory))
+    return Preferences(dataset, pairs, net, ensemble, epochs, disputed, words, memory)
 
 
 def horizon(labels: Run) -> int:
@@ -116,13 +119,18 @@ def _segment_length(labels: Run, lengths: Iterable[int]) -> int:
     return int(found[0])
 
 
-def net_config(dataset: Dataset | World, horizon: int, words: MissionWords | None = None) -> NetConfig:
-    """Sizes of a network for windows of this dataset or world; one that reads missions has more to tell apart."""
+def net_config(dataset: Dataset | World, horizon: int, words: MissionWords | None = None, memory: int = 0) -> NetConfig:
+    """Sizes of a network for windows of this dataset or world; one that reads missions has more to tell apart.
+
+    `memory`: fields of the memory of episodes that it reads.
+    """
     family = family_of(dataset.env_id)
     symbols = family.symbols(dataset.obs_shape)
     pointer = symbols.pointer
     faced = (pointer[0], *pointer[1]) if pointer else ()
-    plain = NetConfig(dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced)
+    plain = NetConfig(
+        dataset.obs_shape, len(dataset.action_names), horizon, grid=family.grid, faced=faced, memory=memory
+    )
     if words is None:
         return plain
     things = symbols == Symbols.of_minigrid(math.prod(dataset.obs_shape[:-1]))

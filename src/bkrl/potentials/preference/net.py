@@ -6,7 +6,8 @@ for each token: score = n Σ softmax(w)_i v_i over the n valid ones.  Views are 
 windows, because that is where nearly all of the work would be.
 
 A network that reads missions adds to each token what the mission makes of its view (`MissionLayer`, as policies have
-it): whether the thing that is meant is in view, and where.
+it): whether the thing that is meant is in view, and where. One that reads the memory of episodes adds what was done so
+far to the current observation's token.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class NetConfig:
             of the cell that is faced; empty when there is none.
         vocabulary: numbers of words of missions; 0: missions are not read.
         things: whether views are of MiniGrid's cells, so that a mission can ask which thing is meant.
+        memory: fields of the memory of episodes; 0: it is not read.
     """
 
     obs_shape: tuple[_Size, ...]
@@ -55,6 +57,7 @@ class NetConfig:
     faced: tuple[int, ...] = ()
     vocabulary: Annotated[int, Flag("", least=0, most=256)] = 0
     things: bool = False
+    memory: Annotated[int, Flag("", least=0, most=256)] = 0
 
     def __post_init__(self) -> None:
         """ValueError for sizes that do not go together."""
@@ -83,6 +86,21 @@ def _bounded_exp(x: Tensor) -> Tensor:
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Of windows: tokens (B, H+1, width), queries and values (B, heads, H+1, n), keys (B, heads, n, H+1)."""
+
+
+class MemoryLayer(nn.Module):
+    """What the memory of episodes adds to a token: of each field whether it is 0, and its logarithm."""
+
+    def __init__(self, fields: int, width: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(2 * fields, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, memory: Tensor) -> Tensor:
+        """(B, M) uint8 → (B, width)."""
+        counts = memory.float()
+        features = torch.cat([counts.clamp(max=1.0), counts.log1p() / math.log(256.0)], 1)
+        added: Tensor = self.out(nn.functional.relu(self.hidden(features)))
+        return added
 
 
 class PreferenceNet(nn.Module):
@@ -115,6 +133,7 @@ class PreferenceNet(nn.Module):
             self.mission.initialise(torch.default_generator)
             if words:  # they come with the weights where there are any
                 self.mission.vocabulary.add(words)
+        self.memory: MemoryLayer | None = MemoryLayer(config.memory, width) if config.memory else None
 
     def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Views (M, …) in which what the network cannot tell apart is equal: equal rows embed equally."""
@@ -168,12 +187,14 @@ class PreferenceNet(nn.Module):
         _gather(*(array.numpy() for array in (past, present, rows, places, x, q, k, v)))
         return x, q, k, v
 
-    def score(self, inputs: Inputs, valid: Tensor, asked: Tensor | None = None) -> Tensor:
-        """Scores (B,) from what `arrange` or `gather` made, valid (B, H+1), and what the mission makes of the view at
-        each place (B, H+1, width), where missions are read."""
+    def score(self, inputs: Inputs, valid: Tensor, memory: Tensor | None = None, asked: Tensor | None = None) -> Tensor:
+        """Scores (B,) from what `arrange` or `gather` made, valid (B, H+1), and where they are read, the memory (B, M)
+        uint8, and what the mission makes of the view at each place (B, H+1, width)."""
         x, q, k, v = inputs
         if asked is not None:
             x = x + asked
+        if self.memory is not None and memory is not None:
+            x = torch.cat([x[:, :-1], x[:, -1:] + self.memory(memory)[:, None]], 1)
         # softmax by hand: over six entries torch's own costs more than everything else in this block
         weights = _bounded_exp(q @ k / math.sqrt(q.shape[-1])) * valid[:, None, None, :]
         mixed = (weights @ v) / weights.sum(-1, keepdim=True)
@@ -184,13 +205,19 @@ class PreferenceNet(nn.Module):
         return (weight * value).sum(-1) / weight.sum(-1) * valid.sum(-1)
 
     def forward(
-        self, views: Tensor, index: Tensor, actions: Tensor, valid: Tensor, tokens: Tensor | None = None
+        self,
+        views: Tensor,
+        index: Tensor,
+        actions: Tensor,
+        valid: Tensor,
+        tokens: Tensor | None = None,
+        memory: Tensor | None = None,
     ) -> Tensor:
         """Scores (B,) of windows whose views are numbered.
 
         Args:
             views: (M, *obs_shape) uint8; index: (B, H+1) which of them stands where; actions: (B, H); valid: (B, H+1);
-                tokens: (B, L) uint8, the missions, where they are read.
+                tokens: (B, L) uint8, the missions, and memory: (B, M) uint8, where they are read.
         """
         asked = None
         if self.mission is not None and tokens is not None:
@@ -201,7 +228,7 @@ class PreferenceNet(nn.Module):
         past = self.transitions(embedded, before, actions.flatten(), after, before != after)
         present = self.present(embedded)[index[:, -1:]]
         inputs = self.arrange(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1))
-        return self.score(inputs, valid, asked)
+        return self.score(inputs, valid, memory, asked)
 
 
 @kernel
