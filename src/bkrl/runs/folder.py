@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -79,18 +80,20 @@ def claim(path: Path, stage: str, inputs: Iterable[Path], fresh: bool) -> IO[byt
     for source in (locate(source).resolve() for source in inputs):
         if place == source or (fresh and place in source.parents):
             raise UsageError(f"{path} holds what this command reads; choose another --out.")
-    there = (path / CONFIG).exists()
-    found = _stage(path / CONFIG) if there else None
+    make_folder(path)  # nothing below refuses a folder that was not there
+    there, found = (path / CONFIG).exists(), None
+    if there:
+        with suppress(InputError):  # a run whose config is damaged is of no known stage, and may be removed
+            found = read_json(path / CONFIG).get("stage")
     if found not in (stage, None) and (fresh or not only_config(path)):
         raise UsageError(f"{path} holds a run of another stage, {found}, which stays; choose another --out.")
     if fresh and there:
         with acquire(path):
             _remove_contents(path)
-    elif not there and path.exists() and not only_config(path):
+    elif not there and not only_config(path):
         raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
     if (path / MANIFEST).exists():
         return None
-    make_folder(path)
     held = acquire(path)
     if (path / MANIFEST).exists():  # the process at work here may have finished a moment ago
         held.close()
@@ -141,15 +144,6 @@ def leaves(folder: Path, path: Path) -> bool:
         return not path.resolve().is_relative_to(folder.resolve())
     except (ValueError, RuntimeError, OSError):  # a name that no file can have, a link to itself
         return True
-
-
-def _stage(config: Path) -> str | None:
-    """The stage of the run that a config is of; None where that is damaged: such a run may be removed."""
-    try:
-        stage: str | None = read_json(config).get("stage")
-    except InputError:
-        return None
-    return stage
 
 
 def _remove_contents(path: Path) -> None:

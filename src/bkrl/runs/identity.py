@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from bkrl.core.errors import UsageError
-from bkrl.core.files import atomic_write, plain, read_json, to_json
+from bkrl.core.files import plain, read_json
 from bkrl.core.flags import flags_of
 from bkrl.runs.folder import CONFIG, only_config
 from bkrl.runs.inputs import hash_at, input_hash
@@ -31,28 +30,6 @@ class Config(TypedDict):
     argv: list[str]
     config: dict[str, Any]
     inputs: dict[str, Input]
-
-
-def agreed(path: Path, wanted: dict[str, Any], settings: type, complete: bool) -> dict[str, Any]:
-    """The config of the run in a claimed folder; the wanted one, written there, where nothing is worth keeping.
-
-    Args:
-        path: the folder.
-        wanted: the config.json of the run that is to be made.
-        settings: the class of its settings.
-        complete: whether the run is complete, so that it stays.
-
-    Raises:
-        UsageError: the run there is another one.
-    """
-    if (path / CONFIG).exists():
-        found: dict[str, Any] = read_json(path / CONFIG, Config)
-        different = differences(found, wanted, settings)
-        if complete or not (different and only_config(path)):
-            _refuse_if_different(path, different)
-            return found
-    atomic_write(path / CONFIG, to_json(wanted))
-    return plain(wanted)  # type: ignore[no-any-return]
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], settings: type) -> list[str]:
@@ -90,16 +67,6 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     }
     asked = {"stage": stage, "config": plain(config), "inputs": same}
     return differences({**found, "inputs": same}, asked, type(config))
-
-
-def _refuse_if_different(path: Path, different: Sequence[str], most: int = 3) -> None:
-    """UsageError when the run at a path differs from the wanted one; at most so many differences are named."""
-    if different:
-        more = f" and {len(different) - most} more" if len(different) > most else ""
-        raise UsageError(
-            f"{path} holds a run that differs in {', '.join(different[:most])}{more}; choose another --out, or pass "
-            "--fresh to remove it first."
-        )
 
 
 def _values(config: object) -> dict[str, Any]:

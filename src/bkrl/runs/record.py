@@ -16,11 +16,12 @@ from typing import IO, Any, NotRequired, TypedDict
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json
 from bkrl.core.lines import LineFile, read_rows
-from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves
-from bkrl.runs.identity import Config, agreed
+from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config
+from bkrl.runs.identity import Config, differences
 from bkrl.runs.software import command_line, software
 
 FORMAT = 1
+_NAMED = 3  # differences from a run that is there, at most, in an error
 
 
 class Output(TypedDict):
@@ -82,7 +83,17 @@ class Run:
             lock = claim(path, stage, places.values(), fresh)
             if lock is not None:
                 stack.enter_context(lock)
-            found = agreed(path, wanted, type(config), complete=lock is None)
+            found = read_json(path / CONFIG, Config) if (path / CONFIG).exists() else None
+            different = [] if found is None else differences(found, wanted, type(config))
+            if different and (lock is None or not only_config(path)):
+                more = f" and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
+                raise UsageError(
+                    f"{path} holds a run that differs in {', '.join(different[:_NAMED])}{more}; choose another --out, "
+                    "or pass --fresh to remove it first."
+                )
+            if found is None or different:
+                atomic_write(path / CONFIG, to_json(wanted))
+                found = plain(wanted)
             run = cls(path, found, read_json(path / MANIFEST, Manifest) if lock is None else None)
             run._lock = lock
             stack.pop_all()
