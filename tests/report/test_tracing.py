@@ -170,7 +170,8 @@ def test_inputs_named_by_relative_paths_are_found_from_any_folder(
     assert run_command(["trace", str(place / "shaped")]) == 0
     assert capsys.readouterr().out.count("✓") == 5  # the labels and the potential name the dataset, each
     assert check_inputs(Run.open(place / "shaped")) == []
-    assert dataset_of(Run.open(place / "label-pref")).path.resolve() == made / root / "data"
+    labels = Run.open(place / "label-pref")
+    assert dataset_of(labels, dataset_at(labels)).path.resolve() == made / root / "data"
     for user in ("label-pref", "rm-pref"):
         assert dataset_at(Run.open(place / user)).resolve() == made / root / "data"
     report.run(ReportConfig(runs=(place / "shaped",), out=tmp_path / "report"), Reporter())

@@ -26,6 +26,7 @@ from bkrl.labelers.answers import Choice
 from bkrl.labelers.material import SegmentText, segment_text
 from bkrl.labelers.quality import SWAPPED, cells, segments_of
 from bkrl.labelers.tables import dataset_of, labels_of, variant_of
+from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 
 FOLDER = "audit"
@@ -120,7 +121,8 @@ def conduct(
     path = run.file(str(file_of(Path(), auditor)))
     if variant_of(run) != "pref":
         raise UsageError(f"{labels} holds no preferences; only pairs can be audited. `bkrl label view` shows the rest.")
-    table, data, manifest = labels_of(run), dataset_of(run, dataset), sha256(run.path / "manifest.json")
+    table, data = labels_of(run), dataset_of(run, dataset_at(run, dataset))
+    manifest = sha256(run.path / "manifest.json")
     given = read_answers(path, manifest)
     chosen = sample(table, seed)[:n]
     if not chosen:

@@ -10,7 +10,6 @@ from bkrl.core.files import read_table
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.envs import memory_of
-from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 from bkrl.text.mission_words import MissionWords
 
@@ -44,14 +43,19 @@ def responses_of(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def dataset_of(run: Run, path: Path | None = None) -> Dataset:
-    """The dataset a label run was made from; `path`: where it lies now, if not where the run found it.
+def dataset_of(run: Run, path: Path) -> Dataset:
+    """The dataset a label run was made from, which lies at `path`; `dataset_at` says where that is.
 
     Raises:
         InputError: it is not there, or it is another one.
     """
-    dataset = Dataset.open(dataset_at(run, path))
-    check_belongs(run, dataset)
+    dataset = Dataset.open(path)
+    recorded = run.config["inputs"].get("dataset", {}).get("manifest_sha256")
+    if recorded is not None and recorded != dataset.manifest_sha256:
+        raise InputError(
+            f"{run.path} was made from another dataset than {dataset.path} (or it was collected again since); pass the "
+            "right one with --dataset, or label again."
+        )
     return dataset
 
 
@@ -69,13 +73,3 @@ def names_of(env_id: str) -> tuple[str, ...]:
 def memory_names(run: Run, dataset: Dataset) -> tuple[str, ...]:
     """The fields of the memory, where a label run was made with it (`--with-memory`)."""
     return names_of(dataset.env_id) if "memory" in run.facts.get("reads", ()) else ()
-
-
-def check_belongs(run: Run, dataset: Dataset) -> None:
-    """InputError when a label run was made from another dataset."""
-    recorded = run.config["inputs"].get("dataset", {}).get("manifest_sha256")
-    if recorded is not None and recorded != dataset.manifest_sha256:
-        raise InputError(
-            f"{run.path} was made from another dataset than {dataset.path} (or it was collected again since); pass the "
-            "right one with --dataset, or label again."
-        )

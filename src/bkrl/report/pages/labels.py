@@ -23,6 +23,7 @@ from bkrl.labelers.material import world_card
 from bkrl.labelers.tables import dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import html, labels_data
 from bkrl.report.pages.labels_data import Row
+from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 
 PAGE = "labels.html"
@@ -49,7 +50,8 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
         raise UsageError(f"{path} is part of the run; name another file with --out.")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
-    atomic_write(path, html.render("labels", vars(build(run, dataset_of(run, dataset)))))
+    view = build(run, dataset_of(run, dataset_at(run, dataset)))
+    atomic_write(path, html.render("labels", vars(view)))
     return path
 
 
