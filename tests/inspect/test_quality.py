@@ -104,18 +104,11 @@ def test_disagreement_is_a_matrix_and_windows_in_words(dataset):
         assert len(window["captions"]) == len(window["actions"]) + 1 <= 5
 
 
-def test_steps_are_measured_in_early_and_in_late_episodes(dataset, monkeypatch):
-    looked_at = []
-
-    def course(potential, data, episode, steps):
-        looked_at.append(episode)
-        return quality.Course(episode, "", np.zeros(0, np.int64), np.arange(steps + 1) * np.float32(episode))
-
+def test_whole_courses_are_of_early_and_of_late_episodes(dataset, monkeypatch):
     monkeypatch.setattr(quality, "_COURSES", 3)
-    monkeypatch.setattr(quality, "_course", course)
-    *_, step_change = quality._episodes(Of(place), dataset, np.zeros(10, np.float32))
-    assert looked_at == [0, 5, 11]
-    assert step_change == pytest.approx(16 / 3)
+    found = quality._whole_courses(Of(place), dataset, np.arange(12))
+    assert [course.episode for course in found] == [0, 5, 11]
+    assert [len(course.phi) for course in found] == [21, 26, 32]
 
 
 def test_courses_show_one_episode_of_each_kind(dataset):

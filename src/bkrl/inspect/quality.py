@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
+from bkrl.data.windows import Windows
 from bkrl.inspect.report import Changes, Example, Report, Segments
 from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.stats.ranks import area_under_curve, rank_correlation, ranks
@@ -76,7 +77,19 @@ def describe(
     values, counts = np.unique(phi, return_counts=True)
     coverage = 1.0 - float(counts.max()) / len(phi)
     quantiles = {str(q): float(np.quantile(phi, q / 100)) for q in (1, 10, 25, 50, 75, 90, 99)}
-    ordering, progress, step_change = _episodes(potential, dataset, phi[:: max(1, len(phi) // others)])
+    changes = sensitivity(potential, dataset)
+    examples = _examples(potential, dataset)
+    chosen = np.sort(np.random.Generator(np.random.PCG64(0)).permutation(dataset.num_episodes)[:_ENDS])
+    solved = chosen[dataset.success[chosen]]
+    ends = _phi(potential, dataset, dataset.first_row[solved] + dataset.lengths[solved])
+    episodes = _whole_courses(potential, dataset, chosen)
+    above = segments(potential, dataset)
+    ordering = area_under_curve(ends, phi[:: max(1, len(phi) // others)]) if len(ends) >= 5 else None
+    orders = [
+        rank_correlation(course.phi, np.arange(len(course.phi)))
+        for course in episodes
+        if dataset.success[course.episode] and len(course.phi) >= 5 and np.ptp(course.phi) > 0
+    ]
     return {
         "kind": artefact.kind,
         "control": artefact.control,
@@ -89,35 +102,14 @@ def describe(
         "levels": len(values),
         "phi": {"mean": float(phi.mean()), "std": float(phi.std()), "quantiles": quantiles},
         "ordering": ordering,
-        "progress": progress,
-        "step_change": step_change,
-        "segments": segments(potential, dataset),
+        "progress": float(np.mean(orders)) if orders else None,
+        "step_change": float(np.mean([float(np.abs(np.diff(course.phi)).mean()) for course in episodes])),
+        "segments": above,
         "foresight": foresight(potential, dataset),
-        "sensitivity": sensitivity(potential, dataset),
+        "sensitivity": changes,
         "training": dict(training),  # type: ignore[typeddict-item]  # each kind has figures of its own
-        "examples": _examples(potential, dataset),
+        "examples": examples,
     }
-
-
-def _episodes(
-    potential: Scaled, dataset: Dataset, others: NDArray[np.float32]
-) -> tuple[float | None, float | None, float]:
-    """`ordering`, `progress` and `step_change` of a report."""
-    rng = np.random.Generator(np.random.PCG64(0))
-    chosen = np.sort(rng.permutation(dataset.num_episodes)[:_ENDS])
-    ends = dataset.first_row[chosen] + dataset.lengths[chosen]
-    solved = dataset.success[chosen]
-    ordering = None
-    if solved.sum() >= 5:
-        at_end = _phi(potential, dataset, ends[solved])
-        ordering = area_under_curve(at_end, others)
-    changes, orders = [], []
-    for episode in chosen[end_to_end(len(chosen), _COURSES)]:  # early episodes and late ones
-        course = _course(potential, dataset, int(episode), int(dataset.lengths[episode])).phi
-        changes.append(float(np.abs(np.diff(course)).mean()))
-        if dataset.success[episode] and len(course) >= 5 and np.ptp(course) > 0:
-            orders.append(rank_correlation(course, np.arange(len(course))))
-    return ordering, float(np.mean(orders)) if orders else None, float(np.mean(changes))
 
 
 def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> Segments:
@@ -168,7 +160,7 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
 def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Changes]:
     """What Φ depends on: how it changes when `present`, `past` or `actions` are exchanged for another window's."""
     rows = end_to_end(len(dataset.actions), count)
-    windows = dataset.windows(rows, potential.horizon)
+    windows = _windows(potential, dataset, rows)
     phi = potential(windows)
     other = generator(seed, "quality", "sensitivity").permutation(len(rows))
     there = windows.valid[:, :-1] & windows.valid[other, :-1]  # only what both windows have is exchanged
@@ -270,9 +262,20 @@ def _examples(potential: Scaled, dataset: Dataset) -> list[Example]:
     return examples
 
 
+def _windows(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> Windows:
+    """The windows of a potential that end at `rows`, (R,)."""
+    return dataset.windows(rows, potential.horizon)
+
+
 def _phi(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(R,) Φ of the windows that end at `rows`."""
-    return potential(dataset.windows(rows, potential.horizon))
+    return potential(_windows(potential, dataset, rows))
+
+
+def _whole_courses(potential: Potential, dataset: Dataset, episodes: NDArray[np.int64]) -> list[Course]:
+    """Φ over the whole of a few of (E,) episodes, early ones and late ones."""
+    few = episodes[end_to_end(len(episodes), _COURSES)]
+    return [_course(potential, dataset, int(episode), int(dataset.lengths[episode])) for episode in few]
 
 
 def _course(potential: Potential, dataset: Dataset, episode: int, longest: int, kind: str = "") -> Course:

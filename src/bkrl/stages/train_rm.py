@@ -9,10 +9,8 @@ from __future__ import annotations
 import torch
 
 from bkrl.core.errors import UsageError
-from bkrl.core.reporter import Reporter, percent
-from bkrl.inspect.certificate import CERTIFICATE, Certificate, certify
-from bkrl.inspect.quality import describe
-from bkrl.inspect.report import REPORT, Report, cautions
+from bkrl.core.reporter import Reporter
+from bkrl.inspect.examination import examine
 from bkrl.labelers.tables import dataset_of
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
@@ -72,47 +70,25 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     )
     artefact = potential.artefact
     training = {**fitted.facts, "advice": advice}
-    report = describe(potential, dataset, phi, training)
-    certificate = certify(potential, dataset, seed)
-    form = certificate.summary()
+    found = examine(potential, dataset, phi, training, seed, config.run_dir)
     potential.close()
-    result.write_json(REPORT, report)
-    result.write_json(CERTIFICATE, certificate.to_json())
-    advised = advice_source(training)
-    warnings = cautions(report, control, advised, config.run_dir)
-    _tell(report, certificate, warnings, reporter)
+    found.tell(reporter)
+    files = found.write(result.path)
     result.finish(
-        [FILE, *artefact.files, REPORT, CERTIFICATE],
+        [FILE, *artefact.files, *files],
         variant="evolve" if "chosen_on" in labels.facts else labels.facts["variant"],
         kind=artefact.kind,
         control=control,
         env_id=artefact.env_id,
         llm=labels.facts.get("llm"),
         scale={"lo": artefact.scale.lo, "hi": artefact.scale.hi},
-        coverage=report["coverage"],
+        coverage=found.report["coverage"],
         **({"reads": list(artefact.reads)} if artefact.reads else {}),
-        certificate=form,
-        advice=advised,
+        certificate=found.certificate.summary(),
+        advice=advice_source(training),
         **({"steps": config.play_steps} if config.play_steps and control not in UNLABELLED else {}),
-        **{"warnings": warnings} if warnings else {},
+        **({"warnings": found.warnings} if found.warnings else {}),
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
         training=training,
     )
     return result
-
-
-def _tell(report: Report, certificate: Certificate, warnings: list[str], reporter: Reporter) -> None:
-    above = "" if report["ordering"] is None else percent(report["ordering"], 1)
-    reporter.say(
-        f"Φ differs from its most frequent value in {percent(report['coverage'], 1)} of the windows"
-        + (f", and puts ends in success above other windows {above} of the time." if above else ".")
-    )
-    for check in certificate.checks:
-        if not check.passed:
-            reporter.warn(f"Certificate: {check.name} fails: {check.detail}.")
-    reporter.say(
-        f"Certificate: {certificate.summary()}. They ask for one fixed, finite function whose shaping is exact, "
-        "not for quality: they say nothing of whether Φ knows anything."
-    )
-    for warning in warnings:
-        reporter.warn(warning)
