@@ -16,6 +16,7 @@ from typing import IO, Any, NotRequired, TypedDict
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json
 from bkrl.core.lines import LineFile, read_rows
+from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config
 from bkrl.runs.identity import Config, differences
 from bkrl.runs.software import command_line, software
@@ -98,6 +99,20 @@ class Run:
             run._lock = lock
             stack.pop_all()
             return run
+
+    @classmethod
+    def begin(cls, config: Any, stage: str, inputs: Mapping[str, Path], reporter: Reporter) -> Run:
+        """The run of a verb's config, made or gone on with as `create` does; says so where it is complete.
+
+        Args:
+            config: settings with `run_dir` and `fresh`.
+            stage, inputs: see `create`.
+            reporter: where that is said.
+        """
+        run = cls.create(config.run_dir, stage=stage, config=config, inputs=inputs, fresh=config.fresh)
+        if run.complete:
+            reporter.say(f"{run.path} is already complete.")
+        return run
 
     @classmethod
     def renew(cls, path: Path, *, stage: str, config: object, inputs: Mapping[str, Path] | None = None) -> Run:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig, ReproduceConfig, SweepConfig
-from bkrl.core.reporter import Reporter
 from bkrl.labelers.config import EvolveConfig, LabelConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials.config import TrainRmConfig
-from bkrl.runs.record import Run
 
 VERBS: dict[str, type] = {
     "collect": CollectConfig,
@@ -31,14 +27,6 @@ UNSEEN = (
     "all, and its success may stay low however long it learns."
 )
 """What is said where somebody is paid for missions that it is not shown."""
-
-
-def begun(config: Any, stage: str, inputs: Mapping[str, Path], reporter: Reporter) -> Run:
-    """The run of a config, made or gone on with as `Run.create` does; says so where it is complete."""
-    result = Run.create(config.run_dir, stage=stage, config=config, inputs=inputs, fresh=config.fresh)
-    if result.complete:
-        reporter.say(f"{result.path} is already complete.")
-    return result
 
 
 def to_do(config: Any) -> bool:

@@ -38,7 +38,7 @@ from bkrl.rewards.rnd import RND
 from bkrl.rewards.streams import EnvReward, RewardStream
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
-from bkrl.stages import UNSEEN, begun, to_do
+from bkrl.stages import UNSEEN, to_do
 
 _NAMED = ("rnd", "random", "bot")
 """The explorers that are not runs."""
@@ -68,7 +68,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         torch.set_num_threads(config.threads)
         learner = explorer(config) if agent is None else None
     inputs = {} if source is None else {"explorer": source.path}
-    result = begun(config, "collect", inputs, reporter)
+    result = Run.begin(config, "collect", inputs, reporter)
     if result.complete:
         return result
     who = config.explorer if source is None else source.path.name

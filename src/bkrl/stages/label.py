@@ -35,7 +35,7 @@ from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
-from bkrl.stages import begun, to_do
+from bkrl.stages import to_do
 from bkrl.text.prompts import SHIPPED
 
 MOST_QUESTIONS = 1_000_000
@@ -229,7 +229,7 @@ def _create(config: LabelConfig, prompts: dict[str, Path], reporter: Reporter) -
         _check_nothing_is_out(config.run_dir, "pass --batch collect before --fresh")
     body = extras.body_file(config.body or "") if config.llm.startswith("openai:") else None
     inputs = {"dataset": config.dataset, **prompts} | ({"body": body} if body is not None else {})
-    return begun(config, "label", inputs, reporter)
+    return Run.begin(config, "label", inputs, reporter)
 
 
 def _connection(config: LabelConfig, asking: bool) -> Connection:

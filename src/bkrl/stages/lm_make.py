@@ -20,7 +20,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.learn.loop import finished, train
 from bkrl.learn.pretrain import Pretrainer
 from bkrl.runs.record import Run
-from bkrl.stages import begun, to_do
+from bkrl.stages import to_do
 
 STAGE = "lm"
 _HELD_OUT = 200
@@ -42,7 +42,7 @@ def run(config: LmMakeConfig, reporter: Reporter) -> Run:
     inputs = {f"from {number}": path for number, path in enumerate(config.from_, 1)}
     if config.clone is not None:
         inputs["clone"] = config.clone
-    result = begun(config, STAGE, inputs, reporter)
+    result = Run.begin(config, STAGE, inputs, reporter)
     if learner is None or result.complete:
         return result
     title = f"{config.kind} {config.size} reads {len(learner.texts):,} texts"

@@ -20,7 +20,7 @@ from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
-from bkrl.stages import begun, to_do
+from bkrl.stages import to_do
 
 
 def run(config: TrainRmConfig, reporter: Reporter) -> Run:
@@ -43,7 +43,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         dataset = dataset_of(labels, source)
         settings = {name: getattr(config, name) for name in kind.settings}
         material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
-    result = begun(config, "train-rm", {"labels": config.labels, "dataset": source}, reporter)
+    result = Run.begin(config, "train-rm", {"labels": config.labels, "dataset": source}, reporter)
     if material is None or result.complete:
         return result
     fitted = material.fit(seed, reporter)

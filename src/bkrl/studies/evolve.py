@@ -30,7 +30,7 @@ from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.protocol import Message, Request
 from bkrl.report.sets import SECOND
 from bkrl.runs.record import Run
-from bkrl.stages import begun, to_do
+from bkrl.stages import to_do
 from bkrl.studies.tournament import Tournament
 
 
@@ -49,7 +49,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
         session = open_session(config.llm, config, stack) if to_do(config) else None
         own = plan.world.prompts.files([*VARIANTS["code"].files(plan.world), TEMPLATE])
         inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
-        result = begun(config, "label", inputs, reporter)
+        result = Run.begin(config, "label", inputs, reporter)
         stack.callback(result.release)
         if result.complete or session is None:
             return result

@@ -23,7 +23,7 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import family, make_vec, world
 from bkrl.runs.record import Run
-from bkrl.stages import begun, to_do
+from bkrl.stages import to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
 from bkrl.stages.evaluate.matrix import POLICY, played, table, to_parquet
 from bkrl.stats.intervals import t_interval, wilson_interval
@@ -59,7 +59,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     if to_do(config):
         torch.set_num_threads(config.threads)
         envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
-    result = begun(config, "evaluate", {"policy": config.policy}, reporter)
+    result = Run.begin(config, "evaluate", {"policy": config.policy}, reporter)
     if envs is None or result.complete:
         return result
     modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
@@ -132,7 +132,7 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
                 f"{facts.env_id}, of {facts.family}; choose other conditions."
             )
     torch.set_num_threads(config.threads)
-    result = begun(config, "evaluate", {"policy": config.policy, "conditions": path}, reporter)
+    result = Run.begin(config, "evaluate", {"policy": config.policy, "conditions": path}, reporter)
     if result.complete:
         return result
     rows, episodes = played(agent, conditions, config, result, reporter)
