@@ -15,7 +15,7 @@ from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 
 
 @pytest.mark.parametrize(

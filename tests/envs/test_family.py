@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from bkrl import envs
 from bkrl.agents.build import observation_options
 from bkrl.core.errors import UsageError
-from bkrl.envs.family import Family, Symbols, World
+from bkrl.envs.family import Family, World
+from bkrl.envs.symbols import Symbols
 from bkrl.labelers.material import world_card
 from bkrl.report.plots.pictures import pack
 

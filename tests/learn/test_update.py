@@ -312,7 +312,7 @@ class Goals:
 
 def goaled(seed: int = 0) -> PPO:
     from bkrl.agents.networks import build_network
-    from bkrl.envs.family import Symbols
+    from bkrl.envs.symbols import Symbols
 
     config = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4, learning_rate=3e-3)
     network = build_network(

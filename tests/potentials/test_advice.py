@@ -32,7 +32,7 @@ V = np.random.default_rng(1).normal(size=STATES)
 
 
 def network(seed: int = 0):
-    from bkrl.agents.networks.symbols import Symbols
+    from bkrl.envs.symbols import Symbols
 
     symbols = Symbols.of_sizes([STATES])
     return build_network("compact", obs_shape=(1,), num_actions=ACTIONS, num_values=1, symbols=symbols, seed=seed)

@@ -18,7 +18,7 @@ from bkrl.agents.protocol import Agent
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import World, family, memory_of
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.runs.record import Run
 from bkrl.text.mission_words import words_of

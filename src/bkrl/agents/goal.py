@@ -14,7 +14,7 @@ from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import ActorCritic, build_network, of_spec
 from bkrl.agents.protocol import Goals, Inputs
 from bkrl.data.views import ViewName, Views
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 
 
 class GoalSource(Protocol):

@@ -19,7 +19,7 @@ from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import world
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 
 EVALUATION_EPSILON = 0.001
 """ε of a policy that is sampled but not trained (published)."""

@@ -18,7 +18,7 @@ from bkrl.agents.networks.layers import in_float32, linear
 from bkrl.agents.networks.memory import remember
 from bkrl.agents.protocol import Inputs, State
 from bkrl.data.distinct import distinct_rows
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 
 Looks: TypeAlias = tuple[Tensor, Tensor]
 """What the network makes of U views whatever is remembered."""

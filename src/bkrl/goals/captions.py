@@ -20,7 +20,8 @@ from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.viewer import symbols_after
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.envs import family, make_vec, situations, world
-from bkrl.envs.family import Situations, Symbols
+from bkrl.envs.family import Situations
+from bkrl.envs.symbols import Symbols
 
 Success = Literal["action", "eval", "tried"]
 """When a deed counts as done: by the permissive rule, when the game did it, or when it was tried."""

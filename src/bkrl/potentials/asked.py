@@ -15,7 +15,7 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import NumberedWindows, number
 from bkrl.envs import family, make_vec, memory_of, world
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 from bkrl.potentials.advice import SHARPNESS, Record, in_place
 from bkrl.potentials.protocol import ActionTable, Raw
 

@@ -24,7 +24,7 @@ from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 
 NetworkName = Literal["compact", "paper", "recurrent", "film"]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bkrl.core.jit import adding, helper, kernel
 from bkrl.data.distinct import distinct_rows
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 from bkrl.text import mission_words
 
 _THING = 4

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.core.jit import kernel
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 
 
 class SymbolLayer(nn.Module):

@@ -20,7 +20,8 @@ from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ORIGINAL, TYPED_ORIGINAL, Game
-from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, Symbols, World
+from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, World
+from bkrl.envs.symbols import Symbols
 
 if TYPE_CHECKING:
     from bkrl.envs.crafter.memory import SurvivalMemory

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.flags import Setting
-from bkrl.envs.family import Bot, Episodes, Family, Symbols, World
+from bkrl.envs.family import Bot, Episodes, Family, World
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.placing import Described, Places
+from bkrl.envs.symbols import Symbols
 
 if TYPE_CHECKING:
     from bkrl.envs.vector import WorldVectorEnv

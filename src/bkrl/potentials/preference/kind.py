@@ -13,7 +13,8 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.envs import family_of
-from bkrl.envs.family import Symbols, World
+from bkrl.envs.family import World
+from bkrl.envs.symbols import Symbols
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from bkrl.agents.networks.missions import MissionLayer
 from bkrl.core.flags import Flag
 from bkrl.core.jit import kernel
-from bkrl.envs.family import Symbols
+from bkrl.envs.symbols import Symbols
 from bkrl.potentials.preference.encoders import MOST_CHANNELS, CellEncoder, FlatEncoder
 
 _Size = Annotated[int, Flag("", least=1, most=2**20)]
