@@ -5,7 +5,7 @@ Everything is measured on the dataset the potential was built from; nothing here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -103,13 +103,18 @@ def describe(
         "phi": {"mean": float(phi.mean()), "std": float(phi.std()), "quantiles": quantiles},
         "ordering": ordering,
         "progress": float(np.mean(orders)) if orders else None,
-        "step_change": float(np.mean([float(np.abs(np.diff(course.phi)).mean()) for course in episodes])),
+        "step_change": step_change(episodes),
         "segments": above,
         "foresight": foresight(potential, dataset),
         "sensitivity": changes,
         "training": dict(training),  # type: ignore[typeddict-item]  # each kind has figures of its own
         "examples": examples,
     }
+
+
+def step_change(courses: Sequence[Course]) -> float:
+    """How much Φ changes in a step: the mean over episodes of the mean over their steps."""
+    return float(np.mean([float(np.abs(np.diff(course.phi)).mean()) for course in courses]))
 
 
 def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> Segments:

@@ -72,8 +72,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     training = {**fitted.facts, "advice": advice}
     found = examine(potential, dataset, phi, training, seed, config.run_dir)
     potential.close()
-    found.tell(reporter)
     files = found.write(result.path)
+    found.tell(reporter)
     result.finish(
         [FILE, *artefact.files, *files],
         variant="evolve" if "chosen_on" in labels.facts else labels.facts["variant"],
