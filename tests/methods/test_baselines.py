@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def test_published_agents_beat_chance_by_a_fifth_of_the_episodes(alg: str) -> No
     )
     ppo = replace(PublishedPPO(), num_envs=32, num_steps=20, learning_rate=5e-4)
     how: dict[str, Any] = {"form": "lamorel", "observations": 1, "replay": replay} if alg == "drrn" else {"ppo": ppo}
-    config = TrainRsConfig(alg=alg, env=env, steps=40_000, hardware=HardwareConfig(precision="fp32"), **how)
+    config = TrainRsConfig(alg=alg, env=env, steps=60_000, hardware=HardwareConfig(precision="fp32"), **how)
     learner = find_method(alg).build(config).learner
 
     def success(agent: Agent) -> float:
@@ -71,9 +72,9 @@ def test_published_agents_beat_chance_by_a_fifth_of_the_episodes(alg: str) -> No
 
     facts = world(env)
     chance = success(RandomAgent(facts.env_id, facts.family, facts.action_names))
-    while not learner.done:
-        if learner.iterate().get("rollout/success_rate", 0) > 0.95:
-            break
+    recent: deque[float] = deque(maxlen=5)  # one good rollout may be luck, or an update may spoil what came of it
+    while not learner.done and not (len(recent) == 5 and np.mean(recent) > 0.95):
+        recent.append(learner.iterate().get("rollout/success_rate", 0))
     assert success(learner.agent) > chance + 0.2
 
 
