@@ -64,7 +64,7 @@ def test_published_agents_beat_chance_by_a_fifth_of_the_episodes(alg: str) -> No
     )
     ppo = replace(PublishedPPO(), num_envs=32, num_steps=20, learning_rate=5e-4)
     how: dict[str, Any] = {"form": "lamorel", "observations": 1, "replay": replay} if alg == "drrn" else {"ppo": ppo}
-    config = TrainRsConfig(alg=alg, env=env, steps=60_000, hardware=HardwareConfig(precision="fp32"), **how)
+    config = TrainRsConfig(alg=alg, env=env, steps=40_000, hardware=HardwareConfig(precision="fp32"), **how)
     learner = find_method(alg).build(config).learner
 
     def success(agent: Agent) -> float:
