@@ -80,9 +80,9 @@ SECOND: Final = TaskSet(
         "BabyAI-PutNextLocal-v0",
         "BabyAI-MiniBossLevel-v0",
     ),
-    "1 to 5",
+    "1 to 13",
     1,
-    5,
+    13,
 )
 SETS: Final = {one.name: one for one in (FIRST, SECOND)}
 
