@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +103,19 @@ def test_babyai_goals_name_what_is_in_view_and_no_numbers() -> None:
     assert isinstance(goals, list)
     assert {"go to the red ball", "pick up the red ball", "open the blue door"} <= set(goals)
     assert not any(character.isdigit() for goal in goals for character in goal)
+
+
+def test_a_locked_door_is_to_be_unlocked_where_a_key_is_carried_and_what_was_done_is_said() -> None:
+    before = "You see a locked blue door 1 step left."
+    after = f"You carry a blue key. {before}"
+    world = replace(BABYAI, memory=("keys_picked_up",))
+    for caption, done, wanted in (
+        (after, ("nothing", "keys_picked_up 1"), "unlock the blue door"),
+        (before, ("nothing", "nothing"), "open the blue door"),
+        (after, (), "open the blue door"),  # labels made without memory stay as they were
+    ):
+        segment = SegmentText((caption, caption), ("left",), done=done)
+        assert wanted in parse_goals(answer([text for _, text in goal_prompt(world, segment)]))
 
 
 def state(see: str = "grass 1 step up", face: str = "grass", carry: str = "nothing", vitals: str = "9999") -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import bkrl
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
@@ -28,6 +27,7 @@ from bkrl.llm.rules import answer
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.potentials import load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
+from bkrl.potentials.goal import NEAR
 from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES
 from bkrl.stages import label, train_rm, train_rs
@@ -89,6 +89,49 @@ def test_a_preference_potential_reads_the_memory(preferred: Path) -> None:
     (preferred / "potential.json").write_text(json.dumps(document))
     with pytest.raises(InputError, match="remembers other things"):
         read_potential(preferred)
+
+
+@pytest.fixture(scope="module")
+def aimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A potential of goals for moments beside which stands what was done."""
+    out = tmp_path_factory.mktemp("aimed")
+    label.run(LabelConfig(DATA, "goal", with_memory=True, num=120, out=out / "labels"), Reporter())
+    return train_rm.run(TrainRmConfig(out / "labels", out=out / "phi"), Reporter()).path
+
+
+def test_a_goal_potential_counts_what_was_reached_and_what_is_near(aimed: Path) -> None:
+    asked = str(responses_of(Run.open(aimed.parent / "labels", "label"))[0]["prompt"])
+    assert "done by its start: " in asked
+    assert "done by its end: " in asked
+    document = read_json(aimed / "potential.json")
+    names = list(memory_of(ENV).names)  # type: ignore[union-attr]
+    assert (document["reads"], document["scale"]) == (["memory"], {"lo": 0.0, "hi": 1.0 + NEAR})
+    reached = document["settings"]["reached"]
+    assert reached["memory"] == names
+    assert names.index("keys_picked_up") in reached["fields"]
+    assert read_json(aimed / "certificate.json")["passed"]
+    potential, data = load_potential(aimed), Dataset.open(DATA)
+    windows = data.windows(np.arange(0, 2000, 7), potential.horizon)
+    values = potential(windows)
+    one_by_one = np.concatenate([potential(windows[row : row + 1]) for row in range(0, len(windows), 20)])
+    assert np.array_equal(values[::20], one_by_one)
+    keys = np.array(windows.memory)
+    keys[:, names.index("keys_picked_up")] += 1
+    assert (potential(replace(windows, memory=keys)) > values).all()
+    nothing = potential(replace(windows, memory=np.zeros_like(windows.memory)))
+    assert nothing.max() <= NEAR / (1 + NEAR) - 1 + 1e-6
+    assert nothing.max() > nothing.min()  # what is near still counts
+    with pytest.raises(InputError, match="reads the memory of episodes"):
+        potential(replace(windows, memory=None))
+    for changed, sentence in (
+        ({"memory": ["doors_painted", *names[1:]]}, "remembers other"),
+        ({"fields": [99]}, "is damaged"),
+    ):
+        (aimed / "potential.json").write_text(
+            json.dumps(document | {"settings": document["settings"] | {"reached": reached | changed}})
+        )
+        with pytest.raises(InputError, match=sentence):
+            read_potential(aimed)
 
 
 def settings(phi: Path, out: Path, **changes: Any) -> Any:
@@ -214,6 +257,4 @@ def test_what_cannot_be_remembered_is_refused(phi: Path, tmp_path: Path) -> None
     with pytest.raises(UsageError, match="leave --see-memory out"):
         train_rs.run(typed, Reporter())
     assert make_vec(ENV, 1).num_envs == 1
-    with pytest.raises(UsageError, match="with_memory has no effect"):
-        bkrl.label(LabelConfig(DATA, "goal", with_memory=True, out=tmp_path / "c"))
     assert not list(tmp_path.iterdir())

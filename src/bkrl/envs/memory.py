@@ -26,6 +26,11 @@ class EpisodeMemory(Protocol):
         ...
 
     @property
+    def goals(self) -> tuple[str, ...]:
+        """(M,) what each field counts, said as a goal: "pick up a key"."""
+        ...
+
+    @property
     def size(self) -> int:
         """S, bytes that are kept for an episode. The first M are the fields, the others are for the fold alone. All are
         0 where an episode begins.

@@ -66,9 +66,8 @@ class LabelConfig(AskConfig):
     with_memory: Annotated[
         bool,
         Flag(
-            "code, pref: show what happened in the episode so far (achievements, doors opened, cells seen), and let "
-            "potentials made from these labels read it, programs as `memory`",
-            only=(Only("--variant code or pref", lambda c: c.variant in ("code", "pref")),),
+            "show what happened in the episode so far (achievements, doors opened, cells seen), and let potentials made"
+            " from these labels read it, programs as `memory`",
         ),
     ] = False
     body: Annotated[

@@ -49,6 +49,18 @@ NAMES: Final[tuple[str, ...]] = (
 )
 """Cells beyond the first; cells that are no walls; doors, each once; kinds and colours of things, each once; and how
 often a thing was put down."""
+GOALS: Final = (
+    "explore the room",
+    "look around",
+    "open a door",
+    "unlock a door",
+    "pick up a key",
+    "pick up a ball",
+    "pick up a box",
+    "open a box",
+    "put a thing down",
+)
+"""What the fields count, said as goals."""
 _VISITED, _SEEN, _OPENED, _UNLOCKED, _PICKED, _BOXES_OPENED, _PUT_DOWN = 0, 1, 2, 3, 4, 7, 8
 _X, _Y, _HEADING, _BEGUN, _HAD = 9, 10, 11, 12, 13  # _HAD: kind and colour picked up, 3 * 6 entries
 _COLORS: Final = 6
@@ -62,7 +74,7 @@ _STEPS: Final = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 class RoomMemory:
     """See `EpisodeMemory`; the actions are those of `constants`, and further ones do nothing."""
 
-    names = NAMES
+    names, goals = NAMES, GOALS
     size = _MAP + _SIDE * _SIDE
 
     def update(

@@ -28,6 +28,9 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, COLLECT, ITEMS, MAKE, MA
 from bkrl.envs.memory import count
 
 NAMES: Final = (*ACHIEVEMENTS, "cells_visited")
+_SAID: Final = {"collect_drink": "drink water", "wake_up": "sleep", "cells_visited": "explore the world"}
+GOALS: Final = tuple(_SAID.get(name, name.replace("_", " ")) for name in NAMES)
+"""What the fields count, said as goals."""
 _VISITED: Final = len(ACHIEVEMENTS)
 _X, _Y, _BEGUN, _MAP = _VISITED + 1, _VISITED + 2, _VISITED + 3, _VISITED + 4
 
@@ -83,7 +86,7 @@ class SurvivalMemory:
         rules: whose actions are no typed ones.
     """
 
-    names = NAMES
+    names, goals = NAMES, GOALS
     size = _MAP + AREA * AREA
 
     def __init__(self, rules: RuleSet) -> None:

@@ -217,7 +217,8 @@ def goals(segment: Segment) -> list[str]:
     suggested: list[str] = []
     for name, thing in list(things.items())[:4]:
         if thing.kind == "door" and thing.state != "open":
-            suggested.append(f"open the {name}")
+            unlocks = segment.done is not None and thing.state == "locked" and view.carries.endswith(" key")
+            suggested.append(f"unlock the {name}" if unlocks else f"open the {name}")
         suggested.append(f"go to the {name}")
         if thing.kind in PORTABLE and not view.carries:
             suggested.append(f"pick up the {name}")

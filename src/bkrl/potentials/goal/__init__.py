@@ -2,14 +2,15 @@
 
 Retrieval: the recent past is compared with the segments that were asked about; the goals suggested for the most similar
 ones count.  Similarity: the present view's caption, clause by clause, and the last action if it changed anything, is
-compared with those goals.  raw = max(0, (similarity - threshold) / (1 - threshold)): graded, without the published jump
-from 0 to the threshold, and the threshold is measured for this encoder and this world on the dataset.
+compared with those goals.  near = max(0, (similarity - threshold) / (1 - threshold)): graded, without the published
+jump from 0 to the threshold, and the threshold is measured for this encoder and this world on the dataset.  raw = near;
+with the memory of episodes it is reached + `NEAR` near, where `reached` says how many of the goals were reached before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
@@ -22,6 +23,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, read_table, to_json, write_table
 from bkrl.core.jit import kernel
 from bkrl.data.distinct import NumberedWindows
+from bkrl.potentials.goal.reached import Reached
 from bkrl.potentials.goal.texts import Captioner, Texts, on_grid
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.text.encoders import EncoderSettings, TextEncoder, open_encoder
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 INDEX, ENCODER = "goal_index.parquet", "encoder.json"
 HORIZON = 4
 TOP = 3
+NEAR = 0.1
+"""What being near a goal counts beside having reached them all, where memory says what was reached."""
 _ROUNDING = 2.0  # steps of the grid by which the same encoder may differ from one processor to another
 _CHUNK = 2048  # windows compared with all moments at once
 _INDEX_SCHEMA = pa.schema(
@@ -56,7 +60,7 @@ class GoalIndex:
 
 
 class GoalRaw(Raw):
-    """Graded similarity to the retrieved goals, in [0, 1]."""
+    """Graded similarity to the retrieved goals, in [0, 1]; with memory see above, in [0, 1 + NEAR]."""
 
     def __init__(
         self,
@@ -69,8 +73,12 @@ class GoalRaw(Raw):
         reader: ClauseReader | None = None,
         language: str = "en",
         reads_missions: bool = False,
+        reached: Reached | None = None,
     ) -> None:
-        self.index, self.reads_missions = index, reads_missions
+        self.index, self.reached = index, reached
+        self.reads_missions, self.reads_memory = reads_missions, reached is not None
+        # what no explorer has reached is what memory is for: a scale measured on its episodes would end there
+        self.bounds = None if reached is None else (0.0, 1.0 + NEAR)
         self.language = language
         self.threshold = threshold
         self.horizon = horizon
@@ -78,7 +86,11 @@ class GoalRaw(Raw):
 
     def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
         similarity = self.similarity(windows)
-        return np.maximum(0.0, (similarity - self.threshold) / (1.0 - self.threshold))
+        near: NDArray[np.float64] = np.maximum(0.0, (similarity - self.threshold) / (1.0 - self.threshold))
+        if self.reached is None:
+            return near
+        assert windows.memory is not None
+        return self.reached(windows.memory) + NEAR * near
 
     def similarity(self, windows: NumberedWindows, moments: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """(B,) highest cosine of the present with the goals of the retrieved moments (or of `moments`, (B, top))."""
@@ -131,7 +143,8 @@ class GoalRaw(Raw):
         write_table(folder / INDEX, pa.Table.from_pylist(rows, schema=_INDEX_SCHEMA))
         atomic_write(folder / ENCODER, to_json(self.texts.encoder.settings()))
         settings = {"threshold": self.threshold, "encoder": self.texts.encoder.name, "language": self.language}
-        return [INDEX, ENCODER], settings
+        read = {} if self.reached is None else {"reached": asdict(self.reached)}
+        return [INDEX, ENCODER], {**settings, **read}
 
 
 @kernel
@@ -162,6 +175,7 @@ class _Settings(TypedDict):
 
     threshold: float
     language: NotRequired[Literal["en", "fr"]]
+    reached: NotRequired[Reached]
 
 
 def load(artefact: Artefact) -> GoalRaw:
@@ -185,7 +199,8 @@ def load(artefact: Artefact) -> GoalRaw:
             "that name was changed or is another one here; bring back the one it was built with, or run train-rm again."
         )
     settings: _Settings = artefact.read_settings(_Settings)
-    language = settings.get("language", "en")
+    language, reached = settings.get("language", "en"), settings.get("reached")
+    artefact.check_memory(() if reached is None else reached.memory)
     return GoalRaw(
         index,
         encoder,
@@ -196,6 +211,7 @@ def load(artefact: Artefact) -> GoalRaw:
         clause_reader(artefact.env_id) if language == "en" else None,
         language,
         "mission" in artefact.reads,
+        reached,
     )
 
 

@@ -15,8 +15,9 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.distinct import NumberedWindows, distinct_rows, number
 from bkrl.envs import captioner
-from bkrl.labelers.tables import labels_of, mission_words
+from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.goal import HORIZON, TOP, GoalIndex, GoalRaw, load
+from bkrl.potentials.goal.reached import measure
 from bkrl.potentials.goal.texts import Texts, clauses, on_grid
 from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
 from bkrl.runs.record import Run
@@ -36,6 +37,7 @@ class Suggestions:
         goals: distinct texts; suggested: for each moment the numbers of its goals.
         said: distinct clauses of the dataset's captions.
         reads_missions: whether moments are told apart by their missions, too.
+        memory: fields of the memory of episodes, where it is read.
     """
 
     dataset: Dataset
@@ -45,6 +47,7 @@ class Suggestions:
     suggested: Sequence[Sequence[int]]
     said: int
     reads_missions: bool = False
+    memory: tuple[str, ...] = ()
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Make the index, and measure the threshold."""
@@ -54,8 +57,17 @@ class Suggestions:
         texts = Texts(encoder, describe, data.action_names)
         moments = number(data.windows(self.rows, HORIZON))
         index = build_index(texts, moments, self.suggested, self.goals, self.reads_missions)
-        raw = GoalRaw(index, encoder, describe, data.action_names, 0.0, language=data.language)
-        raw.reads_missions = self.reads_missions
+        reached = measure(self.goals, encoder, data, self.memory) if self.memory else None
+        raw = GoalRaw(
+            index,
+            encoder,
+            describe,
+            data.action_names,
+            0.0,
+            language=data.language,
+            reads_missions=self.reads_missions,
+            reached=reached,
+        )
         sample = number(data.windows(end_to_end(len(data.actions), _MEASURED), HORIZON))
         found = calibrate(raw, sample, generator(seed, "goal", "threshold"))
         raw.threshold = found.threshold
@@ -64,7 +76,10 @@ class Suggestions:
             f"{encoder.name}, and {percent(found.above, 1)} of the windows above it."
         )
         counts = {"encoder": encoder.name, "goals": len(self.goals), "moments": len(index.keys)}
-        return Fitted("goal", raw, data, {**counts, **asdict(found)})
+        if reached is None:
+            return Fitted("goal", raw, data, {**counts, **asdict(found)})
+        reporter.say(f"Of what memory counts, goals mean {', '.join(reached.names)}.")
+        return Fitted("goal", raw, data, {**counts, **asdict(found), "reached": reached.names})
 
 
 def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) -> Suggestions:
@@ -90,8 +105,8 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) ->
         suggested = [suggested[i] for i in permuted(len(suggested), shuffle)]
     ends = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
     said = {clause for caption in dataset.caption_texts for clause in clauses(caption)}
-    reads = mission_words(labels, dataset) is not None
-    return Suggestions(dataset, fit_encoder(encoder, said, goals), ends, goals, suggested, len(said), reads)
+    reads, memory = mission_words(labels, dataset) is not None, memory_names(labels, dataset)
+    return Suggestions(dataset, fit_encoder(encoder, said, goals), ends, goals, suggested, len(said), reads, memory)
 
 
 def build_index(

@@ -160,7 +160,7 @@ class Texts:
         if number is None:
             vector = on_grid(self.encoder([text]))
             number = self._clauses[text] = self._clause_vectors.add(vector)
-            self._clause_similarities.add(_cosine(self.goals, vector[0])[None])
+            self._clause_similarities.add(cosines(self.goals, vector).T)
         return number
 
 
@@ -202,8 +202,9 @@ def on_grid(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
     return np.rint(exact * (_GRID / np.where(norms > 0, norms, np.inf))).astype(np.float32)
 
 
-def _cosine(goals: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(G,) cosine similarities, from exact whole-number products."""
-    products = (goals @ vector).astype(np.float64)
-    norms = np.sqrt((goals * goals).sum(1).astype(np.float64) * float(vector @ vector))
+def cosines(goals: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(G, n) cosine similarities of G goals with n texts, vectors on the grid, from exact whole-number products."""
+    products = (goals @ vectors.T).astype(np.float64)
+    squares = [(one * one).sum(1).astype(np.float64) for one in (goals, vectors)]
+    norms = np.sqrt(squares[0][:, None] * squares[1])
     return (products / np.maximum(norms, 1e-9)).astype(np.float32)
