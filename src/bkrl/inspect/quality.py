@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.windows import Windows
 from bkrl.inspect.report import Changes, Example, Report, Segments
 from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.stats.ranks import area_under_curve, rank_correlation, ranks
@@ -165,7 +164,7 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
 def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Changes]:
     """What Φ depends on: how it changes when `present`, `past` or `actions` are exchanged for another window's."""
     rows = end_to_end(len(dataset.actions), count)
-    windows = _windows(potential, dataset, rows)
+    windows = dataset.windows(rows, potential.horizon)
     phi = potential(windows)
     other = generator(seed, "quality", "sensitivity").permutation(len(rows))
     there = windows.valid[:, :-1] & windows.valid[other, :-1]  # only what both windows have is exchanged
@@ -267,14 +266,9 @@ def _examples(potential: Scaled, dataset: Dataset) -> list[Example]:
     return examples
 
 
-def _windows(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> Windows:
-    """The windows of a potential that end at `rows`, (R,)."""
-    return dataset.windows(rows, potential.horizon)
-
-
 def _phi(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(R,) Φ of the windows that end at `rows`."""
-    return potential(_windows(potential, dataset, rows))
+    return potential(dataset.windows(rows, potential.horizon))
 
 
 def _whole_courses(potential: Potential, dataset: Dataset, episodes: NDArray[np.int64]) -> list[Course]:
