@@ -61,6 +61,16 @@ def test_half_the_worth_is_where_the_middle_episode_ended_that_did_such_a_thing(
     assert found(np.array([[round(found.half[0]), *[0] * 8]], np.uint8)) == pytest.approx(0.5, abs=0.02)
 
 
+def test_a_control_draws_as_many_fields_whatever_the_goals_mean() -> None:
+    data = Dataset.open(SAMPLES / "data-minigrid")
+    names = memory_of(data.env_id).names  # type: ignore[union-attr]
+    encoder = fit_encoder("hash", GOALS)
+    drawn = [measure(GOALS, encoder, data, names, shuffle).fields for shuffle in range(30)]
+    assert all(len(set(fields)) == 2 and list(fields) == sorted(fields) for fields in drawn)
+    assert {field for fields in drawn for field in fields} == set(range(len(names)))
+    assert drawn == [measure(GOALS[::-1], encoder, data, names, shuffle).fields for shuffle in range(30)]
+
+
 def test_goals_that_memory_does_not_count_are_refused() -> None:
     data = Dataset.open(SAMPLES / "data-minigrid")
     with pytest.raises(InputError, match="None of the 2 goals .* pick up a key"):

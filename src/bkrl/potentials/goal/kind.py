@@ -38,6 +38,7 @@ class Suggestions:
         said: distinct clauses of the dataset's captions.
         reads_missions: whether moments are told apart by their missions, too.
         memory: fields of the memory of episodes, where it is read.
+        shuffle: seed of a control, see `measure`.
     """
 
     dataset: Dataset
@@ -48,6 +49,7 @@ class Suggestions:
     said: int
     reads_missions: bool = False
     memory: tuple[str, ...] = ()
+    shuffle: int | None = None
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Make the index, and measure the threshold."""
@@ -57,7 +59,7 @@ class Suggestions:
         texts = Texts(encoder, describe, data.action_names)
         moments = number(data.windows(self.rows, HORIZON))
         index = build_index(texts, moments, self.suggested, self.goals, self.reads_missions)
-        reached = measure(self.goals, encoder, data, self.memory) if self.memory else None
+        reached = measure(self.goals, encoder, data, self.memory, self.shuffle) if self.memory else None
         raw = GoalRaw(
             index,
             encoder,
@@ -78,7 +80,8 @@ class Suggestions:
         counts = {"encoder": encoder.name, "goals": len(self.goals), "moments": len(index.keys)}
         if reached is None:
             return Fitted("goal", raw, data, {**counts, **asdict(found)})
-        reporter.say(f"Of what memory counts, goals mean {', '.join(reached.names)}.")
+        how = "goals mean" if self.shuffle is None else "there are drawn, as many as goals mean,"
+        reporter.say(f"Of what memory counts {how} {', '.join(reached.names)}.")
         return Fitted("goal", raw, data, {**counts, **asdict(found), "reached": reached.names})
 
 
@@ -106,7 +109,8 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) ->
     ends = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
     said = {clause for caption in dataset.caption_texts for clause in clauses(caption)}
     reads, memory = mission_words(labels, dataset) is not None, memory_names(labels, dataset)
-    return Suggestions(dataset, fit_encoder(encoder, said, goals), ends, goals, suggested, len(said), reads, memory)
+    found = fit_encoder(encoder, said, goals)
+    return Suggestions(dataset, found, ends, goals, suggested, len(said), reads, memory, shuffle)
 
 
 def build_index(

@@ -18,6 +18,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset
 from bkrl.envs import memory_of
 from bkrl.potentials.goal.texts import cosines, on_grid
+from bkrl.potentials.kinds import permuted
 from bkrl.text.encoders import TextEncoder
 
 ALIKE = 0.5
@@ -57,7 +58,9 @@ class Reached:
         return [self.memory[field] for field in self.fields]
 
 
-def measure(goals: Sequence[str], encoder: TextEncoder, dataset: Dataset, names: tuple[str, ...]) -> Reached:
+def measure(
+    goals: Sequence[str], encoder: TextEncoder, dataset: Dataset, names: tuple[str, ...], shuffle: int | None = None
+) -> Reached:
     """What memory counts of the goals, and how far the dataset's episodes came.
 
     Half the worth of a field is where the middle one of the episodes ended that did such a thing at all.
@@ -67,6 +70,7 @@ def measure(goals: Sequence[str], encoder: TextEncoder, dataset: Dataset, names:
         encoder: of them.
         dataset: its episodes, with their memory.
         names: (M,) of the fields of the memory.
+        shuffle: seed of a control: as many fields, drawn from all of them, in the place of those that goals mean.
 
     Raises:
         InputError: memory counts none of the goals.
@@ -81,6 +85,8 @@ def measure(goals: Sequence[str], encoder: TextEncoder, dataset: Dataset, names:
             f"None of the {len(goals)} goals of these labels is one that the memory of episodes counts "
             f"({', '.join(memory.goals)}); label again without --with-memory."
         )
+    if shuffle is not None:
+        meant = set(permuted(len(names), shuffle)[: len(meant)].tolist())
     counts = dataset.memory[dataset.first_row + dataset.lengths]
     fields = tuple(sorted(meant))
     half = tuple(float(np.median(done)) if len(done := counts[counts[:, one] > 0, one]) else 1.0 for one in fields)
