@@ -18,10 +18,12 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec, memory_of
 from bkrl.envs.memory import fold
+from bkrl.labelers import audit
 from bkrl.labelers.config import LabelConfig
-from bkrl.labelers.material import SegmentText, world_card
+from bkrl.labelers.material import SegmentText, segment_text, world_card
 from bkrl.labelers.preferences import pair_prompt
-from bkrl.labelers.tables import responses_of
+from bkrl.labelers.quality import segments_of
+from bkrl.labelers.tables import card_of, labels_of, responses_of
 from bkrl.learn.protocol import Saved
 from bkrl.llm.rules import answer
 from bkrl.methods import TrainRsConfig, find_method
@@ -258,3 +260,21 @@ def test_what_cannot_be_remembered_is_refused(phi: Path, tmp_path: Path) -> None
         train_rs.run(typed, Reporter())
     assert make_vec(ENV, 1).num_envs == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_person_who_audits_sees_what_the_annotator_saw(preferred: Path) -> None:
+    shown: list[str] = []
+    audit.conduct(preferred.parent / "labels", lambda text: shown.append(text) or "q", n=1)  # type: ignore[func-returns-value]
+    labels = Run.open(preferred.parent / "labels")
+    place, swapped = audit.sample(labels_of(labels), seed=1)[0]
+    data = Dataset.open(DATA)
+    pair = [segment_text(data, one, card_of(labels, data)) for one in segments_of(labels_of(labels)[place])]
+    first, second = reversed(pair) if swapped else pair
+    before, after = shown[0].split("2  SECOND")
+    for text, segment in ((before, first), (after, second)):
+        assert f"done before  {segment.done[0]}\n" in text
+        assert f"done by its end  {segment.done[1]}\n" in text
+    assert "whatever its task may be?" in after
+    asked = audit.question(*(replace(one, mission="go to a ball\x1b[2J") for one in pair), "t")
+    assert "mission  go to a ball [2J\n" in asked
+    assert "at its own mission?" in asked

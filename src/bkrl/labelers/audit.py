@@ -25,7 +25,7 @@ from bkrl.labelers.agreement import cohen_kappa, share
 from bkrl.labelers.answers import Choice
 from bkrl.labelers.material import SegmentText, segment_text
 from bkrl.labelers.quality import SWAPPED, cells, segments_of
-from bkrl.labelers.tables import dataset_of, labels_of, variant_of
+from bkrl.labelers.tables import card_of, dataset_of, labels_of, variant_of
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 
@@ -122,7 +122,7 @@ def conduct(
     if variant_of(run) != "pref":
         raise UsageError(f"{labels} holds no preferences; only pairs can be audited. `bkrl label view` shows the rest.")
     table, data = labels_of(run), dataset_of(run, dataset_at(run, dataset))
-    manifest = sha256(run.path / "manifest.json")
+    world, manifest = card_of(run, data), sha256(run.path / "manifest.json")
     given = read_answers(path, manifest)
     chosen = sample(table, seed)[:n]
     if not chosen:
@@ -132,7 +132,7 @@ def conduct(
         _check_writable(path)
     done = len(chosen) - len(open_)
     for number, (place, swapped) in enumerate(open_, done + 1):
-        a, b = (segment_text(data, segment) for segment in segments_of(table[place]))
+        a, b = (segment_text(data, segment, world) for segment in segments_of(table[place]))
         first, second = (b, a) if swapped else (a, b)
         shown = question(first, second, f"Pair {number} of {len(chosen)}")
         reply = _asked(ask, shown)
@@ -152,12 +152,15 @@ def question(first: SegmentText, second: SegmentText, title: str) -> str:
     """Two segments as they are shown to a person."""
     lines = [f"── {title} " + "─" * 40]
     for name, segment in (("1  FIRST", first), ("2  SECOND", second)):
-        lines += ["", name]
+        lines += ["", name, *(["   mission  " + _one_line(segment.mission)] if segment.mission else [])]
+        lines += [f"   done before  {_one_line(done)}" for done in segment.done[:1]]
         for i, caption in enumerate(segment.captions):
             lines.append("   sees  " + _one_line(caption))
             if i < len(segment.actions):
                 lines.append("   does  " + _one_line(segment.actions[i]))
-    return "\n".join([*lines, "", "In which one does the agent do better, whatever its task may be?", HELP])
+        lines += [f"   done by its end  {_one_line(done)}" for done in segment.done[1:]]
+    for_what = "at its own mission" if first.mission else "whatever its task may be"
+    return "\n".join([*lines, "", f"In which one does the agent do better, {for_what}?", HELP])
 
 
 def compare(table: Sequence[Row], given: Mapping[int, Answer]) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
 from bkrl.labelers.goals import Entry, library
-from bkrl.labelers.material import world_card
-from bkrl.labelers.tables import dataset_of, labels_of, responses_of, variant_of
+from bkrl.labelers.tables import card_of, dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import html, labels_data
 from bkrl.report.pages.labels_data import Row
 from bkrl.runs.inputs import dataset_at
@@ -96,7 +95,7 @@ def build(run: Run, dataset: Dataset) -> LabelsPage:
     if variant == "code":
         page.candidates = _candidates(table, responses, facts.get("quality", {}))
         return page
-    card, by_rules = world_card(dataset.env_id), facts.get("llm") == "rules"
+    card, by_rules = card_of(run, dataset), facts.get("llm") == "rules"
     if variant == "pref":
         data = labels_data.of_pairs(dataset, card, table, responses, all_answers(run.path)[0], by_rules=by_rules)
     else:
