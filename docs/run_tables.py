@@ -1,6 +1,6 @@
 """Tables of docs/results.md that no report makes, as Markdown on stdout: nothing in them is typed.
 
-python docs/run_tables.py times RUN … [--threshold 0.9]     # how soon agents succeed that learn in steps of different kinds
+python docs/run_tables.py times RUN … [--threshold 0.9] [--at STEPS …]     # how soon agents succeed, in steps of their own
 python docs/run_tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
 python docs/run_tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
 
@@ -28,8 +28,10 @@ from bkrl.stats.curves import series_of
 from bkrl.stats.intervals import t_interval
 
 
-def times(runs: Sequence[Run], threshold: float) -> list[str]:
+def times(runs: Sequence[Run], threshold: float, at: Sequence[int] = ()) -> list[str]:
     """One row for each env and agent: when it first succeeded in so many episodes, and how often at the end.
+
+    `at`: steps for a column each, the last evaluation up to there.
 
     Raises:
         InputError: a run was never evaluated.
@@ -38,7 +40,8 @@ def times(runs: Sequence[Run], threshold: float) -> list[str]:
     for run in runs:
         rows.setdefault((str(run.facts["env_id"]), _agent(run)), []).append(run)
     reached = f"steps to {percent(threshold)}: median (range)"
-    lines = _head(["level", "agent", "n", "trained for", "seconds", reached, "reached", "success at the end"])
+    until = [f"success after {steps:,}" for steps in at]
+    lines = _head(["level", "agent", "n", "trained for", "seconds", reached, "reached", *until, "success at the end"])
     for (env, agent), group in rows.items():
         curves = [_curve(run) for run in group]
         first = sorted(found[0] for curve in curves if (found := [step for step, rate in curve if rate >= threshold]))
@@ -49,12 +52,12 @@ def times(runs: Sequence[Run], threshold: float) -> list[str]:
             "not reached" if None in middle else f"{statistics.median(one for one in middle if one is not None):,.0f}"
         )
         spread = f" ({first[0]:,} to {first[-1]:,})" if first and len(first) == len(group) > 1 else ""
-        end = t_interval(np.array([curve[-1][1] for curve in curves]))
-        interval = f" ({100 * max(end.low, 0):.0f} to {100 * min(end.high, 1):.0f})" if end.known else ""
+        shown = [_share([[rate for step, rate in curve if step <= steps][-1] for curve in curves]) for steps in at]
+        end = _share([curve[-1][1] for curve in curves])
         seconds = statistics.median(loop_seconds(series_of(run.metrics())) for run in group)
         trained = f"{max(curve[-1][0] for curve in curves):,}"
         cells = [f"`{env}`", agent, str(len(group)), trained, f"{seconds:.0f}", known + spread]
-        lines.append(_line([*cells, f"{len(first)} of {len(group)}", percent(end.estimate) + interval]))
+        lines.append(_line([*cells, f"{len(first)} of {len(group)}", *shown, end]))
     return lines
 
 
@@ -92,13 +95,18 @@ def ends(runs: Sequence[Run], measure: str) -> list[str]:
         cells = []
         for env in envs:
             found = [_curve(run, measure)[-1][1] for run in group if run.facts["env_id"] == env]
-            end = t_interval(np.array(found)) if found else None
-            spread = f" ({100 * max(end.low, 0):.0f} to {100 * min(end.high, 1):.0f})" if end and end.known else ""
-            cells.append(f"{percent(end.estimate)}{spread}, n = {len(found)}" if end else "–")
+            cells.append(f"{_share(found)}, n = {len(found)}" if found else "–")
         told = [run.facts.get("goals", {}).get("answers", {}).get("balanced") for run in group]
         known = [one for one in told if one is not None]
         lines.append(_line([name, *cells, f"{statistics.mean(known):.2f}" if known else "–"]))
     return lines
+
+
+def _share(found: Sequence[float]) -> str:
+    """The mean of a share, with its interval where one is known."""
+    mean = t_interval(np.array(found))
+    spread = f" ({100 * max(mean.low, 0):.0f} to {100 * min(mean.high, 1):.0f})" if mean.known else ""
+    return percent(mean.estimate) + spread
 
 
 def _agent(run: Run) -> str:
@@ -131,11 +139,12 @@ def main() -> int:
     parser.add_argument("table", choices=["times", "conditions", "ends"])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
+    parser.add_argument("--at", type=int, nargs="*", default=[], help="steps at which `times` shows success, too")
     parser.add_argument("--measure", default="success_rate", help="of evaluations, for `ends` (success_rate)")
     given = parser.parse_args()
     try:
         runs = [Run.open(path, "evaluate" if given.table == "conditions" else "train-rs") for path in given.runs]
-        tables = {"times": lambda: times(runs, given.threshold), "ends": lambda: ends(runs, given.measure)}
+        tables = {"times": lambda: times(runs, given.threshold, given.at), "ends": lambda: ends(runs, given.measure)}
         lines = tables.get(given.table, lambda: conditions(runs))()
     except BkrlError as problem:
         sys.stderr.write(f"{problem}\n")

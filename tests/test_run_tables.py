@@ -37,6 +37,13 @@ def test_the_first_evaluation_that_succeeds_often_enough_counts(tmp_path: Path):
     assert rows[1] == "| `E` | `random` | 1 | 20 | 2 | not reached | 0 of 1 | 20 % |"
 
 
+def test_success_stands_there_at_other_steps_too(tmp_path: Path):
+    runs = [trained(tmp_path, seed, [(0, 0.0), (9, 0.2 * seed), (12, 0.6), (20, 1.0)]) for seed in (1, 2)]
+    header, _, row = tables.times(runs, 0.9, [10, 12])
+    assert "| reached | success after 10 | success after 12 | success at the end |" in header
+    assert row.endswith("| 2 of 2 | 30 % (0 to 100) | 60 % | 100 % |")
+
+
 def test_a_median_is_known_where_more_than_half_get_there(tmp_path: Path):
     runs = [trained(tmp_path, seed, [(0, 0.0), (10 * seed, 0.95 if seed < 3 else 0.5)]) for seed in (1, 2, 3)]
     assert "| 20 | 2 of 3 |" in tables.times(runs, 0.9)[2]
