@@ -105,7 +105,8 @@ def test_a_goal_potential_counts_what_was_reached_and_what_is_near(aimed: Path) 
     asked = str(responses_of(Run.open(aimed.parent / "labels", "label"))[0]["prompt"])
     assert "done by its start: " in asked
     assert "done by its end: " in asked
-    document = read_json(aimed / "potential.json")
+    whole = (aimed / "potential.json").read_text()
+    document = json.loads(whole)
     names = list(memory_of(ENV).names)  # type: ignore[union-attr]
     assert (document["reads"], document["scale"]) == (["memory"], {"lo": 0.0, "hi": 1.0 + NEAR})
     reached = document["settings"]["reached"]
@@ -134,6 +135,7 @@ def test_a_goal_potential_counts_what_was_reached_and_what_is_near(aimed: Path) 
         )
         with pytest.raises(InputError, match=sentence):
             read_potential(aimed)
+    (aimed / "potential.json").write_text(whole)
 
 
 def settings(phi: Path, out: Path, **changes: Any) -> Any:
@@ -171,6 +173,19 @@ def test_only_the_memory_matters_to_it_and_a_first_time_is_worth_more(phi: Path)
     with pytest.raises(InputError, match="reads the memory of episodes"):
         potential(replace(windows, memory=None))
     potential.close()
+
+
+@pytest.mark.parametrize(("made", "alg", "defect"), [("phi", "bk-code", "b1"), ("aimed", "bk-goal", "b30")])
+def test_published_defects_of_potentials_are_for_those_without_memory(
+    made: str, alg: str, defect: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    potential = request.getfixturevalue(made)
+    for compat in (defect, "upstream"):
+        with pytest.raises(
+            UsageError, match=rf"{defect} .* reads the memory; leave {defect} out .* without --with-memory"
+        ):
+            train_rs.run(settings(potential, tmp_path / "run", alg=alg, compat=compat), Reporter())
+    assert not list(tmp_path.iterdir())
 
 
 def learner(phi: Path, out: Path, **changes: Any) -> Any:

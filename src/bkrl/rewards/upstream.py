@@ -148,8 +148,18 @@ def guarantee(defects: frozenset[str]) -> str:
 
 
 def with_defects(potential: Scaled, defects: frozenset[str]) -> Scaled:
-    """The potential with the defects that are its own (b1, b30); the same object when there are none."""
-    raw = potential.raw
+    """The potential with the defects that are its own (b1, b30); the same object when there are none.
+
+    UsageError for one that reads what no published potential read.
+    """
+    raw, reads = potential.raw, potential.artefact.reads
+    own = ("b1" in defects and isinstance(raw, CodeRaw)) or ("b30" in defects and isinstance(raw, GoalRaw))
+    if own and reads:
+        name = "b1" if isinstance(raw, CodeRaw) else "b30"
+        raise UsageError(
+            f"{name} ({DEFECTS[name].says}) concerns potentials as they were published, and this one reads the "
+            f"{words(reads)}; leave {name} out of --compat, or take labels made without --with-{reads[0]}."
+        )
     if "b1" in defects and isinstance(raw, CodeRaw):
         divided = CodeRaw(raw.source, raw.obs_shape, raw.horizon, DIVISORS)
         return Scaled(divided, potential.artefact)
