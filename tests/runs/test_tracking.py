@@ -17,7 +17,7 @@ from bkrl.methods import TrainRsConfig
 from bkrl.runs import tracking
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import tracked
-from bkrl.studies.sweep import last_step
+from bkrl.studies.clocks import last_step
 
 
 class Memory:

@@ -9,9 +9,9 @@ import pytest
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import world
+from bkrl.studies.cells import needs
 from bkrl.studies.executors import shell
 from bkrl.studies.study import load_study, plan, presets
-from bkrl.studies.sweep import needs
 
 
 def study(text, out):

@@ -27,8 +27,9 @@ from bkrl.core.reporter import Line, Reporter
 from bkrl.data.writer import DatasetWriter
 from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
-from bkrl.studies import sweep
-from bkrl.studies.executors import local, name_of, shell
+from bkrl.studies import clocks, sweep
+from bkrl.studies.cells import chosen, name_of, state_of
+from bkrl.studies.executors import local, shell
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
@@ -142,7 +143,7 @@ def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
         text=True,
     )
     deadline = time.monotonic() + 600
-    while sweep.last_step(out / "chain" / "ppo-s1") < 1024 and time.monotonic() < deadline:
+    while clocks.last_step(out / "chain" / "ppo-s1") < 1024 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
@@ -167,7 +168,7 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
         start_new_session=True,
     )
     deadline = time.monotonic() + 600
-    while sweep.last_step(run) < 65536 and time.monotonic() < deadline:
+    while clocks.last_step(run) < 65536 and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.1)  # into the next rollout or its update, which takes seconds
     if how == "kill -9":
@@ -180,7 +181,7 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     newest = max(run.glob("checkpoints/step-*"))
-    assert int(newest.name.removeprefix("step-")) == sweep.last_step(run) > 65536
+    assert int(newest.name.removeprefix("step-")) == clocks.last_step(run) > 65536
 
 
 def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
@@ -218,7 +219,7 @@ def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_p
     local = Local(1, tmp_path)
     local.start(cells[:1])
     deadline = time.monotonic() + 600
-    while sweep.last_step(cells[0].run_dir) < 1024 and time.monotonic() < deadline:
+    while clocks.last_step(cells[0].run_dir) < 1024 and time.monotonic() < deadline:
         time.sleep(0.02)
     (worker,) = local._pools[0]._processes.values()
     os.kill(worker.pid, signal.SIGTERM)
@@ -327,7 +328,7 @@ def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
         Run.create(cell.run_dir, stage="label", config=config, inputs=inputs).finish([])
     (tmp_path / "out").rename(tmp_path / "moved")
     merge = plan(tomllib.loads(text), tmp_path / "moved").cells[3]
-    assert sweep.state_of(merge) == "done"
+    assert state_of(merge) == "done"
 
     given = []
     monkeypatch.setattr("bkrl.stages.label_merge.run", lambda *args: given.append(args))
@@ -350,16 +351,16 @@ def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_
         )  # fmt: skip
         writer.close()
         run.finish(writer.outputs)
-    assert sweep.state_of(merge) == ""
+    assert state_of(merge) == ""
     assert work(merge, tmp_path / "log") == ""
-    assert sweep.state_of(merge) == "done"
+    assert state_of(merge) == "done"
     (tmp_path / "out").rename(tmp_path / "moved")
-    assert sweep.state_of(cells("moved")[2]) == "done"
+    assert state_of(cells("moved")[2]) == "done"
     more, one = (SHARED.replace("collect_shards = 2", f"collect_shards = {n}") for n in (3, 1))
-    assert "differs in datasets" in sweep.state_of(cells("moved", more)[3])
-    assert "holds a run that differs in" in sweep.state_of(cells("moved", one)[0])
+    assert "differs in datasets" in state_of(cells("moved", more)[3])
+    assert "holds a run that differs in" in state_of(cells("moved", one)[0])
     (explorers[0].run_dir.parents[2] / "moved" / "chain" / "data-shard1" / "manifest.json").write_text("{}")
-    assert "made again since" in sweep.state_of(cells("moved")[2])
+    assert "made again since" in state_of(cells("moved")[2])
 
 
 @pytest.fixture(scope="module")
@@ -524,7 +525,7 @@ def test_a_kill_while_jobs_are_submitted_submits_none_twice(tmp_path, monkeypatc
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     state, again = sweep.State(OUT / "sweep" / "state.json").load(), Told()
     executor = on_cluster(state)
-    cells = sweep.chosen(load_study("toy.toml", OUT), OUT, only)
+    cells = chosen(load_study("toy.toml", OUT), OUT, only)
     executor.prepare(cells, again)
     if not accepted:
         assert executor.running() == state.jobs == {}
@@ -656,9 +657,9 @@ def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbe
 def test_what_is_left_takes_as_long_as_the_slowest_and_counts_those_that_have_just_begun():
     quick, slow = Line("a", "running", 0, 100, 10.0), Line("b", "running", 0, 100, 1.0)
     begun, waiting = Line("c", "running", 0, 100), Line("d", "waiting", total=1000)
-    assert "11 steps/s, about 2 min of steps left" in sweep._summary([quick, slow], 0.0)  # 18 s at the rate of both
-    assert "10 steps/s, about 60 s of steps left" in sweep._summary([quick, begun, waiting], 0.0)
-    assert "left" not in sweep._summary([begun, waiting], 0.0)
+    assert "11 steps/s, about 2 min of steps left" in clocks.summary([quick, slow], 0.0)  # 18 s at the rate of both
+    assert "10 steps/s, about 60 s of steps left" in clocks.summary([quick, begun, waiting], 0.0)
+    assert "left" not in clocks.summary([begun, waiting], 0.0)
 
 
 def test_what_can_no_longer_be_done_is_not_left_to_do(tmp_path, monkeypatch):

@@ -8,24 +8,21 @@ what each cell said, under `log/`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 from bkrl.core.config import SweepConfig
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, make_folder, read_json, to_json
-from bkrl.core.flags import flags_of
-from bkrl.core.lines import newest_row
-from bkrl.core.reporter import Line, Reporter, duration
+from bkrl.core.reporter import Line, Reporter
 from bkrl.runs.folder import acquire
-from bkrl.runs.identity import changed
-from bkrl.runs.inputs import check_inputs, read_by
 from bkrl.runs.record import Run
-from bkrl.studies.executors import Executor, cores, name_of
+from bkrl.studies.cells import chosen, name_of, needs, state_of
+from bkrl.studies.clocks import Clock, summary
+from bkrl.studies.executors import Executor, cores
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.study import Study, load_study
@@ -129,52 +126,6 @@ def failures(outcome: Outcome) -> str:
     return f"{len(outcome.failed)} of {runs(total)} failed: {' '.join(reasons)}{blocked}"
 
 
-def needs(cells: Iterable[Cell]) -> dict[Path, list[Path]]:
-    """Run directory → the run directories of other cells that its settings name: what has to be there before."""
-    folders = {cell.run_dir: cell for cell in cells}
-    return {folder: [path for path in _paths(cell.config) if path in folders and path != folder]
-            for folder, cell in folders.items()}  # fmt: skip
-
-
-def chosen(study: Study, out: Path, only: str) -> list[Cell]:
-    """The cells whose name fits one of the patterns in `only` (all when it is empty), and all that those need.
-
-    Raises:
-        UsageError: no cell's name fits.
-    """
-    if not only:
-        return list(study.cells)
-    patterns = [pattern.strip() for pattern in only.split(",") if pattern.strip()]
-    wanted = {
-        cell.run_dir for cell in study.cells if any(fnmatchcase(name_of(cell, out), pattern) for pattern in patterns)
-    }
-    if not wanted:
-        some = ", ".join(name_of(cell, out) for cell in study.cells[-3:])
-        raise UsageError(f"No cell is called '{only}'; names look like {some} (see --dry-run), and * stands for any.")
-    needed = needs(study.cells)
-    for cell in reversed(study.cells):
-        if cell.run_dir in wanted:
-            wanted.update(needed[cell.run_dir])
-    return [cell for cell in study.cells if cell.run_dir in wanted]
-
-
-def state_of(cell: Cell) -> str:
-    """ "done" for a finished cell, "" for one that is not, and else why what is there is not what is wanted."""
-    complete = (cell.run_dir / "manifest.json").exists()
-    if not complete and not (cell.run_dir / "config.json").exists():
-        return ""
-    try:
-        different = changed(cell.run_dir, *cell.made)
-        stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell)) if complete else []
-    except InputError as problem:
-        return str(problem)
-    if different:
-        return f"{cell.run_dir} holds a run that differs in {', '.join(different)}; remove it, or choose another --out."
-    if stale:
-        return f"{stale[0]} Remove {cell.run_dir} to make it again."
-    return "done" if complete else ""
-
-
 def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
     """Name, stage, steps and state of each cell, as of now."""
     failed = State(out / "sweep" / "state.json").load().failed
@@ -221,7 +172,7 @@ class _Sweep:
         self.done: set[Path] = set()
         self.failed: dict[Path, str] = {}
         self.ended: dict[Path, float] = {}
-        self.clocks: dict[Path, _Clock] = {}
+        self.clocks: dict[Path, Clock] = {}
         self.waiting: list[Cell] = []
         for cell in cells:
             how = state_of(cell)
@@ -261,7 +212,7 @@ class _Sweep:
                 self.executor.start(starting)
                 self.state.save()
             lines = self._lines()
-            show(lines, _summary(lines, time.monotonic() - started))
+            show(lines, summary(lines, time.monotonic() - started))
             if not self.executor.running():
                 return
             for cell, reason in self.executor.ended(_POLL):
@@ -297,7 +248,7 @@ class _Sweep:
         if active == "queued":
             return Line(name, "queued", total=cell.steps)
         if active is not None:
-            return self.clocks.setdefault(cell.run_dir, _Clock.start(cell)).line(name, cell)
+            return self.clocks.setdefault(cell.run_dir, Clock.start(cell)).line(name, cell)
         clock = self.clocks.get(cell.run_dir)
         seconds = self.ended.setdefault(cell.run_dir, clock.seconds()) if clock else 0.0
         if cell.run_dir in self.done:
@@ -307,68 +258,3 @@ class _Sweep:
         if blocked:
             return Line(name, "waiting", note="needs one that failed")
         return Line(name, "waiting", total=cell.steps)
-
-
-@dataclass
-class _Clock:
-    """When a cell was first seen running, and since when, and which step, its steps have been counted.
-
-    The rate is that of steps alone: what comes before the first of them (imports, compilation) is left out.
-    """
-
-    started: float
-    first: float
-    counted: float | None = None
-
-    @classmethod
-    def start(cls, cell: Cell) -> _Clock:
-        return cls(time.monotonic(), last_step(cell.run_dir))
-
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    def line(self, name: str, cell: Cell) -> Line:
-        done = min(last_step(cell.run_dir), cell.steps) if cell.steps else 0.0
-        if self.counted is None and done > self.first:
-            self.counted, self.first = time.monotonic(), done
-        rate = (done - self.first) / (time.monotonic() - self.counted) if self.counted and done > self.first else 0.0
-        return Line(name, "running", done, cell.steps, rate, self.seconds())
-
-
-def _summary(lines: Sequence[Line], seconds: float) -> str:
-    """One sentence about them all; the rate is that of the steps being made now.
-
-    What is left is taken to go on at that rate, with those that have just begun as fast as the others, but not to end
-    before the slowest of those that run.
-    """
-    count = {state: sum(line.state == state for line in lines) for state in ("done", "running", "queued", "failed")}
-    parts = [f"{count['done']}/{len(lines)} done"]
-    parts += [f"{count[state]} {state}" for state in ("running", "queued", "failed") if count[state]]
-    stepping = [line for line in lines if line.state == "running" and line.total]
-    rated = [line for line in stepping if line.rate > 0]
-    if rated:
-        rate = sum(line.rate for line in rated)
-        left = sum(line.total - line.done for line in lines if line.state in ("running", "queued", "waiting"))
-        slowest = max((line.total - line.done) / line.rate for line in rated)
-        parts.append(f"{rate:,.0f} steps/s")
-        parts.append(f"about {duration(max(left / rate * len(rated) / len(stepping), slowest))} of steps left")
-    parts.append(f"{duration(seconds)} so far")
-    return ", ".join(parts)
-
-
-def last_step(run_dir: Path) -> int:
-    """The step of the newest whole line of metrics.jsonl; 0 when there is none."""
-    step = newest_row(run_dir / "metrics.jsonl").get("step")
-    return step if isinstance(step, int) else 0
-
-
-def _places(cell: Cell) -> dict[str, Path]:
-    """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
-    return {**read_by(cell.config), **getattr(cell.config, "inputs", {})}
-
-
-def _paths(config: Any) -> list[Path]:
-    """Paths among its settings. Some name a run or something else, as `lm` does: these count as paths, too."""
-    values = [one.of(config) for one in flags_of(type(config))]
-    listed = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
-    return [Path(each) for each in listed if isinstance(each, (Path, str))]

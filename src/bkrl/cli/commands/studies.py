@@ -23,19 +23,20 @@ def register(app: typer.Typer) -> None:
 def sweep(settings: SweepConfig, as_json: bool) -> None:
     """Do a study; --dry-run and --executor print only read it."""
     from bkrl.studies import sweep
+    from bkrl.studies.cells import chosen, needs, state_of
     from bkrl.studies.study import load_study
 
     if settings.dry_run or settings.executor == "print":
         study = load_study(settings.study, settings.folder)
-        cells = sweep.chosen(study, settings.folder, settings.only)
+        cells = chosen(study, settings.folder, settings.only)
         if settings.dry_run:
             console.print_rows(("cell", "stage", "steps", "state"), sweep.listed(cells, settings.folder), as_json)
             return
         from bkrl.studies.executors.shell import script
 
-        left = [cell for cell in cells if sweep.state_of(cell) != "done"]
+        left = [cell for cell in cells if state_of(cell) != "done"]
         left += [study.report] if settings.report else []
-        console.print_text(script(left, sweep.needs([*cells, study.report])))
+        console.print_text(script(left, needs([*cells, study.report])))
         return
     outcome = sweep.run(settings, progress.reporter())
     if as_json:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bkrl.core.reporter import Reporter
+from bkrl.studies.cells import name_of
 from bkrl.studies.world import Cell
 
 
@@ -31,11 +32,6 @@ class Executor(Protocol):
 
     def stop(self) -> str:
         """Leave, when all is done or when the person at the keyboard wants to; a sentence about what goes on, or ""."""
-
-
-def name_of(cell: Cell, out: Path) -> str:
-    """A cell's name: its run directory below the study's folder, as in "babyai/ppo-s1"."""
-    return cell.run_dir.relative_to(out).as_posix()
 
 
 def log_of(cell: Cell, out: Path) -> Path:

@@ -20,7 +20,8 @@ from typing import Any, TypedDict
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.studies.executors import log_of, name_of
+from bkrl.studies.cells import name_of
+from bkrl.studies.executors import log_of
 from bkrl.studies.executors.work import work
 from bkrl.studies.world import Cell
 
