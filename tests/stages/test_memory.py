@@ -16,6 +16,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.data.windows import Windows
 from bkrl.envs import make_vec, memory_of
 from bkrl.envs.memory import fold
 from bkrl.labelers import audit
@@ -30,6 +31,7 @@ from bkrl.methods import TrainRsConfig, find_method
 from bkrl.potentials import load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.goal import NEAR
+from bkrl.potentials.protocol import Scaled
 from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES
 from bkrl.stages import label, train_rm, train_rs
@@ -57,6 +59,17 @@ def preferred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_rm.run(TrainRmConfig(out / "labels", epochs=4, out=out / "phi"), Reporter()).path
 
 
+def opened(phi: Path) -> tuple[Scaled, Windows, Any]:
+    """A certified potential, windows of the sample and its values of these, which are the same one by one."""
+    assert read_json(phi / "certificate.json")["passed"]
+    potential = read_potential(phi)
+    windows = Dataset.open(DATA).windows(np.arange(0, 2000, 7), potential.horizon)
+    values = potential(windows)
+    one_by_one = np.concatenate([potential(windows[row : row + 1]) for row in range(0, len(windows), 20)])
+    assert np.array_equal(values[::20], one_by_one)
+    return potential, windows, values
+
+
 def test_segments_say_what_was_done_and_the_annotator_counts_it(preferred: Path) -> None:
     asked = str(responses_of(Run.open(preferred.parent / "labels", "label"))[0]["prompt"])
     assert "done by its start: " in asked
@@ -75,12 +88,7 @@ def test_a_preference_potential_reads_the_memory(preferred: Path) -> None:
     names = memory_of(ENV).names  # type: ignore[union-attr]
     assert document["reads"] == ["memory"]
     assert document["settings"]["memory"] == list(names)
-    assert read_json(preferred / "certificate.json")["passed"]
-    potential, data = load_potential(preferred), Dataset.open(DATA)
-    windows = data.windows(np.arange(0, 2000, 7), potential.horizon)
-    values = potential(windows)
-    one_by_one = np.concatenate([potential(windows[row : row + 1]) for row in range(0, len(windows), 20)])
-    assert np.array_equal(values[::20], one_by_one)
+    potential, windows, values = opened(preferred)
     nothing = potential(replace(windows, memory=np.zeros_like(windows.memory)))
     assert nothing.mean() < values.mean() - 0.05
     other = replace(windows, observations=np.roll(windows.observations, 1, axis=0))
@@ -112,12 +120,7 @@ def test_a_goal_potential_counts_what_was_reached_and_what_is_near(aimed: Path) 
     reached = document["settings"]["reached"]
     assert reached["memory"] == names
     assert names.index("keys_picked_up") in reached["fields"]
-    assert read_json(aimed / "certificate.json")["passed"]
-    potential, data = load_potential(aimed), Dataset.open(DATA)
-    windows = data.windows(np.arange(0, 2000, 7), potential.horizon)
-    values = potential(windows)
-    one_by_one = np.concatenate([potential(windows[row : row + 1]) for row in range(0, len(windows), 20)])
-    assert np.array_equal(values[::20], one_by_one)
+    potential, windows, values = opened(aimed)
     keys = np.array(windows.memory)
     keys[:, names.index("keys_picked_up")] += 1
     assert (potential(replace(windows, memory=keys)) > values).all()
