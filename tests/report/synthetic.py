@@ -36,8 +36,8 @@ class Listener(Reporter):
         self.warnings.append(text)
 
 
-def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20") -> Path:
-    config = CollectConfig(env=env, out=root / "data", steps=200_000)
+def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed: int = 1) -> Path:
+    config = CollectConfig(env=env, out=root / "data", steps=200_000, seed=seed)
     run = Run.create(root / "data", stage="collect", config=config)
     writer = DatasetWriter(run, env_id=env, obs_shape=(7, 7, 3), action_names=("left", "right", "forward"))
     rng = np.random.default_rng(0)

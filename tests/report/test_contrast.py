@@ -67,8 +67,8 @@ def test_a_difference_of_means_beside_interquartile_means_is_called_so(tmp_path:
 
 
 def test_means_over_few_datasets_are_called_means_and_have_no_made_up_interval(tmp_path: Path):
-    for name in ("d1", "d2"):
-        collect(tmp_path / name)
+    for number, name in enumerate(("d1", "d2")):
+        collect(tmp_path / name, seed=number)
         label(tmp_path / name, "code")
         train_rm(tmp_path / name, "code")
         for seed in range(1, 4):

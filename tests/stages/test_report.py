@@ -317,6 +317,21 @@ def test_a_repeated_run_counts_once(tmp_path: Path):
     assert "ppo n = 2" in text
 
 
+def test_what_was_made_twice_is_one_draw(tmp_path: Path):
+    """A study in two folders has the same dataset, labels and potential in both; their manifests name other paths."""
+    runs = small(tmp_path, seeds=4)
+    for number, seeds in enumerate([(1, 2), (3, 4)]):
+        root = tmp_path / f"folder{number}"
+        collect(root)
+        label(root, "pref")
+        potential = train_rm(root, "pref")
+        runs += [train_rs(root, "bk-pref", seed, 3e5, potential=potential) for seed in seeds]
+    told(runs, tmp_path)
+    (world,) = json.loads((tmp_path / "report" / "results.json").read_text())["worlds"]
+    rows = {row["label"]: (row["n"], row["draws"]) for row in world["rows"]}
+    assert rows["bk-pref"] == (4, 1)
+
+
 def test_a_run_of_another_length_cuts_the_comparison(tmp_path: Path):
     runs = small(tmp_path)
     runs.append(train_rs(tmp_path, "ppo", 3, 600_000, last=11))

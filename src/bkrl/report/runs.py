@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bkrl.core.errors import UsageError
-from bkrl.core.files import plain
+from bkrl.core.files import plain, to_json
 from bkrl.core.flags import flags_of, kinds_of
 from bkrl.inspect.report import doubts_of
 from bkrl.methods.advising import ADVISED
 from bkrl.potentials import EMPTY, advice_source
+from bkrl.potentials.protocol import FILE
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
@@ -34,6 +36,7 @@ def training_runs(
         UsageError: it is not a share.
     """
     found, problems = [], []
+    same = _made_alike(chain)
     for node in nodes:
         if node.run is None or not node.sound or node.stage != "train-rs":
             continue
@@ -45,8 +48,30 @@ def training_runs(
         low, high = np.nanmin(series[key][1]), np.nanmax(series[key][1])
         if measure != "success_rate" and (low < 0 or high > 1):
             raise UsageError(f"--measure takes a share, and {measure} of {node.key} goes from {low:g} to {high:g}.")
-        found.append(_trained(chain, node, {**series, SUCCESS: series[key]}))
+        one = _trained(chain, node, {**series, SUCCESS: series[key]})
+        found.append(
+            replace(one, dataset=same.get(one.dataset, one.dataset), potential=same.get(one.potential, one.potential))
+        )
     return found, problems
+
+
+def _made_alike(chain: Chain) -> dict[str, str]:
+    """For the hash of each run: the least one of those that made the same bytes from the same inputs and settings.
+
+    A study whose cells were run in two folders has its dataset, labels and potentials twice. They are one draw.
+    """
+    content: dict[str, str] = {}
+    alike: dict[str, list[str]] = {}
+    for key, node in chain.nodes.items():
+        if node.run is None or not node.sound:
+            continue
+        # potential.json names where its inputs lie, so it is left out; what else a potential is stands in other files.
+        made = {name: one["sha256"] for name, one in node.run.manifest["outputs"].items() if name != FILE}
+        rests_on = [content.get(link.found or "", link.sha256) for link in node.links]
+        settings = _flat(node.config, node.stage, "") | {"seed": str(node.config.get("seed"))}
+        content[key] = to_json([node.stage, settings, made, rests_on])
+        alike.setdefault(content[key], []).append(node.sha256)
+    return {one: min(hashes) for hashes in alike.values() for one in hashes}
 
 
 def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
