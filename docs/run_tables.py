@@ -1,11 +1,12 @@
 """Tables of docs/results.md that no report makes, as Markdown on stdout: nothing in them is typed.
 
-python docs/run_tables.py times RUN … [--threshold 0.9] [--at STEPS …]     # how soon agents succeed, in steps of their own
+python docs/run_tables.py times RUN … [--threshold 0.9]     # how soon agents succeed, in steps of their own
+python docs/run_tables.py levels RUN … --at STEPS …         # success of each agent in each env after so many steps
 python docs/run_tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
 python docs/run_tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
 
 A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
-a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one agent are one row of `times`.
+a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one agent are one row of `times` and one cell of `levels`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ from bkrl.stats.curves import series_of
 from bkrl.stats.intervals import t_interval
 
 
-def times(runs: Sequence[Run], threshold: float, at: Sequence[int] = ()) -> list[str]:
+def times(runs: Sequence[Run], threshold: float) -> list[str]:
     """One row for each env and agent: when it first succeeded in so many episodes, and how often at the end.
-
-    `at`: steps for a column each, the last evaluation up to there.
 
     Raises:
         InputError: a run was never evaluated.
@@ -40,8 +39,7 @@ def times(runs: Sequence[Run], threshold: float, at: Sequence[int] = ()) -> list
     for run in runs:
         rows.setdefault((str(run.facts["env_id"]), _agent(run)), []).append(run)
     reached = f"steps to {percent(threshold)}: median (range)"
-    until = [f"success after {steps:,}" for steps in at]
-    lines = _head(["level", "agent", "n", "trained for", "seconds", reached, "reached", *until, "success at the end"])
+    lines = _head(["level", "agent", "n", "trained for", "seconds", reached, "reached", "success at the end"])
     for (env, agent), group in rows.items():
         curves = [_curve(run) for run in group]
         first = sorted(found[0] for curve in curves if (found := [step for step, rate in curve if rate >= threshold]))
@@ -52,12 +50,38 @@ def times(runs: Sequence[Run], threshold: float, at: Sequence[int] = ()) -> list
             "not reached" if None in middle else f"{statistics.median(one for one in middle if one is not None):,.0f}"
         )
         spread = f" ({first[0]:,} to {first[-1]:,})" if first and len(first) == len(group) > 1 else ""
-        shown = [_share([[rate for step, rate in curve if step <= steps][-1] for curve in curves]) for steps in at]
         end = _share([curve[-1][1] for curve in curves])
         seconds = statistics.median(loop_seconds(series_of(run.metrics())) for run in group)
         trained = f"{max(curve[-1][0] for curve in curves):,}"
         cells = [f"`{env}`", agent, str(len(group)), trained, f"{seconds:.0f}", known + spread]
-        lines.append(_line([*cells, f"{len(first)} of {len(group)}", *shown, end]))
+        lines.append(_line([*cells, f"{len(first)} of {len(group)}", end]))
+    return lines
+
+
+def levels(runs: Sequence[Run], at: Sequence[int]) -> list[str]:
+    """One row for each env, a column for each agent: success in the last evaluation up to each of the steps `at`, of the
+    runs that went so far.
+
+    Raises:
+        InputError: a run was never evaluated.
+    """
+    curves: dict[tuple[str, str], list[list[tuple[int, float]]]] = {}
+    for run in runs:
+        curves.setdefault((str(run.facts["env_id"]), _agent(run)), []).append(_curve(run))
+    worlds, agents = (list(dict.fromkeys(names)) for names in zip(*curves, strict=True))
+    lines = _head(["level", *agents])
+    for env in worlds:
+        cells = []
+        for agent in agents:
+            group = curves.get((env, agent), [])
+            found = [
+                [[rate for step, rate in curve if step <= steps][-1] for curve in group if curve[-1][0] >= steps]
+                for steps in at
+            ]
+            cells.append(
+                "; ".join(_share(one) + (f", n = {len(one)}" if len(one) > 1 else "") if one else "–" for one in found)
+            )
+        lines.append(_line([f"`{env}`", *cells]))
     return lines
 
 
@@ -136,16 +160,23 @@ def _line(cells: Sequence[str]) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["times", "conditions", "ends"])
+    parser.add_argument("table", choices=["times", "levels", "conditions", "ends"])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
-    parser.add_argument("--at", type=int, nargs="*", default=[], help="steps at which `times` shows success, too")
+    parser.add_argument("--at", type=int, nargs="*", default=[], help="steps after which `levels` shows success")
     parser.add_argument("--measure", default="success_rate", help="of evaluations, for `ends` (success_rate)")
     given = parser.parse_args()
+    if given.table == "levels" and not given.at:
+        parser.error("levels needs --at: the steps after which success is shown")
     try:
         runs = [Run.open(path, "evaluate" if given.table == "conditions" else "train-rs") for path in given.runs]
-        tables = {"times": lambda: times(runs, given.threshold, given.at), "ends": lambda: ends(runs, given.measure)}
-        lines = tables.get(given.table, lambda: conditions(runs))()
+        tables = {
+            "times": lambda: times(runs, given.threshold),
+            "levels": lambda: levels(runs, given.at),
+            "conditions": lambda: conditions(runs),
+            "ends": lambda: ends(runs, given.measure),
+        }
+        lines = tables[given.table]()
     except BkrlError as problem:
         sys.stderr.write(f"{problem}\n")
         return problem.exit_code

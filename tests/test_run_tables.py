@@ -37,11 +37,14 @@ def test_the_first_evaluation_that_succeeds_often_enough_counts(tmp_path: Path):
     assert rows[1] == "| `E` | `random` | 1 | 20 | 2 | not reached | 0 of 1 | 20 % |"
 
 
-def test_success_stands_there_at_other_steps_too(tmp_path: Path):
+def test_levels_have_a_column_for_each_agent_and_success_after_so_many_steps(tmp_path: Path):
     runs = [trained(tmp_path, seed, [(0, 0.0), (9, 0.2 * seed), (12, 0.6), (20, 1.0)]) for seed in (1, 2)]
-    header, _, row = tables.times(runs, 0.9, [10, 12])
-    assert "| reached | success after 10 | success after 12 | success at the end |" in header
-    assert row.endswith("| 2 of 2 | 30 % (0 to 100) | 60 % | 100 % |")
+    runs.append(trained(tmp_path, 1, [(10, 0.2), (12, 0.3)], alg="random", network="compact"))
+    assert tables.levels(runs, [11, 20]) == [
+        "| level | `ppo --network recurrent` | `random` |",
+        "|---|---|---|",
+        "| `E` | 30 % (0 to 100), n = 2; 100 %, n = 2 | 20 %; – |",
+    ]
 
 
 def test_a_median_is_known_where_more_than_half_get_there(tmp_path: Path):
