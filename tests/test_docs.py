@@ -100,7 +100,12 @@ def test_the_readme_shows_the_whole_pipeline():
 
 @named([*PAGES, SAMPLES])
 def test_commands_and_flags_in_the_text_exist(page):
-    scripts = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "src").rglob("verify.py")]
+    scripts = [
+        *(ROOT / "benchmarks").glob("*.py"),
+        *(ROOT / "docs").glob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "src").rglob("verify.py"),
+    ]
     known = OF_OTHERS.union(*map(flags_of, all_commands()))
     known |= {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
     for span in spans(page):
