@@ -12,8 +12,9 @@ import pytest
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.goals.belonging import open_judge
-from bkrl.goals.closed import CHOICES, AskedJudge, read_answer
+from bkrl.goals.closed import CHOICES, AskedJudge
 from bkrl.llm import open_backend
+from bkrl.llm.choose import read_answer
 from bkrl.llm.completions import read_completion, with_chances
 from bkrl.llm.protocol import Connection, Fault, Reply, Request, chances, request_content
 from bkrl.llm.session import AskSession
@@ -130,7 +131,7 @@ def test_what_was_not_answered_is_no_opinion():
     ],
 )  # fmt: skip
 def test_replies_are_read_or_say_nothing(reply, yes):
-    found, _ = read_answer(reply)
+    found = math.exp(read_answer(reply, CHOICES)[0][0])
     assert math.isnan(found) if yes is None else found == pytest.approx(yes, abs=1e-9)
 
 
@@ -152,7 +153,9 @@ def test_chances_are_read_off_the_first_token():
     body = answer_with(top)
     reply = with_chances(read_completion(body, {}, "text"), body, CHOICES)
     assert json.loads(reply.text) == {"logprobs": {"Yes": -0.5, "No": -1.5}}
-    assert read_answer(reply.text)[0] == pytest.approx(math.exp(-0.5) / (math.exp(-0.5) + math.exp(-1.5)))
+    assert math.exp(read_answer(reply.text, CHOICES)[0][0]) == pytest.approx(
+        math.exp(-0.5) / (math.exp(-0.5) + math.exp(-1.5))
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ _ROWS = (
         "nothing",
         "Housekeep's people's votes, the truth that it judges by: an upper bound for labels, no language model",
     ),
+    ("random", "controls:RandomBackend", "nothing", "control: closed questions answered at random"),
+    ("equal", "controls:EqualBackend", "nothing", "control: closed questions answered with equal chances"),
     (
         "openai:MODEL",
         "openai:OpenAIBackend",
@@ -38,7 +40,9 @@ _ROWS = (
         "answers given before; a question never asked is an error",
     ),
 )
-EMBEDDED = ("rules", "votes")
+CONTROLS = ("random", "equal")
+"""Those that know nothing; `random:SEED` draws by a seed."""
+EMBEDDED = ("rules", "votes", *CONTROLS)
 """Those that answer in this process, of what is written in the package."""
 SPECS = tuple((spec, needs, what) for spec, _, needs, what in _ROWS)
 """What `--llm` takes: how it is written, what it needs, and what it is."""
@@ -54,7 +58,7 @@ def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  
     """
     kind, colon, name = spec.partition(":")
     make = BACKENDS.get(kind)
-    if kind in EMBEDDED and colon:
+    if kind in EMBEDDED and colon and kind != "random":
         raise UsageError(f"--llm {kind} takes no model name.")
     if kind not in EMBEDDED and not name:
         raise UsageError(f"--llm {kind} needs a name after a colon: {BACKENDS.help(kind)}.")

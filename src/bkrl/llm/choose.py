@@ -1,0 +1,307 @@
+"""Closed questions: the answer is one of a few words, and what counts is how likely each of them is.
+
+A question is worded in several ways that mean the same (`Phrasing`): both orders of what is compared, the words of the
+answer named in either order, a scale turned round. Averaged log-probabilities cancel what place and word add by
+themselves; a question whose phrasings still disagree weighs nothing (`settled`). Where a backend tells no
+log-probabilities (`protocol.chances`), the words of several samples vote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.llm.protocol import Exchange, Message, Request, request_key
+from bkrl.llm.session import AskSession
+
+MAX_TOKENS: Final = 200
+"""Of a reply, where no log-probabilities are told; room for a model that thinks first."""
+MOST_KNOWN: Final = 100
+"""So many known answers are enough for a temperature and a bias."""
+_FLOOR: Final = np.log(1e-4)
+"""A word that was not among those told counts as this unlikely: one missing phrasing must not decide alone."""
+
+Line = tuple[tuple[Message, ...], tuple[str, ...]]
+"""What is sent: the conversation, and the words of which the answer is to be one."""
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """One way to put a question. `outcomes[k]` is the place in `options` of the word that means outcome k."""
+
+    messages: tuple[Message, ...]
+    options: tuple[str, ...]
+    outcomes: tuple[int, ...]
+
+    @property
+    def line(self) -> Line:
+        """What is sent."""
+        return self.messages, self.options
+
+
+@dataclass(frozen=True)
+class ClosedQuestion:
+    """A question in all its phrasings, which have the same K outcomes."""
+
+    phrasings: tuple[Phrasing, ...]
+
+
+@dataclass(frozen=True)
+class ClosedAnswer:
+    """`scores`: (V, K) log-probabilities of the outcomes by each phrasing, NaN where its answer was not clear; `exact`:
+    whether the backend told them; `exchanges`: of each phrasing.
+    """
+
+    scores: NDArray[np.float64]
+    exact: bool
+    exchanges: tuple[tuple[Exchange, ...], ...]
+
+
+def read_answer(reply: str, options: Sequence[str]) -> tuple[NDArray[np.float64], bool]:
+    """(K,) log-probabilities of the options by a reply, and whether the backend told them; NaN for no clear answer.
+
+    An option whose log-probability is not among those told counts as impossible. Words are clear where the reply
+    begins or ends with one option, and not with two different ones; a single digit or letter must be the only one.
+    """
+    nothing = np.full(len(options), np.nan)
+    try:
+        found = json.loads(reply)["logprobs"]
+        told = np.array([float(found.get(option, -np.inf)) for option in options])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = _named(reply, options)
+        return (nothing if named is None else np.where(np.arange(len(options)) == named, 0.0, -np.inf)), False
+    except OverflowError:
+        return nothing, False
+    if np.isnan(told).any() or not np.isfinite(told.max()):
+        return nothing, True
+    with np.errstate(over="ignore"):
+        told = told - told.max()
+    return told - np.log(np.exp(told).sum()), True
+
+
+def _named(reply: str, options: Sequence[str]) -> int | None:
+    """The option that the words of a reply name."""
+    words = re.findall(r"\w+", reply.lower())
+    spelled = [re.findall(r"\w+", option.lower()) for option in options]
+    ends: set[int] = set()
+    for take in (lambda n: words[:n], lambda n: words[len(words) - n :]):
+        fits = [k for k, one in enumerate(spelled) if one and take(len(one)) == one]
+        ends |= {max(fits, key=lambda k: len(spelled[k]))} if fits else set()
+    short = {k for k, one in enumerate(spelled) if len("".join(one)) == 1 and one[0] in words}
+    ends |= short
+    return ends.pop() if len(ends) == 1 else None
+
+
+class Chooser:
+    """Asks closed questions in a session, each phrasing once for ever.
+
+    Args:
+        session: who is asked; closed by whoever opened it.
+        votes: samples that vote where there are no log-probabilities.
+        temperature: of the votes; a single answer, and one with log-probabilities, is taken at temperature 0.
+        max_tokens: of a reply.
+        wait: wait for each answer; else it comes with a later `poll`.
+    """
+
+    def __init__(
+        self,
+        session: AskSession,
+        *,
+        votes: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = MAX_TOKENS,
+        wait: bool = True,
+    ) -> None:
+        free = session.backend.identity is None
+        self.session, self.votes, self.wait = session, 1 if free else votes, wait or free
+        self.temperature, self.max_tokens = temperature, max_tokens
+        self.kept = self.failed = self.unclear = self.with_logprobs = 0
+        self._heard: dict[Line, list[Exchange]] = {}
+        self._read: dict[Line, list[NDArray[np.float64]]] = {}
+        self._done: dict[Line, bool] = {}  # finished line → whether the backend told log-probabilities
+        self._waiting: dict[str, Line] = {}  # request → line
+        self._askers: dict[Line, list[ClosedQuestion]] = {}
+        self._came: dict[ClosedQuestion, ClosedAnswer] = {}
+
+    def request(self, line: Line, sample: int = 0) -> Request:
+        """The `sample`-th request of a line; the first one asks for log-probabilities."""
+        messages, options = line
+        return Request(
+            messages,
+            temperature=self.temperature if sample else 0.0,
+            max_tokens=self.max_tokens,
+            sample=sample,
+            choices=() if sample else options,
+        )
+
+    def requests(self, questions: Sequence[ClosedQuestion]) -> list[Request]:
+        """The first requests of questions, each once."""
+        return [self.request(line) for line in dict.fromkeys(p.line for q in questions for p in q.phrasings)]
+
+    def ask(self, questions: Sequence[ClosedQuestion], title: str = "") -> list[ClosedAnswer | None]:
+        """The answers in order; None where one has not come yet. Raises what `AskSession.run` raises."""
+        new: dict[Line, None] = {}
+        for question in questions:
+            for line in (phrasing.line for phrasing in question.phrasings):
+                if line not in self._heard:
+                    new[line] = None
+                if line not in self._done:
+                    self._askers.setdefault(line, []).append(question)
+        self._heard |= {line: [] for line in new}
+        self._read |= {line: [] for line in new}
+        self._send([(line, 0) for line in new], title)
+        found = [self.answer(question) for question in questions]
+        self._came.clear()
+        return found
+
+    def poll(self) -> dict[ClosedQuestion, ClosedAnswer]:
+        """The questions whose last phrasing was answered since the last call."""
+        if self._waiting:
+            again: list[tuple[Line, int]] = []
+            for exchange in self.session.poll():
+                again += self._hear(self._waiting.pop(exchange.key), exchange)
+            self._send(again)
+        came, self._came = self._came, {}
+        return came
+
+    def answer(self, question: ClosedQuestion) -> ClosedAnswer | None:
+        """What is known of a question; None where a phrasing is still unanswered."""
+        if any(phrasing.line not in self._done for phrasing in question.phrasings):
+            return None
+        scores = np.stack([self._scores(one.line)[list(one.outcomes)] for one in question.phrasings])
+        exchanges = tuple(tuple(self._heard[one.line]) for one in question.phrasings)
+        return ClosedAnswer(scores, all(self._done[one.line] for one in question.phrasings), exchanges)
+
+    def facts(self) -> dict[str, Any]:
+        """What was asked, and what came of it."""
+        return {
+            **self.session.backend.facts(),
+            "questions": len(self._heard),
+            "kept": self.kept,
+            "with_logprobs": self.with_logprobs,
+            "unclear": self.unclear,
+            "failed": self.failed,
+            "waiting": len(self._waiting),
+        }
+
+    def _scores(self, line: Line) -> NDArray[np.float64]:
+        """(K,) of a finished line: what the backend told, or the share of clear votes."""
+        read = self._read[line]
+        if self._done[line]:
+            return read[0]
+        clear = [np.exp(one) for one in read if not np.isnan(one).any()]
+        with np.errstate(divide="ignore"):
+            return np.log(np.mean(clear, 0)) if clear else np.full(len(line[1]), np.nan)
+
+    def _send(self, wanted: Sequence[tuple[Line, int]], title: str = "") -> None:
+        """Ask, wait or not, until nothing is left that can be sent now."""
+        while wanted:
+            again: list[tuple[Line, int]] = []
+            requests = [self.request(*one) for one in wanted]
+            if self.wait:
+                for (line, _), exchange in zip(wanted, self.session.ask(requests, title), strict=True):
+                    again += self._hear(line, exchange)
+            else:
+                for (line, _), request in zip(wanted, requests, strict=True):
+                    if (kept := self.session.kept(request)) is None:
+                        self._waiting[request_key(self.session.backend.identity or {}, request)] = line
+                        self.session.submit([request])
+                    else:
+                        self.kept += 1
+                        again += self._hear(line, kept)
+            wanted = again
+
+    def _hear(self, line: Line, exchange: Exchange) -> list[tuple[Line, int]]:
+        """Take in one answer; the samples that are still to be asked for."""
+        heard, answer = self._heard[line], exchange.answer
+        scores, exact = (np.full(len(line[1]), np.nan), False) if answer is None else read_answer(answer, line[1])
+        exact &= not heard  # only the first request asks for log-probabilities
+        self.failed += answer is None
+        self.unclear += answer is not None and bool(np.isnan(scores).any())
+        self.with_logprobs += exact
+        heard.append(exchange)
+        self._read[line].append(scores)
+        if len(heard) == 1 and not exact and answer is not None and self.votes > 1:
+            return [(line, sample) for sample in range(1, self.votes)]
+        if exact or (answer is None and len(heard) == 1) or len(heard) == self.votes:
+            self._done[line] = exact
+            for question in self._askers.pop(line, []):
+                if (found := self.answer(question)) is not None:
+                    self._came[question] = found
+        return []
+
+
+def settled(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(N, V, K) log-probabilities → (N, K) those of all phrasings together, and (N,) whether the phrasings agree.
+
+    Together: the mean of the log-probabilities, so for two outcomes the mean of the log-odds. Whether phrasings agree
+    (on the likeliest outcome) is looked at once what each of them adds on average over all N questions is taken away:
+    an annotator that mostly names the first of two still orders questions by how sure of it it is. A question with an
+    unclear phrasing is NaN and agrees with nothing.
+    """
+    centred = np.maximum(scores, _FLOOR)
+    centred = centred - centred.mean(2, keepdims=True)
+    clear = ~np.isnan(centred).any((1, 2))
+    together = centred.mean(1)
+    together = together - np.log(np.exp(together).sum(1, keepdims=True))
+    if not clear.any():
+        return together, clear
+    adds = centred[clear].mean(0)
+    best = (centred - (adds - adds.mean(0))).argmax(2)
+    return together, clear & (best == best[:, :1]).all(1)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A temperature, and a bias for each outcome, fitted on known answers; `source`: who gave these."""
+
+    temperature: float
+    bias: tuple[float, ...]
+    known: int
+    source: str
+
+    def __call__(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(N, K) log-probabilities → the same, calibrated."""
+        moved = scores / self.temperature + np.array(self.bias)
+        return (
+            moved
+            - np.log(np.exp(moved - moved.max(1, keepdims=True)).sum(1, keepdims=True))
+            - moved.max(1, keepdims=True)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "bias": list(self.bias)}
+
+
+def calibration(
+    scores: NDArray[np.float64], known: NDArray[np.int64], source: str, *, biased: bool = True
+) -> Calibration:
+    """The temperature and biases with the least cross-entropy on known outcomes (N,), by Newton-like descent.
+
+    A weak pull towards temperature 1 and no bias keeps both finite where the answers are perfect, or too few. Without
+    `biased` only the temperature is fitted: outcomes that may change places have no bias.
+    """
+    from scipy.optimize import minimize
+
+    scores, known = scores[:MOST_KNOWN], known[:MOST_KNOWN]
+    N, K = scores.shape
+    free = K - 1 if biased else 0
+
+    def made(x: NDArray[np.float64]) -> Calibration:
+        bias = np.concatenate([[0.0], x[1:], np.zeros(K - 1 - free)])
+        return Calibration(float(np.exp(x[0])), tuple(float(b) for b in bias - bias.mean()), N, source)
+
+    def loss(x: NDArray[np.float64]) -> float:
+        told = made(x)(scores)
+        return float(-told[np.arange(N), known].sum() + 0.01 * (x**2).sum())
+
+    start = np.zeros(1 + free)
+    bounds = [(-4.0, 4.0), *[(-20.0, 20.0)] * free]
+    return made(minimize(loss, start, method="L-BFGS-B", bounds=bounds).x) if N else made(start)

@@ -1,0 +1,58 @@
+"""`random` and `equal`: controls that answer closed questions and know nothing.
+
+What an agent gains by answers of these, the form of the questions gives away by itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+from bkrl.core.seeds import generator
+from bkrl.llm.protocol import Connection, Fault, Reply, Request, chances
+
+
+class ControlBackend:
+    """Answers in this process; free, so its answers are not stored."""
+
+    identity = None
+    name = ""
+
+    def __init__(self, spec: str, connection: Connection) -> None:
+        del connection
+        self.seed = spec
+
+    async def complete(self, request: Request) -> Reply:
+        if not request.choices:
+            raise Fault("stop", "open question", f"--llm {self.name} answers closed questions only (--ask closed)")
+        return Reply(chances(dict(zip(request.choices, self._told(request), strict=True))), model=self.name)
+
+    def _told(self, request: Request) -> list[float]:
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, str]:
+        return {"annotator": f"control: closed questions answered {self.how}"}
+
+    how = ""
+
+    async def close(self) -> None:
+        return None
+
+
+class RandomBackend(ControlBackend):
+    """Log-probabilities drawn for each conversation by the seed that its name ends in: `random:SEED`."""
+
+    name, how = "random", "at random"
+
+    def _told(self, request: Request) -> list[float]:
+        words = "\n".join(message.text for message in request.messages)
+        drawn = generator(0, "random answers", self.seed, words).dirichlet([1.0] * len(request.choices))
+        return [math.log(max(float(one), 1e-9)) for one in drawn]
+
+
+class EqualBackend(ControlBackend):
+    """All words are equally likely."""
+
+    name, how = "equal", "with equal chances"
+
+    def _told(self, request: Request) -> list[float]:
+        return [-math.log(len(request.choices))] * len(request.choices)
