@@ -181,7 +181,7 @@ def _world(world: World, threshold: float) -> list[str]:
             _share(row.final),
             _share(row.average),
             f"{row.reached} of {row.n}",
-            row.steps_text + (row.steps_interval.spread(step_label) if row.reached else ""),
+            row.steps_text + (row.steps_interval.spread(step_label, row.grid) if row.reached else ""),
             "1" if row.baseline else str(row.ratio or "–"),
             "–" if row.with_collection is None or row.ratio is None else bounded(row.with_collection, row.ratio.bound),
             str(row.payback or "–"),

@@ -11,7 +11,8 @@ import pytest
 from bkrl.report.comparison import Comparison, Difference, compare
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs
-from bkrl.report.results import origins_text
+from bkrl.report.plots.svg import Style
+from bkrl.report.results import origins_text, ratio_of, row_of
 from bkrl.report.runs import _flat
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
@@ -53,6 +54,28 @@ def test_faster_and_slower():
     slower = said(runs("ppo", 200) + runs("bk-code", 600), "against")
     assert "bk-code was significantly slower to reach 80 % than plain PPO" in slower
     assert "bk-code is not shown to differ from plain PPO" in said(runs("ppo", 400) + runs("bk-code", 400), "open")
+
+
+def test_an_interval_without_width_is_called_the_grid_of_the_evaluations():
+    """All runs of a method cross at the same evaluation, those of the other too: the spread is not none."""
+    (comparison,), found = judged(
+        [replace(one, seed=i) for i, one in enumerate(same("ppo", 600) + same("bk-code", 200))]
+    )
+    row = row_of(comparison.rows[1], Style(1))
+    assert row.ratio is not None
+    assert row.ratio.low == row.ratio.high == row.ratio.estimate
+    assert str(row.ratio) == "0.33 (grid of 50 steps)"
+    assert row.steps_interval.spread(str, row.grid) == " (grid of 50 steps)"
+    assert any(
+        "0.33 of PPO’s steps, no finer than the grid of 50 steps between evaluations" in one.text for one in found
+    )
+    (comparison,), _ = judged(runs("ppo", 600) + runs("bk-code", 200))
+    assert "grid" not in str(ratio_of(comparison.rows[1].against))
+
+
+def same(alg: str, reaches: float) -> list[Trained]:
+    """Six runs that cross at the same evaluation, 50 steps after the one before."""
+    return [replace(run(alg, 0, reaches), key=f"{alg}{i}") for i in range(6)]
 
 
 def test_evaluations_far_apart_count_to_where_the_comparison_ends():

@@ -10,7 +10,7 @@ from bkrl.core.reporter import percent
 from bkrl.methods.advising import WITHOUT_ADVICE
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.stats import intervals as st
-from bkrl.stats.crossings import StepsRatio, bounded
+from bkrl.stats.crossings import StepsRatio, bounded, on_grid
 from bkrl.stats.curves import step_label
 from bkrl.stats.verdicts import ALPHA, HALF, too_few_pairs
 
@@ -268,6 +268,8 @@ def _of_advice(row: Row) -> list[Finding]:
 def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
     interval = ratio.ratio
     spread = f"95 % interval {interval.low:.2f} to {interval.high:.2f}" if interval.known else "no interval"
+    if grid := on_grid(interval.low, interval.high, ratio.grid):
+        spread = f"no finer than the {grid} between evaluations"
     owners = ("of its runs", f"of {other}’s")
     gone = [f"{count} {who} never got there" for count, who in zip(ratio.censored, owners) if count]
     text = f"{ratio_text(ratio)} of {other}’s steps, {spread}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from bkrl.report.payback import Payback
+from bkrl.stats.crossings import on_grid
 from bkrl.stats.intervals import Interval
 from bkrl.stats.variance import Part
 
@@ -35,21 +36,29 @@ class Estimate:
         low, high = (found.low, found.high) if found.known else (None, None)
         return Estimate(found.estimate, low, high, found.known, found.method, found.n)
 
-    def spread(self, form: Callable[[float], str]) -> str:
-        """The interval for the eye, each end in this form, as in " (0.71 to 0.92)"; "" where there is none."""
-        return "" if self.low is None or self.high is None else f" ({form(self.low)} to {form(self.high)})"
+    def spread(self, form: Callable[[float], str], grid: float = 0.0) -> str:
+        """The interval for the eye, each end in this form, as in " (0.71 to 0.92)"; "" where there is none.
+
+        grid: env steps between evaluations, for what is measured in steps: said where the interval has no width.
+        """
+        if self.low is None or self.high is None:
+            return ""
+        return f" ({on_grid(self.low, self.high, grid) or f'{form(self.low)} to {form(self.high)}'})"
 
 
 @dataclass(frozen=True)
 class Ratio(Estimate):
-    """A ratio of steps. `bound` says what censoring does to it, `text` is the ratio with that in words."""
+    """A ratio of steps. `bound` says what censoring does to it, `text` is the ratio with that in words, `grid` are the
+    steps between evaluations.
+    """
 
     bound: str
     text: str
     censored: tuple[int, int]
+    grid: float = 0.0
 
     def __str__(self) -> str:
-        return self.text + self.spread("{:.2f}".format)
+        return self.text + self.spread("{:.2f}".format, self.grid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +104,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Row:
-    """One method in one world; `ratio`, `improvement` and `p` are against plain PPO, `slot` and `dash` its look."""
+    """One method in one world; `ratio`, `improvement` and `p` are against plain PPO.
+
+    `slot` and `dash` are its look, `grid` the steps between its evaluations.
+    """
 
     label: str
     alg: str
@@ -126,6 +138,7 @@ class Row:
     slot: int
     dash: str
     payback: Payback | None = None
+    grid: float = 0.0
 
     @property
     def form_text(self) -> str:

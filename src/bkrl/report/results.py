@@ -130,6 +130,7 @@ def row_of(row: Compared, look: Style) -> Row:
         slot=look.slot,
         dash=look.dash,
         payback=row.payback,
+        grid=row.steps.grid,
     )
 
 
@@ -153,7 +154,7 @@ def ratio_of(difference: Difference | None) -> Ratio | None:
     if ratio is None:
         return None
     whole = vars(Estimate.of(ratio.ratio))
-    return Ratio(**whole, bound=ratio.bound, text=words.ratio_text(ratio), censored=ratio.censored)
+    return Ratio(**whole, bound=ratio.bound, text=words.ratio_text(ratio), censored=ratio.censored, grid=ratio.grid)
 
 
 def improvement_of(difference: Difference | None) -> Estimate | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from bkrl.stats.curves import step_label
 from bkrl.stats.intervals import (
     FEW_SEEDS,
     Interval,
@@ -33,10 +34,14 @@ from bkrl.stats.variance import (
 
 @dataclass(frozen=True)
 class Crossing:
-    """When one run reached a threshold: ``steps`` (env steps), or ``censored`` at ``steps``, the last one looked at."""
+    """When one run reached a threshold: ``steps`` (env steps), or ``censored`` at ``steps``, the last one looked at.
+
+    ``grid``: env steps since the evaluation before it; no crossing is known more finely.
+    """
 
     steps: float
     censored: bool
+    grid: float = field(default=0.0, compare=False)
 
 
 def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float, *, window: int = 1) -> Crossing:
@@ -58,8 +63,23 @@ def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float, 
         means = (sums[window:] - sums[:-window]) / window
         hit = np.flatnonzero(means >= threshold - 1e-9)
         if hit.size:
-            return Crossing(float(s[hit[0] + window - 1]), False)
-    return Crossing(float(s[-1]), True)
+            place = int(hit[0]) + window - 1
+            return Crossing(float(s[place]), False, _gap(s, place))
+    return Crossing(float(s[-1]), True, _gap(s, len(s) - 1))
+
+
+def _gap(steps: np.ndarray, place: int) -> float:
+    """Env steps between an evaluation and the one before it; the first has those to the next."""
+    there = max(place, 1)
+    return float(steps[there] - steps[there - 1]) if len(steps) > 1 else 0.0
+
+
+def on_grid(low: float | None, high: float | None, grid: float) -> str:
+    """What to say in place of an interval that has no width because all runs crossed at the same evaluation: the
+    spread is less than the steps between two evaluations, not none. "" for every other interval.
+    """
+    same = low is not None and high is not None and math.isclose(low, high, rel_tol=1e-9)
+    return f"grid of {step_label(grid)} steps" if same and grid > 0 else ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,7 @@ class StepsSummary:
 
     ``restricted``: interval of the mean of min(steps, horizon), the restricted mean of survival analysis; a lower
     bound of the mean whenever ``censored`` > 0. ``median`` is the Kaplan-Meier median, infinite when half of the runs
-    or more never got there.
+    or more never got there. ``grid``: env steps between the evaluations at which the runs crossed.
     """
 
     restricted: Interval
@@ -76,6 +96,7 @@ class StepsSummary:
     censored: int
     n: int
     horizon: float
+    grid: float = 0.0
 
 
 def restrict(crossings: Sequence[Crossing], horizon: float) -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +104,10 @@ def restrict(crossings: Sequence[Crossing], horizon: float) -> tuple[np.ndarray,
     times = np.array([min(c.steps, horizon) for c in crossings], dtype=np.float64)
     censored = np.array([c.censored or c.steps > horizon for c in crossings], dtype=bool)
     return times, censored
+
+
+def _coarsest(crossings: Sequence[Crossing]) -> float:
+    return max((one.grid for one in crossings), default=0.0)
 
 
 def summarise_steps(
@@ -99,7 +124,9 @@ def summarise_steps(
     # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
     reached = np.sort(np.where(censored, np.inf, times))
     median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
-    return StepsSummary(restricted.clipped(horizon), median, int(censored.sum()), len(times), horizon)
+    return StepsSummary(
+        restricted.clipped(horizon), median, int(censored.sum()), len(times), horizon, _coarsest(crossings)
+    )
 
 
 @dataclass(frozen=True)
@@ -107,12 +134,13 @@ class StepsRatio:
     """Restricted mean steps of A over those of B. ``bound`` says what censoring does to the estimate.
 
     ``""`` exact; ``"at least"``: some A never got there, the true ratio is larger; ``"at most"``: some B never got
-    there, the true ratio is smaller; ``"unknown"``: both.
+    there, the true ratio is smaller; ``"unknown"``: both. ``grid``: env steps between the evaluations of either side.
     """
 
     ratio: Interval
     bound: Literal["", "at least", "at most", "unknown"]
     censored: tuple[int, int]
+    grid: float = 0.0
 
     @property
     def side(self) -> int:
@@ -176,4 +204,4 @@ def steps_ratio(
         if variance > 0:
             half = student_975(n - 1) * math.sqrt(variance)
             interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
-    return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())))
+    return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())), _coarsest([*a, *b]))

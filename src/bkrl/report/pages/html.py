@@ -25,7 +25,7 @@ from bkrl.methods import find_method
 from bkrl.report.groups import short_world
 from bkrl.report.model import Ratio
 from bkrl.report.plots.svg import COLOURS, DARK_COLOURS
-from bkrl.stats.crossings import bounded
+from bkrl.stats.crossings import bounded, on_grid
 from bkrl.stats.curves import step_label
 
 RATIO_RANGE = (0.25, 4.0)
@@ -79,7 +79,9 @@ def _environment() -> jinja2.Environment:
         anchor=anchor,
         pretty=lambda value: json.dumps(value, indent=1, ensure_ascii=False),
     )
-    environment.globals.update(bounded=bounded, percents=lambda *shares: tight(percents(*shares)), forest=forest)
+    environment.globals.update(
+        bounded=bounded, on_grid=on_grid, percents=lambda *shares: tight(percents(*shares)), forest=forest
+    )
     return environment
 
 
