@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bkrl.core.errors import UsageError
 from bkrl.report.comparison import Comparison, Difference, compare
 from bkrl.report.findings import Finding, findings, headline
-from bkrl.report.groups import SUCCESS, Trained, group_runs
+from bkrl.report.groups import SUCCESS, Trained, group_runs, titled
 from bkrl.report.plots.svg import Style
 from bkrl.report.results import origins_text, ratio_of, row_of
 from bkrl.report.runs import _flat
@@ -442,3 +443,22 @@ def test_a_setting_at_its_default_is_not_named_however_many_runs_have_another():
         "ellm (goals, captioner=noisy)",
         "ellm (goals, captioner=learnt)",
     }
+
+
+def test_a_title_is_what_tables_sentences_and_legends_call_a_method_and_changes_no_number():
+    trained = runs("ppo", 600) + runs("bk-goal", 200, control="shuffled", potential="s")
+    trained = [replace(one, key=f"logs/{one.alg}-entry-s{i}") for i, one in enumerate(trained)]
+    groups, _ = group_runs(trained)
+    named, notes = titled(groups, ["bk-goal-entry=goals drawn at random", "bk-none=x"])
+    assert notes == ["No method here is named 'bk-none', so its title is not used."]
+    assert titled(groups, ["bk-goal (shuffled)=goals drawn at random"])[0] == named
+    before, after = (compare("World", given, 0.8) for given in (groups, named))
+    rows = [row_of(one.rows[1], Style(1)) for one in (before, after)]
+    assert [row.label for row in rows] == ["bk-goal (shuffled)", "goals drawn at random"]
+    assert replace(rows[1], label=rows[0].label) == rows[0]
+    assert after.rows[1].group.legend == "goals drawn at random"
+    assert "The control goals drawn at random is better than plain PPO" in findings([after], 0.8, False, [])[0].text
+    twice, notes = titled(groups, ["ppo-entry=same", "bk-goal-entry=same"])
+    assert ([group.name for group in twice], len(notes)) == (["ppo", "bk-goal (shuffled)"], 1)
+    with pytest.raises(UsageError, match="NAME=TITLE, not 'ppo'"):
+        titled(groups, ["ppo"])

@@ -433,3 +433,12 @@ def test_a_policy_may_start_from_one_of_another_world_or_be_guided_by_it(tmp_pat
 def test_what_an_entry_cannot_start_from_is_named(tmp_path, entry, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
         study(LANGUAGE.replace("seeds", f"algs = [{entry}]\nseeds"), tmp_path)
+
+
+def test_an_entry_says_what_its_report_calls_it(tmp_path: Path):
+    entry = {"name": "g", "alg": "rnd", "title": "novelty alone"}
+    world = {"name": "w", "algs": ["ppo", entry], "seeds": [1]}
+    world["train_rs"] = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
+    assert plan({"world": [world]}, tmp_path).report.config.titles == ("g=novelty alone",)
+    with pytest.raises(UsageError, match="The title of 'g' is text in quotes, not 3"):
+        plan({"world": [world | {"algs": [entry | {"title": 3}]}]}, tmp_path)

@@ -127,8 +127,9 @@ def _panel(config: type, one: Setting) -> str | None:
 def _of_setting(one: Setting, panel: str | None, on: bool) -> inspect.Parameter:
     """The parameter that a setting becomes; `on`: a switch that is on by default somewhere, and can be turned off."""
     kind, flag, default = one.kind, one.flag, one.default
-    if kind == tuple[Path, ...]:
-        kind, default = list[Path], default if default is inspect.Parameter.empty else list(default)
+    if kind in (tuple[Path, ...], tuple[str, ...]):
+        inner: Any = list[str] if kind == tuple[str, ...] else list[Path]
+        kind, default = inner, default if default is inspect.Parameter.empty else list(default)
     info: Any
     help_text = flag.help.replace("[", r"\[")
     if flag.positional:

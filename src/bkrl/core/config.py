@@ -332,6 +332,10 @@ class ReportConfig:
     tuning_steps: Annotated[
         int, Flag("steps spent on choosing the methods' settings, to be paid back like the dataset", least=0)
     ] = 0
+    titles: Annotated[
+        tuple[str, ...],
+        Flag("NAME=TITLE: what pages call a method, once each; NAME is its label, or a run's name before the seed"),
+    ] = ()
     fresh: Fresh = False
 
     @property

@@ -122,7 +122,7 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
     notes = _seed_notes(groups) + _setting_notes(groups)
     lasts = {run.key: float(run.series[SUCCESS][0][-1]) for group in groups for run in group.runs}
     horizon = min(lasts.values())
-    longer = sorted({group.label for group in groups for run in group.runs if lasts[run.key] > horizon})
+    longer = sorted({group.name for group in groups for run in group.runs if lasts[run.key] > horizon})
     if longer:
         notes.append(
             f"Runs in {env} were trained for different lengths; all numbers look at the first {horizon:,.0f} steps "
@@ -139,7 +139,7 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
 
 def _seed_notes(groups: Sequence[Group]) -> list[str]:
     """Methods that lack seeds others have: a run was deleted, failed, or was never made."""
-    seeds = [(group.label, {run.seed for run in group.runs}) for group in groups]
+    seeds = [(group.name, {run.seed for run in group.runs}) for group in groups]
     every = set().union(*(own for _, own in seeds))
     lacking = [
         f"{label} (seed{'s' if len(every - own) > 1 else ''} {', '.join(map(str, sorted(every - own)))})"
@@ -162,7 +162,7 @@ def _setting_notes(groups: Sequence[Group]) -> list[str]:
         different = [key for key in {**base, **other} if key in common and base.get(key) != other.get(key)]
         if different:
             notes.append(
-                f"{group.label} differs from plain PPO in {', '.join(different)} too, not in its shaping alone."
+                f"{group.name} differs from plain PPO in {', '.join(different)} too, not in its shaping alone."
             )
     return notes
 
@@ -176,7 +176,7 @@ def _with_controls(rows: Sequence[Row], horizon: float, threshold: float) -> lis
     found = _adjusted([difference(rows[i].group, control.group, horizon, threshold) for i, control, _ in pairs])
     versus: dict[int, list[Versus]] = {}
     for (i, control, borrowed), one in zip(pairs, found, strict=True):
-        versus.setdefault(i, []).append(Versus(control.group.label, borrowed, one))
+        versus.setdefault(i, []).append(Versus(control.group.name, borrowed, one))
     return [replace(row, versus=tuple(versus.get(i, ()))) for i, row in enumerate(rows)]
 
 

@@ -146,7 +146,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
             found.append(
                 Finding(
                     "against",
-                    f"The control {control.group.label} is better than plain PPO as well "
+                    f"The control {control.group.name} is better than plain PPO as well "
                     f"({_difference_sentence(control.against, 'PPO')}): so much of a gain is {_not_due_to(control)}.",
                 )
             )
@@ -165,12 +165,12 @@ def _few_seeds(comparison: Comparison) -> list[Finding]:
     if not few:
         return []
     warning = st.few_seeds_warning(min(row.n for row in few))
-    whose = ", ".join(row.group.label for row in few) + ": " if len(few) < len(comparison.rows) else ""
+    whose = ", ".join(row.group.name for row in few) + ": " if len(few) < len(comparison.rows) else ""
     return [Finding("caution", whose + warning)]
 
 
 def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> Finding:
-    label, goal = row.group.label, percent(threshold)
+    label, goal = row.group.name, percent(threshold)
     seeds = f"n = {row.n} against {base.n}"
     end = f"success at the end {percent(row.final.estimate)} against {percent(base.final.estimate)}"
     found = (row.against or Difference()).verdict
@@ -202,7 +202,7 @@ def _against_controls(row: Row, threshold: float) -> list[Finding]:
         figures = _difference_sentence(one.difference, "the control") or "nothing was tested"
         tone: Tone = "against" if gains and verdict.sign <= 0 else TONE_OF[verdict.sign]
         said = verdict.sentence.format(goal=percent(threshold), other=control)
-        found.append(Finding(tone, f"{row.group.label} {said}: {figures}."))
+        found.append(Finding(tone, f"{row.group.name} {said}: {figures}."))
     return found
 
 
@@ -223,7 +223,7 @@ def _of_form(row: Row) -> list[Finding]:
     return [
         Finding(
             "caution",
-            f"{row.group.label} has no guarantee ({row.group.guarantee.rstrip('.')}): whatever it gains may be "
+            f"{row.group.name} has no guarantee ({row.group.guarantee.rstrip('.')}): whatever it gains may be "
             "another task's solution.",
         )
     ]
@@ -244,7 +244,7 @@ def _of_draws(row: Row) -> list[Finding]:
     return [
         Finding(
             "caution",
-            f"{row.group.label} rests on {whole.n} {drawn}: of the variance of mean success {parts} (n = {split.n}, F "
+            f"{row.group.name} rests on {whole.n} {drawn}: of the variance of mean success {parts} (n = {split.n}, F "
             f"test of no difference between {drawn} p = {split.p:.2g}). Over {drawn} its mean is "
             f"{percent(whole.estimate, 1)}{shown}{other}.",
         )
@@ -259,7 +259,7 @@ def _of_advice(row: Row) -> list[Finding]:
     return [
         Finding(
             "caution",
-            f"{row.group.label} is {same_as} under another name: the advice of its potential is empty (Ψ = 0), so it "
+            f"{row.group.name} is {same_as} under another name: the advice of its potential is empty (Ψ = 0), so it "
             "says nothing of what advice is worth.",
         )
     ]

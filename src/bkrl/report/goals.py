@@ -37,7 +37,7 @@ def goal_rows(chain: Chain, evaluated: Sequence[Node], groups: Sequence[Group]) 
         judged = [shares for key in runs if (shares := _suggested(chain.nodes[key]))]
         quality = {name: _mean([shares[name] for shares in judged]) for name in QUALITIES} if judged else {}
         found = _mean([float(np.mean(achieved[key])) for key in runs])
-        rows.append(GoalRow(group.runs[0].env, group.label, len(runs), quality, found))
+        rows.append(GoalRow(group.runs[0].env, group.name, len(runs), quality, found))
     judged_in = {row.env for row in rows if row.quality}
     return [row for row in rows if row.env in judged_in]
 

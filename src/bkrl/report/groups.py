@@ -6,19 +6,23 @@ algorithm apart (a control, another annotator, another setting) becomes part of 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import UsageError
 from bkrl.core.files import plain
 from bkrl.core.flags import flags_of
 from bkrl.methods import find_method
 from bkrl.stats import curves
 from bkrl.stats.curves import Curve, Series
 
+_SEED = re.compile(r"(-d\d+)?(-l\d+)?-s\d+$")  # of the names of a study's runs
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
 
 
@@ -56,6 +60,12 @@ class Group:
     label: str
     control: str
     runs: tuple[Trained, ...]
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        """What pages call it: the title that a person gave it, else its label, after which random draws are named."""
+        return self.title or self.label
 
     @property
     def form(self) -> str:
@@ -81,14 +91,14 @@ class Group:
         made = len({run.potential for run in self.runs})
         which = "its potential" if made == 1 else f"{len(doubted)} of its {made} potentials"
         why = "; ".join(next(iter(doubted.values()))) + (" (the first of them)" if len(doubted) > 1 else "")
-        return f"{self.label}: {which} may mislead: {why}."
+        return f"{self.name}: {which} may mislead: {why}."
 
     @property
     def legend(self) -> str:
         """The label with its form of shaping, and a warning where that keeps nothing or where it is an oracle's."""
-        form = f" · {self.form}" if self.form not in ("none", "novelty", "") and self.form not in self.label else ""
+        form = f" · {self.form}" if self.form not in ("none", "novelty", "") and self.form not in self.name else ""
         oracle = " · not for claims" if self.is_oracle else ""
-        return self.label + form + oracle + (" · no guarantee" if self.unguarded else "")
+        return self.name + ("" if self.title else form) + oracle + (" · no guarantee" if self.unguarded else "")
 
     @property
     def origins(self) -> list[tuple[str, str]]:
@@ -136,6 +146,35 @@ def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
     """Groups in table order (baseline, methods, controls; worlds by name), and sentences about what was left out."""
     found = [without_repeats(group) for group in grouped(runs)]
     return [group for group, _ in found], [note for _, notes in found for note in notes]
+
+
+def titled(groups: Sequence[Group], titles: Sequence[str]) -> tuple[list[Group], list[str]]:
+    """The groups under the names that NAME=TITLE gives them, and a sentence for each title that could not be given.
+
+    NAME is a label, or what the names of a group's runs begin with before the seed, as the entry of a study.
+
+    Raises:
+        UsageError: one is no NAME=TITLE.
+    """
+    wanted = {}
+    for given in titles:
+        name, equals, title = (part.strip() for part in given.rpartition("="))
+        if not equals or not name or not title:
+            raise UsageError(f"A title is written NAME=TITLE, not '{given}'.")
+        wanted[name] = title
+    found, used = [], set()
+    for group in groups:
+        names = [group.label, *sorted({_SEED.sub("", Path(run.key).name) for run in group.runs})]
+        used.update(names)
+        found.append(replace(group, title=next((wanted[name] for name in names if name in wanted), "")))
+    notes = [f"No method here is named '{name}', so its title is not used." for name in wanted if name not in used]
+    counts = Counter((group.env, group.name) for group in found)
+    if twice := {name for (_, name), count in counts.items() if count > 1}:
+        notes += [
+            f"Several methods of a world would be called '{name}'; they keep their labels." for name in sorted(twice)
+        ]
+        found = [replace(group, title="") if group.name in twice else group for group in found]
+    return found, notes
 
 
 def grouped(runs: Sequence[Trained]) -> list[Group]:

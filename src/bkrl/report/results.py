@@ -90,7 +90,7 @@ def row_of(row: Compared, look: Style) -> Row:
     """A row of the results table."""
     group = row.group
     return Row(
-        label=group.label,
+        label=group.name,
         alg=group.alg,
         form=group.form,
         guarantee=group.guarantee,
@@ -180,7 +180,7 @@ def _split(row: Compared) -> Split | None:
     if split is None:
         return None
     return Split(
-        label=row.group.label,
+        label=row.group.name,
         draws=split.draws,
         datasets=split.datasets,
         n=split.n,

@@ -20,7 +20,7 @@ from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.costs import timings
 from bkrl.report.evaluations import evaluations
 from bkrl.report.goals import goal_rows, points
-from bkrl.report.groups import SUCCESS, group_runs
+from bkrl.report.groups import SUCCESS, group_runs, titled
 from bkrl.report.model import GoalRow, Timings
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.report import report_page
@@ -69,14 +69,15 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         raise UsageError(f"No training run here has {config.measure} in its evaluations; name another --measure.")
     problems += untrained + family_mismatches(chain, usable)
     groups, repeated = group_runs(trained)
+    groups, unused = titled(groups, config.titles)
     problems += repeated
-    for problem in problems:
+    for problem in [*problems, *unused]:
         reporter.warn(problem)
     measure = config.measure.removesuffix("_rate").replace("_", " ")
     comparisons = compare_all(groups, config.threshold, config.tuning_steps)
     comparisons = [replace(one, measure=measure) for one in comparisons]
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
-    labels = {run.key: group.label for group in groups for run in group.runs}
+    labels = {run.key: group.name for group in groups for run in group.runs}
     evaluated = [node for node in usable if node.stage == "evaluate"]
     played, goals = evaluations(chain, evaluated, labels), goal_rows(chain, evaluated, groups)
     times = timings(chain, trained)
@@ -107,6 +108,8 @@ def _identity(config: ReportConfig, usable: Sequence[Node]) -> str:
     content = {"runs": [node.sha256 for node in usable], "title": config.title, "threshold": config.threshold}
     if config.measure != ReportConfig.measure:
         content["measure"] = config.measure
+    if config.titles:
+        content["titles"] = list(config.titles)
     if config.tuning_steps:  # reports of before there was this setting keep their name
         content["tuning_steps"] = config.tuning_steps
     return hashlib.sha256(to_json(content).encode()).hexdigest()

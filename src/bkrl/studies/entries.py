@@ -14,7 +14,7 @@ from bkrl.methods import find_method, methods
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top
 
-_ENTRY_KEYS = {"name", "alg", "control", "lm", "after", "guide", "potential", "label", "train_rm", "train_rs"}
+_ENTRY_KEYS = {"name", "title", "alg", "control", "lm", "after", "guide", "potential", "label", "train_rm", "train_rs"}
 VARIANTS = choices(LabelConfig, "variant")
 
 
@@ -28,6 +28,7 @@ class Entry:
         after: the entry whose policy it starts from, of the same task, or of another world as WORLD/NAME; "" for none.
         guide: the entry whose policy chooses some of its actions, named alike; "" for none.
         clones: whether it clones the world's demonstrations.
+        title: what reports call it; "" for the label that they make of its settings.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Entry:
     after: str = ""
     guide: str = ""
     clones: bool = False
+    title: str = ""
     label: Mapping[str, Any] = field(default_factory=dict)
     train_rm: Mapping[str, Any] = field(default_factory=dict)
     train_rs: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +72,8 @@ def _entry(item: Any) -> Entry:
     method = find_method(str(item.get("alg")))
     if method is None:
         check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
+    if not isinstance(item.get("title", ""), str):
+        raise UsageError(f"The title of '{name}' is text in quotes, not {item['title']!r}.")
     settings = {one.name for one in flags_of(method.settings)} if method else set()
     variant = method.variant if method and method.variant in VARIANTS else None
     given = {key: value for key, value in item.items() if key != "potential"}

@@ -123,7 +123,15 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
     tuned = document.get("tuning_steps", 0)
-    asked = settings.ReportConfig(runs=runs, out=out / "report", title=title, name=name, tuning_steps=tuned)
+    titles = {name: title for each in planned for name, title in each.titles.items()}
+    asked = settings.ReportConfig(
+        runs=runs,
+        out=out / "report",
+        title=title,
+        name=name,
+        tuning_steps=tuned,
+        titles=tuple("=".join(one) for one in titles.items()),
+    )
     report = Cell("report", asked)
     return Study(title, float(minutes), tuple(cells), report, slurm)
 

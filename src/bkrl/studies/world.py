@@ -118,6 +118,7 @@ class World:
                     self._potential(Entry(variant, "", variant), draw)
                 for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
                     self._potential(entry, draw)
+        self.titles = {entry.name: entry.title for listed in entries for entry in listed if entry.title}
         for task, listed in zip(tasks, entries, strict=True):
             self._task(task, listed, draws)
 
