@@ -143,6 +143,16 @@ PROGRAMS = _table(
     ("request_id", pa.int64()),
 )
 
+CHOICES = _table(
+    ("question_id", pa.int64()),
+    ("about", pa.string()),
+    ("phrasing", pa.int32()),
+    ("outcomes", pa.list_(pa.string())),
+    ("logprobs", pa.list_(pa.float64())),
+    ("exact", pa.bool_()),
+    ("request_ids", pa.list_(pa.int64())),
+)
+
 # What a row of each table is, and what its columns do not say themselves; docs/data.md shows it.
 ABOUT = {
     "steps": (
@@ -176,6 +186,11 @@ ABOUT = {
     "library": (
         "The distinct goals, in the order they first came up: every wording with how often it was used, the moments "
         "it was suggested for, and the replies that did."
+    ),
+    "choices": (
+        "One row for each phrasing of each closed question (`--ask closed`): what it is about, what each answer would "
+        "mean (`outcomes`), the log-probability of each (null where the answer was not clear), whether the annotator "
+        "told them (`exact`) or its words were counted, and the replies."
     ),
     "programs": "Every candidate with its check; the one with the best score is chosen.",
 }

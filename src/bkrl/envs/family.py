@@ -281,6 +281,12 @@ class Family:
         """
         return None
 
+    def relations(self, world: World) -> dict[str, tuple[str, str]]:
+        """What the present view tells of an agent and the things around it, by a name that programs can use: said as a
+        goal, and as a NumPy expression (B,) of `now`, the present observations (B, *obs_shape).
+        """
+        return {}
+
     def clause_reader(self) -> ClauseReader | None:
         """What reads off observations which clauses their English captions have; None: captions must be split."""
         return None

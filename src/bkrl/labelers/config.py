@@ -11,6 +11,8 @@ from bkrl.core.flags import Flag, Only
 
 _OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
+_CLOSED = Only("--ask closed", lambda c: c.closed)
+_CLOSED_PREF = Only("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
 _ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.asks)
 
 
@@ -27,10 +29,37 @@ class LabelConfig(AskConfig):
         str,
         Flag(
             "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
-            "replay:RUN_OR_FILE; votes (Housekeep's truth, an upper bound); controls for pref: random, return",
+            "replay:RUN_OR_FILE; votes (Housekeep's truth, an upper bound); controls: random, equal (closed "
+            "questions), return (pref)",
             pooled=True,
         ),
     ] = "rules"
+    ask: Annotated[
+        Literal["default", "open", "closed"],
+        Flag(
+            "open: answers in words and programs, as published; closed: one word each, whose log-probabilities count "
+            "(docs/labels.md)  \\[default: closed for local:, gguf: and the controls random and equal; else open]"
+        ),
+    ] = "default"
+    compare: Annotated[
+        Literal["pairs", "points"],
+        Flag("closed, pref: two segments at a time, in both orders; or each segment by itself", only=(_CLOSED_PREF,)),
+    ] = "pairs"
+    criteria: Annotated[
+        str,
+        Flag(
+            "closed, pref: what is asked, divided by commas: overall, progress, effect, discovery, safety",
+            only=(_CLOSED_PREF,),
+        ),
+    ] = "overall"
+    calibrate: Annotated[
+        Literal["none", "rules"],
+        Flag(
+            "closed, pref and goal: whose answers to at most 100 of the questions a temperature and a bias are fitted "
+            "on",
+            only=(_CLOSED,),
+        ),
+    ] = "none"
     num: Annotated[
         int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
     ] = 0
@@ -116,7 +145,14 @@ class LabelConfig(AskConfig):
     @property
     def asks(self) -> bool:
         """See `AskConfig.asks`: controls ask nobody."""
-        return self.llm not in ("random", "return")
+        return self.closed or self.llm not in ("random", "return")
+
+    @property
+    def closed(self) -> bool:
+        """Whether closed questions are asked."""
+        by_default = self.llm.partition(":")[0] in ("local", "gguf", "equal")
+        by_default |= self.llm.startswith("random") and self.variant != "pref"
+        return self.ask == "closed" or (self.ask == "default" and by_default)
 
     @property
     def run_dir(self) -> Path:

@@ -14,7 +14,7 @@ from bkrl.data.schema import RESPONSES
 from bkrl.labelers import quality
 from bkrl.labelers.plan import Done, Plan
 from bkrl.labelers.tables import TABLES
-from bkrl.labelers.variants import VARIANTS
+from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm.kept import KeptAnswers
 from bkrl.llm.session import AskSession
 from bkrl.runs.record import Run
@@ -40,7 +40,7 @@ def finish(
     facts = session.backend.facts()
     if done.responses is not None:
         tables = {"responses.parquet": pa.Table.from_pylist(done.responses, schema=RESPONSES), **tables}
-        templates = VARIANTS[plan.variant].files(plan.world)
+        templates = variant_of_plan(plan).files(plan.world)
         asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": usage or session.facts()}
         more = {**asked, **more}
     for name, table in tables.items():

@@ -20,6 +20,8 @@ from bkrl.llm.session import AskSession
 from bkrl.text.mission_words import MissionWords
 
 NUM = {"pref": 5000, "goal": 500, "code": 5}
+CLOSED_GOALS = 100
+"""Moments that closed questions ask about: each is asked about every goal."""
 LENGTH = {"pref": 5, "goal": 3, "code": 5}
 """Actions in a segment; code: past actions that a program sees."""
 
@@ -42,6 +44,10 @@ class Plan:
     sampling: Sampling
     seed: int
     shard: Shard
+    closed: bool = False
+    compare: Literal["pairs", "points"] = "pairs"
+    criteria: tuple[str, ...] = ("overall",)
+    calibrate: Literal["none", "rules"] = "none"
 
     @classmethod
     def of(cls, config: LabelConfig, dataset: Dataset) -> Plan:
@@ -55,7 +61,7 @@ class Plan:
                 _words(dataset) if config.with_mission else None,
                 _memory(dataset) if config.with_memory else (),
             ),
-            num=config.num or NUM[config.variant],
+            num=config.num or (CLOSED_GOALS if config.closed and config.variant == "goal" else NUM[config.variant]),
             length=config.length or LENGTH[config.variant],
             swap=config.swap,
             votes=config.votes,
@@ -64,6 +70,10 @@ class Plan:
             ),
             seed=config.seed,
             shard=Shard.parse(config.shard),
+            closed=config.closed,
+            compare=config.compare,
+            criteria=tuple(filter(None, (one.strip() for one in config.criteria.split(",")))),
+            calibrate=config.calibrate,
         )
 
     @property

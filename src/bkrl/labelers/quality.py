@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,14 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.agreement import alpha_with_interval, mean_share, self_agreement, share
 from bkrl.labelers.answers import Choice, Unparsed, parse_choice
 from bkrl.labelers.material import WorldCard, return_to_go, segment_text
+from bkrl.llm.choose import read_answer
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import KNOWLEDGE, answer
 from bkrl.text.prompts import SHIPPED
 
 Row = Mapping[str, Any]
 Facts = dict[str, Any]
+Reader = Callable[[str], "Choice | Unparsed"]
 SWAPPED: dict[str, Choice] = {"A": "B", "B": "A", "tie": "tie"}
 
 
@@ -52,7 +54,20 @@ def questions(responses: Sequence[Row]) -> list[list[Row]]:
     return asked
 
 
-def votes_of(row: Row, responses: Mapping[int, Row]) -> list[Vote]:
+def closed_choice(reply: str) -> Choice | Unparsed:
+    """Which segment an answer to a closed question finds better, in terms of what was shown; a tie where neither is."""
+    scores, _ = read_answer(reply, ("1", "2"))
+    if scores[0] != scores[0]:
+        return Unparsed("neither 1 nor 2 was named")
+    return "tie" if scores[0] == scores[1] else "A" if scores[0] > scores[1] else "B"
+
+
+def read_choice(reply: str) -> Choice | Unparsed:
+    """The same of an answer in words; one that holds log-probabilities was closed."""
+    return closed_choice(reply) if reply.startswith('{"logprobs"') else parse_choice(reply)
+
+
+def votes_of(row: Row, responses: Mapping[int, Row], read: Reader = read_choice) -> list[Vote]:
     """The votes behind a row of preferences.parquet, read again from the replies (`responses` by request id).
 
     The first question of a pair shows A first; one that reads otherwise is the pair swapped.
@@ -62,8 +77,8 @@ def votes_of(row: Row, responses: Mapping[int, Row]) -> list[Vote]:
     for exchanges in asked:
         last = exchanges[-1]
         swapped = exchanges[0]["prompt"] != asked[0][0]["prompt"]
-        read = parse_choice(last["reply"]) if last["status"] == "ok" else Unparsed(last["status"])
-        value = None if isinstance(read, Unparsed) else SWAPPED[read] if swapped else read
+        found = read(last["reply"]) if last["status"] == "ok" else Unparsed(last["status"])
+        value = None if isinstance(found, Unparsed) else SWAPPED[found] if swapped else found
         status = "labelled" if value else "unparsed" if last["status"] == "ok" else last["status"]
         ids = tuple(int(one["request_id"]) for one in exchanges)
         votes.append(Vote(swapped, int(last["sample"]), value, status, ids))
@@ -100,14 +115,21 @@ def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
 
 
 def of_pairs(
-    dataset: Dataset, world: WorldCard, table: Sequence[Row], responses: Sequence[Row], *, by_rules: bool
+    dataset: Dataset,
+    world: WorldCard,
+    table: Sequence[Row],
+    responses: Sequence[Row],
+    *,
+    by_rules: bool,
+    read: Reader | None = None,
 ) -> Facts:
     """Facts about preference labels, from the rows of preferences.parquet and responses.parquet.
 
     `by_rules`: the rules annotator made these labels, so there is no point in asking it for a second opinion.
+    `read`: reads a reply, in terms of what was shown.
     """
     known = {int(response["request_id"]): response for response in responses}
-    votes = [votes_of(row, known) for row in table]
+    votes = [votes_of(row, known, read or read_choice) for row in table]
     valid = [[vote for vote in asked if vote.value is not None] for asked in votes]
     shown = [[SWAPPED[vote.value] if vote.swapped else vote.value for vote in one if vote.value] for one in valid]
     decided_shown = [[value for value in one if value != "tie"] for one in shown]

@@ -22,8 +22,8 @@ from bkrl.labelers.example import example_prompt
 from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import Done, Plan, Variant
-from bkrl.labelers.variants import VARIANTS
-from bkrl.llm import EMBEDDED, extras, open_backend
+from bkrl.labelers.variants import variant_of_plan
+from bkrl.llm import CONTROLS, EMBEDDED, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
@@ -195,13 +195,15 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     """Unpack the settings. Refuses what does not fit together, before anything is written."""
     dataset = Dataset.open(config.dataset)
     _check(config)
-    plan, variant = Plan.of(config, dataset), VARIANTS[config.variant]
+    plan = Plan.of(config, dataset)
+    variant = variant_of_plan(plan)
     connection = _connection(config, asking=not config.dry_run)
-    if config.llm in baseline.NAMES:
+    if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
         backend: Backend = Speaker(config.llm, {"annotator": baseline.NAMES[config.llm]})
     else:
-        backend = open_backend(config.llm, connection)
+        spec = f"random:{config.seed}" if config.llm == "random" else config.llm
+        backend = open_backend(spec, connection)
     price = find_price(backend.identity, config.prices)
     if backend.identity is not None and price is None and config.max_cost:
         raise unknown_price(backend.identity)
@@ -240,7 +242,15 @@ def _connection(config: LabelConfig, asking: bool) -> Connection:
 def _check(config: LabelConfig) -> None:
     """Refuse settings that do not fit together."""
     variant, llm = config.variant, config.llm
-    remote, control = llm.startswith("openai:"), llm in baseline.NAMES
+    remote, control = llm.startswith("openai:"), llm in baseline.NAMES and not config.closed
+    if llm.partition(":")[0] in CONTROLS and not config.closed and not control:
+        raise UsageError(f"--llm {llm} answers closed questions only; pass --ask closed.")
+    if config.closed and llm in ("return", "rules", "votes"):
+        raise UsageError(f"--llm {llm} answers open questions only; leave --ask closed out.")
+    if config.closed and config.swap != "none":
+        raise UsageError("Closed questions are always asked in both orders; leave --swap out.")
+    if config.closed and variant == "code" and config.shard is not None:
+        raise UsageError("Sub-goals are few, and one program is made of all answers; leave --shard out.")
     if control and variant != "pref":
         raise UsageError(f"--llm {llm} is a control for --variant pref only; train-rm --control makes the others.")
     if variant != "pref" and config.swap != "none":

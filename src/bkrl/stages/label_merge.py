@@ -12,7 +12,7 @@ from bkrl.labelers import recorded
 from bkrl.labelers.finish import finish
 from bkrl.labelers.plan import Plan
 from bkrl.labelers.tables import responses_of
-from bkrl.labelers.variants import VARIANTS
+from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm.kept import KeptAnswers, Speaker
 from bkrl.runs.record import Run
 
@@ -35,7 +35,7 @@ def run(config: MergeConfig, reporter: Reporter) -> Run:
     rows = [row for run in runs for row in responses_of(run)]
     plan = Plan.of(whole, data)
     with KeptAnswers(Speaker(whole.llm, recorded.facts_of(runs[0])), rows=rows, reporter=reporter) as kept:
-        done = VARIANTS[whole.variant].label(plan, kept)
+        done = variant_of_plan(plan).label(plan, kept)
     usage = recorded.summed([run.facts["usage"] for run in runs])
     merged = [run.path for run in runs]
     finish(result, plan, kept, done, reporter, usage, merged=merged)

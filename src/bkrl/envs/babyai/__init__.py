@@ -191,6 +191,21 @@ class BabyAI(Family):
 
         return RoomMemory()
 
+    def relations(self, world: World) -> dict[str, tuple[str, str]]:
+        """See `Family.relations`."""
+        kinds = {"door": 4, "key": 5, "ball": 6, "box": 7, "goal": 8}
+        found = {
+            f"facing_{kind}": (
+                f"go to a {kind}" if kind != "goal" else "go to the goal",
+                f"now[:, 3, 5, 0] == {number}",
+            )
+            for kind, number in kinds.items()
+        }
+        return found | {
+            f"carrying_{kind}": (f"carry a {kind}", f"now[:, 3, 6, 0] == {kinds[kind]}")
+            for kind in ("key", "ball", "box")
+        }
+
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""
         from bkrl.envs.babyai.pictures import tile_maps

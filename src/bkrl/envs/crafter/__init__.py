@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ORIGINAL, TYPED_ORIGINAL, Game
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ITEMS, ORIGINAL, TYPED_ORIGINAL, Game
 from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, World
 from bkrl.envs.symbols import Symbols
 
@@ -126,6 +126,22 @@ class Crafter(Family):
 
         rules = GAMES[world.env_id].rules
         return None if rules.typed else SurvivalMemory(rules)
+
+    def relations(self, world: World) -> dict[str, tuple[str, str]]:
+        """See `Family.relations`."""
+        ahead = f"np.array({list(layout.FACED_CELL)})[np.minimum(now[:, {layout.FACING}], 3)]"
+        faced = ("tree", "water", "stone", "coal", "iron", "diamond", "table", "furnace", "cow", "zombie", "ripe_plant")
+        found = {
+            f"facing_{name}": (
+                f"go to {name.replace('_', ' ')}",
+                f"now[np.arange(len(now)), {ahead}] == {layout.CELL[name]}",
+            )
+            for name in faced
+        }
+        held = ("sapling", "wood", "stone", "coal", "iron", "diamond", *(n for n in ITEMS if n[-3:] in ("axe", "ord")))
+        return found | {
+            f"holding_{name}": (f"have {name.replace('_', ' ')}", f"now[:, {layout.INDEX[name]}] > 0") for name in held
+        }
 
     def clause_reader(self) -> ClauseReader:
         """What reads the clauses of captions off symbolic observations."""

@@ -45,6 +45,10 @@ _VALUES = {
     "repair": {"reason", "format"},
     "explore": {"family", "situation"},
     "belongs": {"thing", "place"},
+    "choose_pref": {"world", "a", "b", "criterion"},
+    "choose_point": {"world", "segment", "criterion", "first", "second"},
+    "choose_subgoal": {"world", "goal", "upward"},
+    "choose_goal": {"world", "situation", "goal", "first", "second"},
 }
 """What each template with turns is given."""
 _OF_PIECES = {"layout": {"layout"}, "code": {"world", "layout", "horizon"}, "explore": set[str]()}
@@ -55,6 +59,10 @@ _NEEDED = {
     "code_evolve": {"number", "count"},
     "explore": {"situation"},
     "belongs": {"thing", "place"},
+    "choose_pref": {"a", "b"},
+    "choose_point": {"segment"},
+    "choose_subgoal": {"goal"},
+    "choose_goal": {"situation", "goal"},
 }
 _ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
 

@@ -1,0 +1,501 @@
+"""Labels by closed questions (`--ask closed`): one word each, whose log-probabilities count (`llm.choose`).
+
+pref: which of two segments is better, in both orders, or whether each is good by itself; the log-odds become soft
+labels. code: how important is each sub-goal of the env; the ratings become the weights of a program. goal: can each
+goal of the env be pursued now, and is it sensible? All questions stand in choices.parquet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bkrl import envs
+from bkrl.core.errors import UsageError
+from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.schema import CHOICES, LIBRARY
+from bkrl.labelers import code, goals, preferences
+from bkrl.labelers.answers import Unparsed, parse_goals
+from bkrl.labelers.asking import Responses, turns
+from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, segment_text
+from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
+from bkrl.labelers.quality import closed_choice, of_goals, of_pairs, of_programs, rules_choice
+from bkrl.llm.choose import (
+    MAX_TOKENS,
+    MOST_KNOWN,
+    Chooser,
+    ClosedAnswer,
+    ClosedQuestion,
+    Phrasing,
+    calibration,
+    settled,
+)
+from bkrl.llm.protocol import Exchange, Fault, Request
+from bkrl.llm.rules import KNOWLEDGE, answer
+from bkrl.llm.session import AskSession
+from bkrl.text.prompts import SHIPPED
+
+CRITERIA: Final = {
+    "overall": "In which segment does the agent do better, whatever its task may be",
+    "progress": "At the end of which segment has the agent come further with what tasks in such worlds need",
+    "effect": "In which segment do more of the actions have an effect and a purpose",
+    "discovery": "In which segment does the agent find out more that it did not see before",
+    "safety": "In which segment is the agent safer and better off at the end",
+}
+"""What is asked of a pair, each in a question of its own; the label is their mean log-odds."""
+POINTS: Final = {
+    "overall": "Does the agent do well here, whatever its task may be",
+    "progress": "Does the agent come further here with what tasks in such worlds need",
+    "effect": "Do the actions here have an effect and a purpose",
+    "discovery": "Does the agent find out here what it did not see before",
+    "safety": "Is the agent safe and well off at the end",
+}
+"""The same of a single segment."""
+HELD_OUT: Final = 5
+"""Of goals every so many-th moment serves to calibrate."""
+_STEPS = 95  # percentile of a memory's field in the dataset: so many steps of it count
+
+
+def _phrasings(
+    world: WorldCard, name: str, options: Sequence[str], ways: Sequence[Mapping[str, Any]], turned: bool
+) -> ClosedQuestion:
+    """A question whose second phrasing has the options' meanings turned round, or only their order in the words."""
+    straight = tuple(range(len(options)))
+    orders = (straight, straight[::-1] if turned else straight)
+    return ClosedQuestion(
+        tuple(
+            Phrasing(turns(world.prompts.render(name, world=world, **way)), tuple(options), order)
+            for way, order in zip(ways, orders, strict=True)
+        )
+    )
+
+
+def _yes_or_no(world: WorldCard, name: str, **values: Any) -> ClosedQuestion:
+    ways = [{**values, "first": one, "second": other} for one, other in (("Yes", "No"), ("No", "Yes"))]
+    return _phrasings(world, name, ("Yes", "No"), ways, turned=False)
+
+
+def pair_question(world: WorldCard, a: SegmentText, b: SegmentText, criterion: str) -> ClosedQuestion:
+    """Outcome 0: A is better, 1: B."""
+    asked = f"{CRITERIA[criterion]}?"
+    ways = [{"a": a, "b": b, "criterion": asked}, {"a": b, "b": a, "criterion": asked}]
+    return _phrasings(world, "choose_pref", ("1", "2"), ways, turned=True)
+
+
+def point_question(world: WorldCard, segment: SegmentText, criterion: str) -> ClosedQuestion:
+    """Outcome 0: yes."""
+    return _yes_or_no(world, "choose_point", segment=segment, criterion=f"{POINTS[criterion]}?")
+
+
+def subgoal_question(world: WorldCard, goal: str) -> ClosedQuestion:
+    """Outcome k: importance k of 9; the scale also turned round."""
+    return _phrasings(
+        world, "choose_subgoal", list("0123456789"), [{"goal": goal, "upward": up} for up in (True, False)], turned=True
+    )
+
+
+def goal_question(world: WorldCard, caption: str, goal: str) -> ClosedQuestion:
+    """Outcome 0: yes."""
+    return _yes_or_no(world, "choose_goal", situation=(caption,), goal=goal)
+
+
+class _Record:
+    """The answers to questions as rows: of responses.parquet, and of choices.parquet."""
+
+    def __init__(self) -> None:
+        self.responses, self.rows = Responses(), list[dict[str, Any]]()
+        self._known: dict[int, list[int]] = {}
+
+    def add(self, about: str, outcomes: Sequence[str], answer: ClosedAnswer) -> list[int]:
+        """Append an answer; the ids of its requests, phrasing by phrasing. What was asked before stands once."""
+        number, found = self.rows[-1]["question_id"] + 1 if self.rows else 0, list[int]()
+        for phrasing, (scores, exchanges) in enumerate(zip(answer.scores, answer.exchanges, strict=True)):
+            ids = [self._id(one) for one in exchanges]
+            found += ids
+            self.rows.append(
+                {
+                    "question_id": number,
+                    "about": about,
+                    "phrasing": phrasing,
+                    "outcomes": list(outcomes),
+                    "logprobs": [None if np.isnan(one) else max(float(one), -1e9) for one in scores],
+                    "exact": answer.exact,
+                    "request_ids": ids,
+                }
+            )
+        return found
+
+    def _id(self, exchange: Exchange) -> int:
+        if id(exchange) not in self._known:
+            self._known[id(exchange)] = self.responses.add([exchange])
+        return self._known[id(exchange)][0]
+
+    @property
+    def table(self) -> dict[str, pa.Table]:
+        """choices.parquet."""
+        return {"choices.parquet": pa.Table.from_pylist(self.rows, schema=CHOICES)}
+
+
+def _asked(plan: Plan, session: AskSession, questions: Sequence[ClosedQuestion], title: str) -> list[ClosedAnswer]:
+    answers = _chooser(plan, session).ask(questions, title)
+    return [one for one in answers if one is not None]
+
+
+def _chooser(plan: Plan, session: AskSession) -> Chooser:
+    return Chooser(session, votes=plan.votes, max_tokens=min(plan.sampling.max_tokens, MAX_TOKENS))
+
+
+def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], list[Request]]:
+    def requests(plan: Plan) -> list[Request]:
+        asked = [line for question in make(plan) for line in (one.line for one in question.phrasings)]
+        tokens = min(plan.sampling.max_tokens, MAX_TOKENS)
+        return [Request(messages, max_tokens=tokens, choices=options) for messages, options in dict.fromkeys(asked)]
+
+    return requests
+
+
+# Preferences
+
+
+def _pairs(plan: Plan) -> list[tuple[int, preferences.Pair]]:
+    drawn = preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed)
+    return [(n, pair) for n, pair in enumerate(drawn) if plan.shard.holds(plan.dataset, pair.a, pair.b)]
+
+
+def _texts(plan: Plan, pair: preferences.Pair) -> tuple[SegmentText, SegmentText]:
+    a, b = (segment_text(plan.dataset, one, plan.world) for one in (pair.a, pair.b))
+    return a, b
+
+
+def _criteria(plan: Plan) -> tuple[str, ...]:
+    unknown = [one for one in plan.criteria if one not in CRITERIA]
+    if unknown or not plan.criteria:
+        raise UsageError(f"--criteria are of {', '.join(CRITERIA)}, not '{', '.join(unknown)}'.")
+    return plan.criteria
+
+
+def _questions_of_pair(plan: Plan, texts: tuple[SegmentText, SegmentText]) -> list[ClosedQuestion]:
+    """C questions of a pair; of points 2 C, those of A first."""
+    if plan.compare == "pairs":
+        return [pair_question(plan.world, *texts, criterion) for criterion in _criteria(plan)]
+    return [point_question(plan.world, one, criterion) for one in texts for criterion in _criteria(plan)]
+
+
+def _pref_questions(plan: Plan) -> list[ClosedQuestion]:
+    both = [_texts(plan, pair) for _, pair in _pairs(plan)]
+    return [question for a, b in both if a != b for question in _questions_of_pair(plan, (a, b))]
+
+
+def _label_pairs(plan: Plan, session: AskSession) -> Done:
+    pairs, criteria = _pairs(plan), _criteria(plan)
+    texts = [_texts(plan, pair) for _, pair in pairs]
+    asked = [n for n, (a, b) in enumerate(texts) if a != b]
+    each = [_questions_of_pair(plan, texts[n]) for n in asked]
+    answers = _asked(plan, session, [question for some in each for question in some], "label pairs")
+    record, points = _Record(), plan.compare == "points"
+    outcomes, per = ("yes", "no") if points else ("A", "B"), len(criteria) * (2 if points else 1)
+    ids = [record.add(str(pairs[asked[i // per]][0]), outcomes, one) for i, one in enumerate(answers)]
+    scores = np.stack([one.scores for one in answers]) if answers else np.zeros((0, 2, 2))
+    odds, agree = _log_odds(scores.reshape(len(asked), per, 2, 2))
+    if points:
+        odds, agree = (
+            odds[:, : len(criteria)] - odds[:, len(criteria) :],
+            agree[:, : len(criteria)] & agree[:, len(criteria) :],
+        )
+    weight = agree / np.maximum(1, agree.sum(1, keepdims=True))
+    mean = (np.where(agree, odds, 0.0) * weight).sum(1)
+    sides = np.full((len(pairs), 2), np.nan)
+    table: list[dict[str, Any]] = []
+    for n, (number, pair) in enumerate(pairs):
+        if n not in asked:
+            table.append(preferences.row_of(number, pair, 0.5, "identical", (0, 0, 0, 0)))
+            continue
+        i = int(np.searchsorted(asked, n))
+        own = answers[i * per : (i + 1) * per]
+        votes = _votes(own) if not points else (0, 0, 0, 0)
+        status = "labelled" if agree[i].any() else _why(own)
+        label = float(1 / (1 + np.exp(-mean[i]))) if agree[i].any() else None
+        sides[n] = (-np.logaddexp(0, -mean[i]), -np.logaddexp(0, mean[i])) if agree[i].any() else np.nan
+        used = [one for some in ids[i * per : (i + 1) * per] for one in some]
+        table.append(preferences.row_of(number, pair, label, status, votes, used))
+    more = _calibrate_pairs(plan, table, sides)
+    shown = [{**row, "request_ids": []} if points else row for row in _first_criterion(table, len(criteria))]
+    facts = of_pairs(plan.dataset, plan.world, shown, record.responses.rows, by_rules=False, read=closed_choice)
+    spread = float(np.std(odds[agree])) if agree.any() else 0.0
+    facts |= {"log_odds_spread": spread, "inconsistent": sum(row["status"] == "inconsistent" for row in table), **more}
+    usable = any(row["label"] is not None for row in table)
+    return Done(table, record.responses.rows, facts, usable, record.table)
+
+
+def _log_odds(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(N, Q, V, 2) → (N, Q) log-odds of the first outcome, and whether the phrasings agree, each of the Q by itself."""
+    odds, agree = np.zeros(scores.shape[:2]), np.zeros(scores.shape[:2], bool)
+    for q in range(scores.shape[1]):
+        together, agree[:, q] = settled(scores[:, q])
+        odds[:, q] = together[:, 0] - together[:, 1]
+    return odds, agree
+
+
+def _votes(answers: Sequence[ClosedAnswer]) -> tuple[int, int, int, int]:
+    """How many phrasings name A, B, neither, and how many are unclear."""
+    scores = np.concatenate([one.scores for one in answers])
+    clear = scores[~np.isnan(scores).any(1)]
+    a, b = int((clear[:, 0] > clear[:, 1]).sum()), int((clear[:, 0] < clear[:, 1]).sum())
+    return a, b, len(clear) - a - b, len(scores) - len(clear)
+
+
+def _why(answers: Sequence[ClosedAnswer]) -> str:
+    """Why answers give no label: they disagree, or are not there."""
+    bad = [one[-1].status for answer in answers for one in answer.exchanges if one[-1].status != "ok"]
+    if bad:
+        return bad[-1]
+    unclear = any(np.isnan(answer.scores).any() for answer in answers)
+    return "unparsed" if unclear else "inconsistent"
+
+
+def _first_criterion(table: Sequence[dict[str, Any]], criteria: int) -> list[dict[str, Any]]:
+    """The rows with the requests of the first criterion alone, on which order and place are measured."""
+    return [{**row, "request_ids": row["request_ids"][: len(row["request_ids"]) // criteria]} for row in table]
+
+
+def _calibrate_pairs(plan: Plan, table: list[dict[str, Any]], sides: NDArray[np.float64]) -> dict[str, Any]:
+    """Fit a temperature on what the rules annotator says of the first pairs, and apply it to all labels in place."""
+    if plan.calibrate == "none":
+        return {}
+    known: list[tuple[int, int]] = []
+    for n, row in enumerate(table):
+        if row["status"] == "labelled" and len(known) < MOST_KNOWN:
+            choice = rules_choice(plan.dataset, plan.world, row)
+            known += [(n, "AB".index(choice))] if choice in ("A", "B") else []
+    places, truth = np.array([n for n, _ in known], int), np.array([k for _, k in known], int)
+    found = calibration(sides[places], truth, "rules", biased=False)
+    for row, moved in zip(table, found(sides), strict=True):
+        if row["status"] == "labelled":
+            row["label"] = float(np.exp(moved[0]))
+    return {"calibration": found.facts()}
+
+
+# Programs
+
+
+def subgoals(plan: Plan) -> dict[str, tuple[str, str]]:
+    """The sub-goals of the env by name: said as a goal, and as NumPy of `now` and `memory`; at most 1 each.
+
+    What memory counts is worth as much as explorers did of it (the 95th percentile), at least once.
+    """
+    world = envs.world(plan.dataset.env_id)
+    found = {
+        name: (said, f"({how}).astype(float)")
+        for name, (said, how) in envs.family(world.family).relations(world).items()
+    }
+    memory = envs.memory_of(plan.dataset.env_id) if plan.world.memory else None
+    if memory is not None and plan.dataset.memory is not None:
+        most = np.percentile(plan.dataset.memory, _STEPS, axis=0, method="closest_observation")
+        for column, (name, said) in enumerate(zip(memory.names, memory.goals, strict=True)):
+            steps = max(1, int(most[column]))
+            found[name] = (said, f"np.minimum(memory[:, {column}], {steps}) / {steps}")
+    if not found:
+        raise UsageError(f"No sub-goals are named for {plan.dataset.env_id}; pass --with-memory, or --ask open.")
+    return found
+
+
+def weights_of(ratings: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(S,) ratings → weights that come to 1: 0 for the lowest rating, in proportion above it; equal ratings weigh
+    alike, and what was not rated weighs nothing.
+    """
+    low, high = np.nanmin(ratings), np.nanmax(ratings)
+    raised = np.nan_to_num(
+        (ratings - low) / (high - low) if high - low > 1e-9 else np.where(np.isnan(ratings), 0.0, 1.0)
+    )
+    return np.asarray(raised / raised.sum())
+
+
+def program_of(named: Mapping[str, tuple[str, str]], ratings: NDArray[np.float64], who: str, memory: bool) -> str:
+    """A program that adds up the sub-goals that are reached, each with its weight."""
+    weights = weights_of(ratings)
+    order = sorted(range(len(named)), key=lambda i: (-weights[i], i))
+    rows = [(name, weights[i], ratings[i], named[name]) for i in order for name in [list(named)[i]] if weights[i] > 0]
+    who = re.sub(r"[^\w.:/ -]", "", who)
+    lines = [f'"""Sub-goals, weighted by answers of {who} to closed questions."""', ""]
+    lines.append(f"\ndef potential(observations, actions, valid{', memory' if memory else ''}):")
+    lines += ["    now = observations[:, -1]", "    parts = {}"]
+    lines += ["    rest = np.zeros(len(now))"] if len(rows) > 8 else []
+    for place, (name, weight, rating, (_, how)) in enumerate(rows):
+        kept = f'parts["{name}"] =' if place < (8 if len(rows) <= 8 else 7) else "rest = rest +"
+        lines.append(f"    {kept} {weight:.5f} * ({how})  # {name}: rated {rating:.2f}")
+    lines += ['    parts["rest"] = rest'] if len(rows) > 8 else []
+    return "\n".join([*lines, "    return sum(parts.values()), parts", ""])
+
+
+def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
+    return [subgoal_question(plan.world, said) for said, _ in subgoals(plan).values()]
+
+
+def _label_program(plan: Plan, session: AskSession) -> Done:
+    named, record = subgoals(plan), _Record()
+    answers = _asked(plan, session, _subgoal_questions(plan), "rate sub-goals")
+    for name, one in zip(named, answers, strict=True):
+        record.add(name, list("0123456789"), one)
+    together, _ = settled(np.stack([one.scores for one in answers]))
+    ratings = np.exp(together) @ np.arange(10.0)
+    validation = code.validation_set(plan.dataset, LENGTH["code"], plan.seed)
+    exchange = answers[-1].exchanges[-1][-1]
+    if np.isnan(ratings).all():
+        checked = code.Checked(None, error="no sub-goal was rated")
+        candidate = code.Candidate(0, 0, None, checked, exchange)
+    else:
+        program = program_of(named, ratings, session.backend.name, bool(plan.world.memory))
+        check = code.checker(plan.dataset, plan.world.mission_words, len(plan.world.memory))
+        candidate = code.Candidate(0, 0, program, check(program, validation.windows), exchange)
+    table = code.rows(validation, [candidate], record.responses)
+    rated = {name: None if np.isnan(one) else round(float(one), 4) for name, one in zip(named, ratings, strict=True)}
+    facts = {**of_programs(table), "ratings": rated}
+    return Done(table, record.responses.rows, facts, any(row["chosen"] for row in table), record.table)
+
+
+# Goals
+
+
+def vocabulary(env_id: str) -> list[str]:
+    """The goals of an env: what its memory counts and what its views tell, said as goals, each once."""
+    world, memory = envs.world(env_id), envs.memory_of(env_id)
+    said = [] if memory is None else list(memory.goals)
+    said += [goal for goal, _ in envs.family(world.family).relations(world).values()]
+    found = {goals.normal_form(goal): goal for goal in reversed(said)}
+    if not found:
+        raise UsageError(f"No goals are named for {env_id}; pass --ask open.")
+    return list(found.values())[::-1]
+
+
+def _captions(dataset: Dataset, queries: Sequence[tuple[int, Segment]]) -> list[str]:
+    return [segment_text(dataset, query).captions[-1] for _, query in queries]
+
+
+def _goal_queries(plan: Plan) -> list[tuple[int, Segment]]:
+    drawn = goals.draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
+    return [(number, query) for number, query in enumerate(drawn) if plan.shard.holds(plan.dataset, query)]
+
+
+def _goal_questions(plan: Plan) -> list[ClosedQuestion]:
+    captions = dict.fromkeys(_captions(plan.dataset, _goal_queries(plan)))
+    return [
+        goal_question(plan.world, caption, goal) for caption in captions for goal in vocabulary(plan.dataset.env_id)
+    ]
+
+
+def _label_goals(plan: Plan, session: AskSession) -> Done:
+    queries, named, record = _goal_queries(plan), vocabulary(plan.dataset.env_id), _Record()
+    captions = _captions(plan.dataset, queries)
+    distinct = list(dict.fromkeys(captions))
+    answers = _asked(plan, session, _goal_questions(plan), "judge goals")
+    ids = [
+        record.add(f"{named[i % len(named)]} | {distinct[i // len(named)]}", ("yes", "no"), one)
+        for i, one in enumerate(answers)
+    ]
+    together, agree = settled(np.stack([one.scores for one in answers]))
+    odds = (together[:, 0] - together[:, 1]).reshape(len(distinct), len(named))
+    facts: dict[str, Any] = {}
+    if plan.calibrate == "rules":
+        known, held = _known_goals(plan, queries, captions, distinct, named)
+        found = calibration(together[held], known[held], "rules")
+        moved = found(together)
+        odds, threshold = (moved[:, 0] - moved[:, 1]).reshape(odds.shape), 0.0
+        facts["calibration"] = found.facts() | {"held_out": 1 / HELD_OUT}
+    else:
+        threshold = float(np.nanmean(odds)) if agree.any() else 0.0
+    facts["threshold"] = threshold
+    yes = (odds >= threshold - 1e-9) & agree.reshape(odds.shape)
+    table: list[dict[str, Any]] = []
+    for (number, segment), caption in zip(queries, captions, strict=True):
+        row = distinct.index(caption)
+        common: dict[str, Any] = {
+            "query_id": number,
+            "episode_id": segment.episode_id,
+            "start": segment.start,
+            "length": segment.length,
+        }
+        common |= {"caption": caption, "status": "labelled"}
+        chosen = sorted(np.flatnonzero(yes[row]), key=lambda k: (-odds[row, k], k))
+        for k in chosen:
+            asked = ids[row * len(named) + k]
+            own = {
+                "goal": named[k],
+                "goal_id": int(k),
+                "said": [named[k]],
+                "request_id": asked[-1],
+                "request_ids": asked,
+            }
+            table.append(common | own)
+        if not chosen:
+            asked = ids[row * len(named)]
+            table.append(
+                common | {"goal": None, "goal_id": None, "said": [], "request_id": asked[-1], "request_ids": asked[-1:]}
+            )
+    entries = pa.Table.from_pylist([entry.row for entry in goals.library(table)], schema=LIBRARY)
+    facts = (
+        of_goals(table, record.responses.rows) | {"invalid": {"rate": None, "low": None, "high": None, "n": 0}} | facts
+    )
+    usable = any(row["goal"] is not None for row in table)
+    return Done(table, record.responses.rows, facts, usable, {"library.parquet": entries, **record.table})
+
+
+def _known_goals(
+    plan: Plan, queries: Sequence[tuple[int, Segment]], captions: list[str], distinct: list[str], named: list[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(D G,) outcome of each question by the rules annotator, and the places of those on the held-out moments."""
+    if envs.family(plan.world.family).knowledge not in KNOWLEDGE:
+        raise UsageError(f"The rules annotator knows nothing of {plan.dataset.env_id}; leave --calibrate out.")
+    known = np.ones((len(distinct), len(named)), np.int64)
+    held = np.zeros(known.shape, bool)
+    forms = [goals.normal_form(goal) for goal in named]
+    for number in range(0, len(distinct), HELD_OUT):
+        _, segment = queries[captions.index(distinct[number])]
+        text = segment_text(plan.dataset, segment, plan.world)
+        try:
+            said = parse_goals(answer([one for _, one in SHIPPED.render("goal", world=plan.world, segment=text)]))
+        except Fault:
+            continue
+        meant = set() if isinstance(said, Unparsed) else {goals.normal_form(goal) for goal in said}
+        known[number] = [0 if form in meant else 1 for form in forms]
+        held[number] = True
+    places = np.flatnonzero(held.reshape(-1))
+    return known.reshape(-1), np.random.default_rng(plan.seed).permutation(places)[:MOST_KNOWN]
+
+
+def _try(name: str, **values: Any) -> Callable[[WorldCard], None]:
+    def fill(world: WorldCard) -> None:
+        world.prompts.render(name, world=world, **values)
+
+    return fill
+
+
+_YES = {"first": "Yes", "second": "No"}
+
+
+def _try_pairs(world: WorldCard) -> None:
+    _try("choose_pref", a=A_SEGMENT, b=A_SEGMENT, criterion="Which?")(world)
+    _try("choose_point", segment=A_SEGMENT, criterion="Is it?", **_YES)(world)
+
+
+CLOSED: dict[str, Variant] = {
+    "pref": Variant(("choose_pref", "choose_point"), 1, _requests(_pref_questions), _label_pairs, _try_pairs),
+    "code": Variant(
+        ("choose_subgoal",),
+        1,
+        _requests(_subgoal_questions),
+        _label_program,
+        _try("choose_subgoal", goal="go", upward=True),
+    ),
+    "goal": Variant(
+        ("choose_goal",),
+        1,
+        _requests(_goal_questions),
+        _label_goals,
+        _try("choose_goal", situation=("A.",), goal="go", **_YES),
+    ),
+}

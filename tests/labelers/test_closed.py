@@ -1,0 +1,147 @@
+"""Labels by closed questions: soft, free of a favourite place, and made into tables that others read as any labels."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.core.errors import UsageError
+from bkrl.labelers import closed
+from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.plan import Plan
+from bkrl.llm.protocol import Request, chances
+from bkrl.potentials.preference.fit import bradley_terry
+from tests.labelers.runs import babyai
+from tests.labelers.scripted import asker
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return babyai(tmp_path_factory.mktemp("closed") / "data")
+
+
+def plan_of(data, variant: str, **settings) -> Plan:
+    return Plan.of(LabelConfig(data.path, variant, llm="openai:x", ask="closed", **settings), data)
+
+
+def odds_of(odds: float, options=("1", "2")) -> str:
+    return chances({options[0]: -math.log1p(math.exp(-odds)), options[1]: -math.log1p(math.exp(odds))})
+
+
+def worth(text: str) -> float:
+    """What the scripted annotator likes: things in view."""
+    return 0.3 * (text.count("ball") - text.count("key"))
+
+
+def fond_of_the_first(request: Request) -> str:
+    one, two = request.messages[1].text.split("Segment 2:")
+    return odds_of(worth(one) - worth(two) + 4.0)
+
+
+def test_pairs_become_soft_labels_without_the_favourite_place(data):
+    plan = plan_of(data, "pref", num=30, length=3)
+    session = asker(fond_of_the_first)
+    with session:
+        done = closed.CLOSED["pref"].label(plan, session)
+    answered = [row for row in done.table if row["status"] == "labelled"]
+    assert len(answered) > 20
+    for row, (_, pair) in zip(done.table, closed._pairs(plan), strict=True):
+        a, b = (worth(" ".join((*one.captions, *one.actions))) for one in closed._texts(plan, pair))
+        if row["status"] == "labelled":
+            assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
+        elif row["status"] == "inconsistent":
+            assert row["label"] is None
+            assert abs(a - b) < 0.3
+    assert done.quality["first_shown_preferred"]["rate"] > 0.9
+    assert done.more["choices.parquet"].num_rows == 2 * len([r for r in done.table if r["status"] != "identical"])
+
+
+def test_points_and_criteria_are_combined_by_log_odds(data):
+    def say(request: Request) -> str:
+        return odds_of(worth(request.messages[1].text) + 0.5, request.choices)
+
+    plan = plan_of(data, "pref", num=20, length=3, compare="points", criteria="overall,safety")
+    with asker(say) as session:
+        done = closed.CLOSED["pref"].label(plan, session)
+    for row, (_, pair) in zip(done.table, closed._pairs(plan), strict=True):
+        a, b = (worth(" ".join((*one.captions, *one.actions))) for one in closed._texts(plan, pair))
+        if row["status"] == "labelled":
+            assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
+    with pytest.raises(UsageError, match="--criteria are of"):
+        closed.CLOSED["pref"].requests(plan_of(data, "pref", num=5, criteria="beauty"))
+
+
+def test_ratings_become_the_weights_of_a_program_that_runs(data):
+    def say(request: Request) -> str:
+        likes = 8 if "go to a ball" in request.messages[1].text else 2
+        likes = likes if "0 means not at all" in request.messages[1].text else 9 - likes
+        return chances({str(k): -2.0 * abs(k - likes) for k in range(10)})
+
+    plan = plan_of(data, "code")
+    with asker(say) as session:
+        done = closed.CLOSED["code"].label(plan, session)
+    (row,) = done.table
+    assert row["status"] == "ok", row["error"]
+    assert done.quality["ratings"]["facing_ball"] == pytest.approx(8, abs=0.3)
+    program = ast.parse(row["program"])
+    assert [node.name for node in program.body if isinstance(node, ast.FunctionDef)] == ["potential"]
+    assert "facing_ball" in row["program"]
+    assert "facing_key" not in row["program"]  # the lowest rating weighs nothing
+    same = closed.weights_of(np.full(4, 4.5))
+    assert same == pytest.approx(0.25)
+    assert closed.weights_of(np.array([2.0, np.nan, 3.0, 4.0])) == pytest.approx([0, 0, 1 / 3, 2 / 3])
+
+
+def test_goals_are_those_that_are_likelier_than_most(data):
+    def say(request: Request) -> str:
+        text = request.messages[1].text
+        return odds_of(2.0 if "go to a key" in text or "open a door" in text else -1.0, request.choices)
+
+    plan = plan_of(data, "goal", num=8)
+    with asker(say) as session:
+        done = closed.CLOSED["goal"].label(plan, session)
+    assert {row["goal"] for row in done.table} == {"go to a key", "open a door"}
+    assert len({row["query_id"] for row in done.table}) == 8
+    assert done.more["library.parquet"].num_rows == 2
+
+
+@pytest.mark.parametrize("reply", ["I cannot say", "", "1 or 2", '{"logprobs": {}}', '{"logprobs": {"1": NaN}}'])
+def test_nasty_replies_give_no_label(data, reply):
+    plan = plan_of(data, "pref", num=5, length=3)
+    with asker(lambda request: reply) as session:
+        done = closed.CLOSED["pref"].label(plan, session)
+    assert not done.usable
+    assert {row["status"] for row in done.table} <= {"unparsed", "identical"}
+
+
+def test_the_dry_run_asks_what_the_run_asks(data):
+    for variant, settings in (("pref", {"num": 6}), ("code", {}), ("goal", {"num": 3})):
+        plan = plan_of(data, variant, **settings)
+        session = asker(lambda request: odds_of(1.0, request.choices[:2]))
+        with session:
+            closed.CLOSED[variant].label(plan, session)
+        foretold = closed.CLOSED[variant].requests(plan) or []
+        assert {one.messages for one in session.backend.requests} == {one.messages for one in foretold}
+        assert len(foretold) == len({one.messages for one in foretold})
+
+
+def test_the_loss_of_soft_labels_is_that_of_a_naive_reference():
+    margins, labels = [0.3, -2.0, 5.0, 0.0], [0.7, 0.5, 0.01, 1.0]
+    sigma = [1 / (1 + math.exp(-m)) for m in margins]
+    naive = -sum(y * math.log(s) + (1 - y) * math.log(1 - s) for y, s in zip(labels, sigma, strict=True)) / 4
+    found = bradley_terry(torch.tensor(margins), torch.tensor(labels))
+    assert float(found) == pytest.approx(naive, rel=1e-5)
+
+
+def test_who_is_asked_so_by_default():
+    asked = {
+        llm: LabelConfig(Path("d"), "goal", llm=llm).closed
+        for llm in ("local:q", "gguf:q", "equal", "random", "openai:m", "rules")
+    }
+    assert asked == {"local:q": True, "gguf:q": True, "equal": True, "random": True, "openai:m": False, "rules": False}
+    assert not LabelConfig(Path("d"), "pref", llm="random").closed
