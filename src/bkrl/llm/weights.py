@@ -1,0 +1,62 @@
+"""Opening the weights of a causal language model: a transformers folder, or a GGUF file."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bkrl.core.errors import InputError
+from bkrl.core.hub import reason
+from bkrl.core.models import fetched
+
+_UNREADABLE = (
+    OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, ImportError, NotImplementedError, struct.error,
+)  # fmt: skip
+"""What transformers raises of files that are damaged or not supported."""
+
+
+def gguf_file(name: str) -> Path:
+    """The GGUF file of a path, or of a name in the catalogue. InputError when it is not here or cannot be read."""
+    path = Path(name) if name.endswith(".gguf") else fetched(name)
+    if not path.is_file():
+        raise InputError(f"There is no GGUF file {path}; name one, or a model of `bkrl lm list`.")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise InputError(f"{path} is not a GGUF file; name one, or fetch a model with `bkrl lm fetch`.")
+    if find_spec("gguf") is None:
+        raise InputError("GGUF files need the package gguf; run `pip install 'bkrl[local]'`.")
+    return path
+
+
+def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
+    """A causal model in evaluation mode and its tokenizer, from a folder or a GGUF file, which is dequantised.
+
+    What comes of a GGUF file can be saved and trained like any other model. InputError when it cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    folder = path
+    if path.is_file():
+        folder, here = path.parent, {**here, "gguf_file": path.name}
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tokenizer = AutoTokenizer.from_pretrained(folder, **here)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **here)
+    except _UNREADABLE as error:
+        raise InputError(f"The model {path} cannot be loaded ({reason(error)}); fetch or copy it again.") from None
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    if path.is_file():  # transformers refuses to save what it thinks is quantised
+        model.hf_quantizer, model.is_quantized = None, False
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+    return model.eval(), tokenizer

@@ -1,0 +1,127 @@
+"""Closed questions to models of this machine equal the cross-entropy of the plain model, token by token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.llm import open_backend
+from bkrl.llm.local import LocalBackend
+from bkrl.llm.protocol import Fault, Message, Reply, Request
+from bkrl.llm.weights import load
+from tests.llm import tiny_gguf
+
+OPTIONS = ("yes", "no", "maybe", "open the red door", "open the red box")
+KINDS = ("llama", "qwen2")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf.build(tmp_path_factory.mktemp("models") / request.param, request.param)
+
+
+def ask(text: str, choices: tuple[str, ...] = OPTIONS) -> Request:
+    return Request((Message("system", "the grey key is here " * 20), Message("user", text)), choices=choices)
+
+
+def answers(backend: LocalBackend, requests: list[Request]) -> list[dict[str, float]]:
+    replies = backend._answer(requests)
+    assert all(isinstance(reply, Reply) for reply in replies)
+    return [json.loads(reply.text)["logprobs"] for reply in replies]  # type: ignore[union-attr]
+
+
+def plainly(path: Path, request: Request) -> dict[str, float]:
+    """One forward pass of the plain model for each option, and the sum over the option's tokens."""
+    model, tokenizer = load(path, torch.float32)
+    turns = [{"role": m.role, "content": m.text} for m in request.messages]
+    prompt = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    found = {}
+    for option in request.choices:
+        start = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        end = tokenizer(option, add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            logits = model(torch.tensor([start + end])).logits[0, len(start) - 1 : -1]
+        found[option] = -float(torch.nn.functional.cross_entropy(logits, torch.tensor(end), reduction="sum"))
+    return found
+
+
+def test_choices_equal_cross_entropy_token_by_token(folder: Path) -> None:
+    backend = open_backend(f"hf:{folder}")
+    assert isinstance(backend, LocalBackend)
+    requests = [ask(text) for text in ("the red door", "the red box", "a key", "no", "the red door is open")]
+    wanted = [plainly(folder, request) for request in requests]
+    lengths = {len(tiny_gguf.tokenizer()(option)["input_ids"]) for option in OPTIONS}
+    assert min(lengths) == 1
+    assert max(lengths) > 1, "options of one token and of several"
+    together = answers(backend, requests)
+    again = answers(backend, requests[::-1])[::-1]  # now the shared prefix is kept
+    alone = [answers(backend, [request])[0] for request in requests]
+    assert backend._scorer._states
+    for found in (together, again, alone):
+        for got, want in zip(found, wanted, strict=True):
+            assert got == pytest.approx(want, abs=1e-5)
+
+
+def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_backend(f"hf:{folder}")
+    assert isinstance(backend, LocalBackend)
+    requests = [ask(f"{number} the red door") for number in range(9)]
+    wanted = answers(backend, requests)
+    monkeypatch.setattr("bkrl.llm.scoring.PACK", 40)
+    small = answers(backend, requests)
+    backend._scorer.keep_prefixes = False
+    bare = answers(backend, requests)
+    for got in (small, bare):
+        assert [pytest.approx(one, abs=1e-5) for one in wanted] == got
+
+
+def test_a_gguf_file_is_the_same_model_and_can_be_saved(folder: Path, tmp_path: Path) -> None:
+    path = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf")
+    backend, plain = open_backend(f"gguf:{path}"), open_backend(f"hf:{folder}")
+    assert isinstance(backend, LocalBackend)
+    assert isinstance(plain, LocalBackend)
+    requests = [ask("the red door"), ask("a key")]
+    for got, want in zip(answers(backend, requests), answers(plain, requests), strict=True):
+        assert got == pytest.approx(want, abs=1e-4)
+    assert backend.identity["content"] == backend.facts()["model_sha256"]
+    assert str(tmp_path) not in json.dumps(dict(backend.identity))
+    model, tokenizer = load(path, torch.float32)
+    model.save_pretrained(tmp_path / "saved")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    saved, _ = load(tmp_path / "saved", torch.float32)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, saved.state_dict()[name])
+
+
+def test_options_that_cannot_be_told_apart_are_one_sentence(folder: Path) -> None:
+    backend = open_backend(f"hf:{folder}")
+    assert isinstance(backend, LocalBackend)
+    same, good = backend._answer([ask("x", ("yes", "")), ask("x")])
+    assert isinstance(same, Fault)
+    assert "choose other words" in str(same)
+    assert isinstance(good, Reply)
+
+
+def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no GGUF file"):
+        open_backend(f"gguf:{tmp_path / 'none.gguf'}")
+    (tmp_path / "text.gguf").write_text("words")
+    with pytest.raises(InputError, match="not a GGUF file"):
+        open_backend(f"gguf:{tmp_path / 'text.gguf'}")
+    monkeypatch.setenv("BKRL_MODELS", str(tmp_path))
+    with pytest.raises(InputError, match="bkrl lm fetch smollm2-135m"):
+        open_backend("local:smollm2-135m")
+    with pytest.raises(UsageError, match="Did you mean 'smollm2-135m'"):
+        open_backend("local:smollm-135m")
+    (tmp_path / "half.gguf").write_bytes(b"GGUF\3\0\0\0")
+    half = open_backend(f"gguf:{tmp_path / 'half.gguf'}")
+    assert isinstance(half, LocalBackend)
+    with pytest.raises(Fault, match="cannot be loaded"):
+        half._answer([ask("x")])
+    monkeypatch.setattr("bkrl.llm.weights.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"bkrl\[local\]"):
+        open_backend(f"gguf:{tmp_path / 'half.gguf'}")
