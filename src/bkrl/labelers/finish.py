@@ -61,6 +61,10 @@ def finish(
     if done.responses is not None:
         _say(session, "batches" in more, reporter)
     reporter.say(quality.in_words(done.quality))
+    if doubted := quality.at_chance(done.quality):
+        reporter.warn(
+            f"These labels may be at chance: {'; '.join(doubted)}. See docs/labels.md before training on them."
+        )
 
 
 def _why_unusable(table: list[dict[str, Any]], responses: list[dict[str, Any]]) -> str:

@@ -23,6 +23,12 @@ from bkrl.llm.rules import KNOWLEDGE, answer
 from bkrl.text.prompts import SHIPPED
 
 Row = Mapping[str, Any]
+CHANCE = 0.5
+FAVOURITE = 0.8
+"""An annotator that names one place in a larger share of its answers has a favourite place."""
+ALIKE = 0.01
+"""Log-odds that spread less say nothing."""
+LEAST_JUDGED = 20
 Facts = dict[str, Any]
 Reader = Callable[[str], "Choice | Unparsed"]
 SWAPPED: dict[str, Choice] = {"A": "B", "B": "A", "tie": "tie"}
@@ -194,6 +200,25 @@ def of_programs(table: Sequence[Row]) -> Facts:
             for row in table
         ],
     }
+
+
+def at_chance(facts: Facts) -> list[str]:
+    """What in the figures of preference labels says that they are no better than chance: clauses, none where nothing
+    does. A favourite place is forgiven where the labels agree with the rules annotator more often than by chance.
+    """
+    found = []
+    first, rules = facts.get("first_shown_preferred") or {}, facts.get("agreement_with_rules") or {}
+    known = (rules.get("n") or 0) >= LEAST_JUDGED
+    above = known and rules["low"] > CHANCE
+    if first.get("n") and max(first["rate"], 1 - first["rate"]) > FAVOURITE and not above:
+        place = "first" if first["rate"] > CHANCE else "second"
+        share_ = max(first["rate"], 1 - first["rate"])
+        found.append(f"the segment shown {place} is preferred in {percent(share_)} of the answers")
+    if known and not above:
+        found.append(f"they agree with the rules annotator in {percent(rules['rate'])} of {rules['n']:,} decided pairs")
+    if facts.get("log_odds_spread", 1.0) < ALIKE:
+        found.append(f"log-odds are all alike (their spread is {facts['log_odds_spread']:.3f})")
+    return found
 
 
 def as_table(facts: Facts) -> dict[str, Any]:

@@ -87,6 +87,13 @@ class PotentialSettings(TrainRsConfig):
         ),
     ] = False
 
+    allow_chance: Annotated[
+        bool,
+        Flag(
+            "train although the labels of the potential are at chance; else refused", only=(_POTENTIAL,), identity=False
+        ),
+    ] = False
+
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
@@ -213,6 +220,12 @@ def shaped(
     if world(settings.env).env_id in chosen_on:
         made_so.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
+        )
+    at_chance = made_of.facts.get("labels_at_chance", [])
+    if at_chance and not settings.allow_chance:
+        potential.close()
+        raise UsageError(
+            f"{source} was made of labels at chance ({'; '.join(at_chance)}); pass --allow-chance to train with it anyway."
         )
     if doubted := doubts_of(made_of):
         made_so.warnings.append(

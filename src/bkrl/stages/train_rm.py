@@ -11,6 +11,7 @@ import torch
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.inspect.examination import examine
+from bkrl.labelers.quality import at_chance
 from bkrl.labelers.tables import dataset_of
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
@@ -46,6 +47,10 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     result = Run.begin(config, "train-rm", {"labels": config.labels, "dataset": source}, reporter)
     if material is None or result.complete:
         return result
+    known = control == "none" and labels.facts.get("llm") not in ("random", "equal", "return")
+    doubted = at_chance(labels.facts.get("quality", {})) if known else []
+    if doubted:
+        reporter.warn(f"The labels of {labels.path} may be at chance: {'; '.join(doubted)}.")
     fitted = material.fit(seed, reporter)
     same = control == "constant"
     psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps)
@@ -89,6 +94,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         **({"steps": config.play_steps} if config.play_steps and control not in UNLABELLED else {}),
         **({"warnings": found.warnings} if found.warnings else {}),
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
+        **({"labels_at_chance": doubted} if doubted else {}),
         training=training,
     )
     return result
