@@ -225,7 +225,7 @@ def shaped(
     if at_chance and not settings.allow_chance:
         potential.close()
         raise UsageError(
-            f"{source} was made of labels at chance ({'; '.join(at_chance)}); pass --allow-chance to train with it anyway."
+            f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
         )
     if doubted := doubts_of(made_of):
         made_so.warnings.append(
