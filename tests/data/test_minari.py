@@ -13,7 +13,9 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from bkrl.cli.main import run_command
+from bkrl.core.config import CollectConfig
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.reporter import Reporter
 from bkrl.data.check import validate
 from bkrl.data.dataset import Dataset
 from bkrl.data.minari import from_minari, to_minari
@@ -21,6 +23,7 @@ from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner
 from bkrl.report.tracing import lines, trace
 from bkrl.runs.record import Run
+from bkrl.stages import collect
 from tests.experience import Config, views, write_dataset, write_world
 
 minari = pytest.importorskip("minari")
@@ -62,6 +65,37 @@ def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_worlds_that_are_no
     back = from_minari("minari:toy-v0", tmp_path / "back")
     assert back.file("steps/part-00000.parquet").read_bytes() == run.file("steps/part-00000.parquet").read_bytes()
     assert (back.facts["explorer_steps"], back.facts["reward_free"], back.facts["env_id"]) == (100, True, "Toy")
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted",
+        "MiniGrid-DoorKey-5x5-v0",
+        "Crafter-Text-Reward",
+        "Crafter-Typed-Harder",
+        "Housekeep-Symbolic-Task1@control=high",
+        "Toy-Chain",
+    ],
+)
+def test_a_dataset_of_every_family_comes_back_the_same(tmp_path, root, env_id):
+    """Episodes of BabyAI's mixed levels have texts of their own (`task_kind`), which an export left out."""
+    config = CollectConfig(env=env_id, explorer="random", episodes=2, out=tmp_path / "d")
+    data = collect.run(config, Reporter()).path
+    to_minari(data, root / "one-v0")
+    back = from_minari("minari:one-v0", tmp_path / "back").path
+    for name in ("steps/part-00000.parquet", "episodes.parquet", "info.json"):
+        assert (data / name).read_bytes() == (back / name).read_bytes()
+    assert Dataset.open(back).task_kinds == Dataset.open(data).task_kinds
+
+
+def test_an_import_that_fails_midway_leaves_nothing(tmp_path, root):
+    write_dataset(tmp_path / "d")
+    to_minari(tmp_path / "d", root / "toy-v0")
+    (root / "toy-v0" / "data" / "1" / "part-0.arrow").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot be read"):
+        from_minari("minari:toy-v0", tmp_path / "made")
+    assert not (tmp_path / "made").exists()
 
 
 def test_minari_lists_an_export_and_makes_its_world(tmp_path, root):

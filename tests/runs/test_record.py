@@ -19,7 +19,7 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_table, to_json, write_table
 from bkrl.core.flags import Flag
 from bkrl.data.schema import GOALS
-from bkrl.runs.folder import _remove_contents, acquire, busy
+from bkrl.runs.folder import remove_contents, acquire, busy
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs
 from bkrl.runs.record import Run
@@ -517,7 +517,7 @@ def test_fresh_removes_the_manifest_first_and_the_config_last(tmp_path, monkeypa
         Path, "iterdir", lambda path: iter([path / n for n in ("config.json", "a.txt", "manifest.json")])
     )
     acquire(tmp_path / "r").close()
-    _remove_contents(tmp_path / "r")
+    remove_contents(tmp_path / "r")
     assert removed == ["manifest.json", "a.txt", "config.json"]
 
 

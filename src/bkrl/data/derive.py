@@ -97,6 +97,8 @@ def write(
         info: what `info.json` says of their world.
         origin: facts about where they come from.
         known: facts about the exploring behind them, see `explored`.
+
+    When an episode cannot be read or written, the run is removed: the next attempt begins anew.
     """
     if run.complete:
         reporter.say(f"{run.path} is already complete.")
@@ -104,11 +106,15 @@ def write(
     given = ("env_id", "obs_shape", "action_names", "texts", "episode_texts")
     others = {key: value for key, value in info.items() if key not in (*given, "schema_version")}
     writer = DatasetWriter(run, **{key: info[key] for key in given if key in info}, info=others)
-    with reporter.progress("copy", count, "episodes") as update:
-        for episode in episodes:
-            writer.add_episode(**episode)
-            update(writer.num_episodes)
-    writer.close()
+    try:
+        with reporter.progress("copy", count, "episodes") as update:
+            for episode in episodes:
+                writer.add_episode(**episode)
+                update(writer.num_episodes)
+        writer.close()
+    except Exception:
+        run.discard()
+        raise
     run.finish(
         writer.outputs,
         env_id=info["env_id"],

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,8 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
     """Write a dataset as the Minari dataset folder `out`; its id is where it lies below Minari's root.
 
     A folder elsewhere has its own name as id, and the folder around it is the root. Captions and missions are in
-    `infos`, one a moment; success, the seed and the recording point are in the metadata of each episode. Nothing is
-    left behind when it fails.
+    `infos`, one a moment; success, the seed, the recording point and the texts of each episode are in its metadata.
+    Nothing is left behind when it fails.
 
     Raises:
         InputError: the dataset is missing or damaged.
@@ -78,7 +78,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 },
             )
         )
-        metadata.append({name: episode[name] for name in ("success", "checkpoint_step")})
+        metadata.append({name: episode[name] for name in ("success", "checkpoint_step", "episode_texts")})
     make_folder(out.parent)
     try:
         folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.")
@@ -115,7 +115,7 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
         out: the run directory.
 
     What bkrl did not export lacks captions, which are made from the observations; success, which an episode has that
-    terminates with a reward; and what is known of its explorer.
+    terminates with a reward; and what is known of its explorer. Nothing is left behind when it fails.
 
     Raises:
         InputError: there is no such dataset, it is damaged, or of a kind that bkrl cannot hold.
@@ -141,7 +141,7 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
         return write(
             run,
             info,
-            _episodes(theirs, info["env_id"], language, info.get("texts", ())),
+            _episodes(theirs, info, language),
             len(theirs),
             reporter or Reporter(),
             {"imported": f"{PREFIX}{dataset_id}"},
@@ -149,8 +149,12 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
         )
 
 
-def _episodes(theirs: Any, env_id: str, language: str, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The episodes of a Minari dataset as `DatasetWriter.add_episode` takes them."""
+def _episodes(theirs: Any, info: Mapping[str, Any], language: str) -> Iterator[dict[str, Any]]:
+    """The episodes of a Minari dataset as `DatasetWriter.add_episode` takes them.
+
+    Exports made before episodes carried their texts have "" in their place.
+    """
+    env_id, texts = info["env_id"], info.get("texts", ())
     metadata = theirs.storage.get_episode_metadata(theirs.episode_indices)
     for episode, known in zip(theirs.iterate_episodes(), metadata, strict=True):
         seen = episode.observations if isinstance(episode.observations, dict) else {"image": episode.observations}
@@ -169,6 +173,9 @@ def _episodes(theirs: Any, env_id: str, language: str, texts: Sequence[str]) -> 
             "seed": known["seed"] if isinstance(known.get("seed"), int) else -1,
             "checkpoint_step": known.get("checkpoint_step", 0),
             "texts": {name: [str(one) for one in episode.infos[name]] for name in texts},
+            "episode_texts": {
+                name: str(known.get("episode_texts", {}).get(name, "")) for name in info.get("episode_texts", ())
+            },
         }
 
 

@@ -89,7 +89,7 @@ def claim(path: Path, stage: str, inputs: Iterable[Path], fresh: bool) -> IO[byt
         raise UsageError(f"{path} holds a run of another stage, {found}, which stays; choose another --out.")
     if fresh and there:
         with acquire(path):
-            _remove_contents(path)
+            remove_contents(path)
     elif not there and not only_config(path):
         raise UsageError(f"{path} is not empty and is not a bkrl run; choose another --out.")
     if (path / MANIFEST).exists():
@@ -146,7 +146,7 @@ def leaves(folder: Path, path: Path) -> bool:
         return True
 
 
-def _remove_contents(path: Path) -> None:
+def remove_contents(path: Path) -> None:
     """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run."""
     order = {MANIFEST: 0, CONFIG: 2}
     for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):

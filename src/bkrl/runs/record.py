@@ -17,7 +17,7 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json
 from bkrl.core.lines import LineFile, read_rows
 from bkrl.core.reporter import Reporter
-from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config
+from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config, remove_contents
 from bkrl.runs.identity import Config, differences
 from bkrl.runs.software import command_line, software
 
@@ -263,6 +263,14 @@ class Run:
         if self._lock is not None:
             self.release()
             self.file(LOCK).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove an unfinished run, its folder included."""
+        self.close()
+        remove_contents(self.path)
+        self.release()
+        self.file(LOCK).unlink(missing_ok=True)
+        self.path.rmdir()
 
     def release(self) -> None:
         """Let another process work in this folder; `finish` does so by itself."""

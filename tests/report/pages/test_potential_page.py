@@ -114,6 +114,16 @@ def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, wid
     assert page.problems == []
 
 
+@pytest.mark.parametrize("width", [390, 800, 1400])
+def test_a_figure_beside_a_long_term_has_room(page: browser.Page, html: Path, width: int) -> None:
+    """At 1400 px the terms took the whole column, and the figures stood one character a line down the page."""
+    page.open(html, width, 800)
+    found = "[...document.querySelectorAll('.facts dd')].map((d) => d.getBoundingClientRect().width)"
+    widths = page.run(found)
+    assert len(widths) > 8
+    assert min(widths) > 120
+
+
 def test_its_theme_changes_and_its_links_lead_somewhere(page: browser.Page, html: Path) -> None:
     page.open(html, dark=False)
     ground = "getComputedStyle(document.body).backgroundColor"
