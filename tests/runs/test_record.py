@@ -19,7 +19,7 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_table, to_json, write_table
 from bkrl.core.flags import Flag
 from bkrl.data.schema import GOALS
-from bkrl.runs.folder import remove_contents, acquire, busy
+from bkrl.runs.folder import acquire, busy, remove_contents
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs
 from bkrl.runs.record import Run
