@@ -125,3 +125,19 @@ def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("bkrl.llm.weights.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"bkrl\[local\]"):
         open_backend(f"gguf:{tmp_path / 'half.gguf'}")
+
+
+def test_a_gguf_file_is_a_policy(folder: Path, tmp_path: Path) -> None:
+    from bkrl.agents.language.catalogue import open_language_model, reopened
+
+    path = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf")
+    found = open_language_model(str(path))
+    assert (found.kind, found.chat, found.level) == ("causal", True, "P3")
+    assert next(found.model.parameters()).dtype == torch.float32
+    found.save(tmp_path / "saved")
+    assert reopened(found.origin).origin == found.origin
+    same = open_language_model(str(tmp_path / "saved"))
+    assert same.tokens("the red door") == found.tokens("the red door")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match="another model"):
+        reopened(found.origin)

@@ -239,12 +239,15 @@ def test_an_encoder_by_name_is_taken_from_this_machine_alone(tmp_path, monkeypat
 
     asked = []
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("BKRL_MODELS", str(tmp_path / "models"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *where, **_: asked.append(where))
     _loaded.cache_clear()
-    for name, model in (("hf:nobody/nothing", "nobody/nothing"), ("minilm", "sentence-transformers/all-MiniLM-L6-v2")):
+    for name, remedy in (("hf:nobody/nothing", "hf download nobody/nothing"), ("minilm", "bkrl lm fetch minilm")):
         check_encoder(name)
-        with pytest.raises(InputError, match=f"fetch it first with `hf download {model}`"):
+        with pytest.raises(InputError, match=f"fetch it (first )?with `{remedy}`"):
             fit_encoder(name)
+    tiny_encoder(tmp_path / "models" / "minilm")
+    assert fit_encoder("minilm")(["red ball"]).shape == (1, 16)
     tiny_encoder(tmp_path / "models--some--encoder" / "snapshots" / "abc")
     refs = tmp_path / "models--some--encoder" / "refs"
     refs.mkdir()

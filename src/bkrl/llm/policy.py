@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from bkrl.llm.protocol import LOCAL
+
 EMPTY = ("empty", "no choices")
 NEVER_ANSWERED = ("unreachable", "not an API", *EMPTY)
 """Reasons that end the session when not one reply has come yet: the address or model is wrong, patience is no help."""
@@ -66,7 +68,7 @@ class AskPolicy:
         cls, identity: Mapping[str, Any] | None, most: int, rpm: float | None = None, tpm: float | None = None
     ) -> Self:
         """For a backend with this identity, with at most so many requests in flight; a model here has all the time."""
-        local = identity is not None and identity.get("kind") == "hf"
+        local = identity is not None and identity.get("kind") in LOCAL
         return cls(
             concurrency=min(20, most),
             max_concurrency=most,

@@ -18,7 +18,7 @@ from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_text
 from bkrl.core.flags import Flag
-from bkrl.llm.protocol import Reply, Request, Tier
+from bkrl.llm.protocol import LOCAL, Reply, Request, Tier
 
 _OLD = timedelta(days=183)
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
@@ -120,7 +120,7 @@ def find_price(identity: Mapping[str, str] | None, override: Path | None = None)
         own = _first(_entries(text, str(override)), model, host)
         if own is not None:
             return own
-    if identity.get("kind") == "hf" or is_loopback(host):
+    if identity.get("kind") in LOCAL or is_loopback(host):
         return FREE
     shipped = (resources.files(__package__) / "prices.toml").read_text("utf-8")
     return _first(_entries(shipped, "the shipped price list"), model, host)

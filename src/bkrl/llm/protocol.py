@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol
 
 MAX_REPLY_CHARS = 1_000_000
 """Longer replies are refused before anything parses them."""
+LOCAL = ("hf", "gguf")
+"""Kinds of identities whose models compute on this machine: free, and without a deadline."""
 _LONGEST_NAME = 200
 
 ReplyStatus = Literal["ok", "truncated", "filtered", "refused"]

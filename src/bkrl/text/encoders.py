@@ -3,7 +3,8 @@
 `hash` needs nothing: words, pairs of words and letter triples are hashed into a fixed number of places, weighted by
 how rarely they occur in the texts of the dataset, so that "you see" says little and "purple" much.  `hf:NAME_OR_PATH`
 is any Transformers encoder on this machine, mean-pooled over its tokens; `minilm` is one of them, all-MiniLM-L6-v2
-(after Wang et al. 2020, arXiv 2002.10957).  Nothing is fetched here.  Each encoder embeds a text once and remembers it.
+(after Wang et al. 2020, arXiv 2002.10957), which `bkrl lm fetch minilm` brings.  Nothing is fetched here.
+Each encoder embeds a text once and remembers it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 
 import numpy as np
@@ -23,8 +26,10 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
 from bkrl.core.hub import is_place, model_folder, reason
+from bkrl.core.models import fetched, find
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+"""Its name in the local cache of Hugging Face, where it is looked for if `bkrl lm fetch minilm` did not bring it."""
 _WORD = re.compile(r"\w+")
 
 
@@ -209,4 +214,15 @@ def open_encoder(settings: EncoderSettings) -> TextEncoder:
 @cache
 def _loaded(name: str, scrambled: bool) -> HuggingFaceEncoder:
     """One model, and one memory of texts, for everything in this process that names it."""
-    return HuggingFaceEncoder(MINILM if name == "minilm" else name[3:], name, scrambled)
+    where = name[3:]
+    if name == "minilm":
+        where = str(_minilm())
+    return HuggingFaceEncoder(where, name, scrambled)
+
+
+def _minilm() -> Path:
+    """The folder of MiniLM, from the catalogue or from the local cache of Hugging Face."""
+    if not find("minilm").here:
+        with suppress(InputError):
+            return model_folder(MINILM)
+    return fetched("minilm")

@@ -8,6 +8,8 @@ from pathlib import Path
 from bkrl.agents.language.models import TINY, LanguageModel, Origin, drawn, open_model, tiny_config
 from bkrl.agents.language.vocabulary import make_tokenizer
 from bkrl.core.errors import InputError
+from bkrl.core.models import catalogue
+from bkrl.llm.weights import gguf_file
 from bkrl.runs.folder import locate
 from bkrl.runs.record import Run
 
@@ -23,7 +25,8 @@ def open_language_model(
 
     Args:
         where: `tiny-t5` or `tiny-causal`, drawn from `seed`; a run of `bkrl lm make` or `sample:NAME`; a train-rs run
-            whose policy is a whole model; any folder of transformers, or the name of one in the local cache.
+            whose policy is a whole model; a model of `bkrl lm list` that was fetched, or any GGUF file; any folder of
+            transformers, or the name of one in the local cache.
         chat, pretrained, embeddings, seed: see `Origin`.
 
     Raises:
@@ -34,7 +37,9 @@ def open_language_model(
         config = tiny_config(kind, TINY_WIDTH, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
         return LanguageModel(drawn(config, kind, seed), tokenizer, kind, Origin(where, seed=seed), "P0")
     folder, level = None, "P3"
-    if (locate(Path(where)) / "manifest.json").is_file():
+    if where.endswith(".gguf") or where in catalogue():
+        folder = gguf_file(where)
+    elif (locate(Path(where)) / "manifest.json").is_file():
         run = Run.open(Path(where), list(FOLDERS))
         folder, level = run.path / FOLDERS[run.stage], str(run.facts.get("level", level))
         if not (folder / "config.json").is_file():

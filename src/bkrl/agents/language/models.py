@@ -1,4 +1,4 @@
-"""Language models that can be policies: transformers folders, or names for tiny ones that are drawn here.
+"""Language models that can be policies: transformers folders, GGUF files, or names for tiny ones that are drawn here.
 
 Nothing is downloaded. P0 is a model with random weights, P1 one that has read this project's captions, missions and
 prompts, P2 a P1 that has seen a bot act; both are made by `bkrl lm make`. P3 is any other.
@@ -20,7 +20,9 @@ from torch import nn
 
 from bkrl.agents.language.packing import Tokens
 from bkrl.core.errors import InputError
+from bkrl.core.files import sha256
 from bkrl.core.hub import content, model_folder, reason
+from bkrl.llm.weights import load
 from bkrl.text.policy_prompts import Chat
 
 Kind = Literal["seq2seq", "causal"]
@@ -171,7 +173,7 @@ def open_model(
     seed: int = 0,
     level: str = "P3",
 ) -> LanguageModel:
-    """A model from a folder of transformers, or the name of one that is in the local cache of Hugging Face.
+    """A model from a GGUF file, a folder of transformers, or a name in the local cache of Hugging Face.
 
     Args:
         where: what the user called it.
@@ -187,16 +189,23 @@ def open_model(
     folder = folder or model_folder(where)
     here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     attention = {"attn_implementation": "sdpa", "dtype": torch.float32}
+    kind: Kind
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(folder, **here)
-            names = config.architectures or []
-            if names and not any(name.endswith(_WRITERS) for name in names):
-                raise InputError(f"{where} holds a {names[0]}, which writes no text; choose a T5, Llama or the like.")
-            tokenizer = AutoTokenizer.from_pretrained(folder, **here)
-            kind: Kind = "seq2seq" if config.is_encoder_decoder else "causal"
-            auto = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-            model = auto.from_pretrained(folder, **attention, **here)
+            if folder.is_file():
+                model, tokenizer = load(folder, torch.float32)
+                config, kind = model.config, "causal"
+            else:
+                config = AutoConfig.from_pretrained(folder, **here)
+                names = config.architectures or []
+                if names and not any(name.endswith(_WRITERS) for name in names):
+                    raise InputError(
+                        f"{where} holds a {names[0]}, which writes no text; choose a T5, Llama or the like."
+                    )
+                tokenizer = AutoTokenizer.from_pretrained(folder, **here)
+                kind = "seq2seq" if config.is_encoder_decoder else "causal"
+                auto = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
+                model = auto.from_pretrained(folder, **attention, **here)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError, SafetensorError) as error:
         if "scaled_dot_product_attention" in str(error):
             raise InputError(
@@ -220,7 +229,7 @@ def open_model(
             model.load_state_dict(kept, strict=False)
             model.tie_weights()
     templated = chat and kind == "causal" and bool(getattr(tokenizer, "chat_template", None))
-    origin = Origin(where, chat, pretrained, embeddings, seed, content(folder))
+    origin = Origin(where, chat, pretrained, embeddings, seed, sha256(folder) if folder.is_file() else content(folder))
     return LanguageModel(fused(model.eval()), tokenizer, kind, origin, level, templated)
 
 
