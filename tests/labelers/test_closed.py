@@ -79,7 +79,6 @@ def test_points_and_criteria_are_combined_by_log_odds(data):
 def test_ratings_become_the_weights_of_a_program_that_runs(data):
     def say(request: Request) -> str:
         likes = 8 if "go to a ball" in request.messages[1].text else 2
-        likes = likes if "0 means not at all" in request.messages[1].text else 9 - likes
         return chances({str(k): -2.0 * abs(k - likes) for k in range(10)})
 
     plan = plan_of(data, "code")

@@ -66,7 +66,7 @@ def _phrasings(
 ) -> ClosedQuestion:
     """A question whose second phrasing has the options' meanings turned round, or only their order in the words."""
     straight = tuple(range(len(options)))
-    orders = (straight, straight[::-1] if turned else straight)
+    orders = (straight, straight[::-1] if turned else straight)[: len(ways)]
     return ClosedQuestion(
         tuple(
             Phrasing(turns(world.prompts.render(name, world=world, **way)), tuple(options), order)
@@ -93,10 +93,12 @@ def point_question(world: WorldCard, segment: SegmentText, criterion: str) -> Cl
 
 
 def subgoal_question(world: WorldCard, goal: str) -> ClosedQuestion:
-    """Outcome k: importance k of 9; the scale also turned round."""
-    return _phrasings(
-        world, "choose_subgoal", list("0123456789"), [{"goal": goal, "upward": up} for up in (True, False)], turned=True
-    )
+    """Outcome k: importance k of 9.
+
+    The scale is not turned round in a second phrasing: a model of 0.5B parameters does not notice (ratings correlated
+    at -.99), so that the mean of both phrasings holds nothing of what it says.
+    """
+    return _phrasings(world, "choose_subgoal", list("0123456789"), [{"goal": goal}], turned=False)
 
 
 def goal_question(world: WorldCard, caption: str, goal: str) -> ClosedQuestion:
@@ -489,7 +491,7 @@ CLOSED: dict[str, Variant] = {
         1,
         _requests(_subgoal_questions),
         _label_program,
-        _try("choose_subgoal", goal="go", upward=True),
+        _try("choose_subgoal", goal="go"),
     ),
     "goal": Variant(
         ("choose_goal",),

@@ -47,7 +47,7 @@ _VALUES = {
     "belongs": {"thing", "place"},
     "choose_pref": {"world", "a", "b", "criterion"},
     "choose_point": {"world", "segment", "criterion", "first", "second"},
-    "choose_subgoal": {"world", "goal", "upward"},
+    "choose_subgoal": {"world", "goal"},
     "choose_goal": {"world", "situation", "goal", "first", "second"},
 }
 """What each template with turns is given."""
