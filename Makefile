@@ -7,10 +7,11 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help reproduce test test-slurm floors lint format bench samples docs results clean
+.PHONY: help reproduce test test-slow test-slurm floors lint style types fast format bench samples docs results clean
 help:
 	@echo "make reproduce   set up, run the whole method (PRESET=laptop), write logs/reproduce/report/report.html"
-	@echo "make test        set up, lint, check types, run the tests"
+	@echo "make test        set up, lint, check types, run the fast tests (8 minutes on two cores)"
+	@echo "make test-slow   the slow tests: long learning, long equality, many random examples; .ci/run runs both"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
 	@echo "make floors      the quick tests with the lowest versions that are allowed (6 GB)"
 	@echo "make lint        ruff and mypy; make format corrects what can be corrected"
@@ -31,17 +32,30 @@ PRESET ?= laptop
 reproduce: $(READY)
 	$(BIN)/bkrl reproduce --preset $(PRESET)
 
-lint: $(READY)
+lint: style types
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
 	$(BIN)/mypy
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint
-	$(BIN)/pytest -n auto --dist loadfile
+# Types are checked beside the tests. A worker that has done its tests takes over some of another's.
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
+test: style
+	@$(MAKE) --no-print-directory -j 2 types fast
+
+fast: $(READY)
+	$(PYTEST) -m "not slow"
+
+# Tests of properties, too: with examples that are others each time.
+test-slow: $(READY)
+	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile slow
 
 # Not part of test: a real SLURM of one node, for which it has to be root, and to install Debian's packages once.
 test-slurm: $(READY)

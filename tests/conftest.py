@@ -15,9 +15,13 @@ from bkrl.cli.main import run_command
 if TYPE_CHECKING:
     import torch
 
-# A test asks what a function gives, not how long it takes on a busy machine; and it tries the same examples each time.
-settings.register_profile("bkrl", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("bkrl")
+# A test asks what a function gives, not how long it takes on a busy machine. `fast` tries the same few examples each
+# time; `slow` many others each time, and prints how to see again what it found. --hypothesis-profile names another.
+settings.register_profile(
+    "fast", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("slow", settings.get_profile("fast"), max_examples=500, derandomize=False, print_blob=True)
+settings.load_profile("fast")
 
 # A job that a script starts in the background ignores Ctrl-C, and one of nohup's a terminal that is closed; so would
 # every process that a test wants to stop.

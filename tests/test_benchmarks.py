@@ -12,15 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import bkrl
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 MEASURING = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "import parser_of" in path.read_text()]
-
-
-def run(script, *arguments, folder, code=0):
-    done = subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def make(*arguments, folder=ROOT):
@@ -48,22 +44,21 @@ def test_no_script_hides_a_package(folder):
     assert taken | names & required == set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", MEASURING)
 def test_every_script_measures_something(script):
-    [line] = run(script, "--quick", "--json", folder=BENCHMARKS).stdout.splitlines()
+    [line] = bkrl(script, "--quick", "--json", cwd=BENCHMARKS).stdout.splitlines()
     assert json.loads(line)
 
 
 @pytest.mark.parametrize("script", [path.name for path in sorted(BENCHMARKS.glob("*.py"))])
 def test_every_script_starts_from_the_root_of_the_project(script):
-    shown = run(f"benchmarks/{script}", "--help", folder=ROOT).stdout
+    shown = bkrl(f"benchmarks/{script}", "--help", cwd=ROOT).stdout
     assert ("--quick" in shown) == (script in MEASURING)
 
 
 def test_times_of_a_folder_without_runs_are_refused(tmp_path):
     for script, folder in (("time_to_success.py", BENCHMARKS), ("benchmarks/time_to_success.py", ROOT)):
-        assert "no finished train-rs run" in run(script, tmp_path, folder=folder, code=3).stderr
+        assert "no finished train-rs run" in bkrl(script, tmp_path, cwd=folder, code=3).stderr
 
 
 def test_make_knows_what_to_do_for_every_target():

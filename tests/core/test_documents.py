@@ -52,7 +52,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
-FUZZ = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FUZZ = settings(suppress_health_check=list(HealthCheck))
 
 
 def places(document: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -253,7 +253,7 @@ def test_a_sealed_potential_with_odd_values_is_used_or_refused(sample: Callable[
         finally:
             potential.close()
 
-    @settings(FUZZ, max_examples=25)
+    @settings(FUZZ)
     @given(document=altered(json.loads(whole)))
     def tried(document: dict[str, Any]) -> None:
         write(path, "potential.json", document)

@@ -1,7 +1,7 @@
 """Finding distinct rows: exact, also when hashes collide."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.data.distinct import Seen, distinct_rows, number, number_rollout
@@ -9,7 +9,6 @@ from bkrl.data.windows import Windows
 from tests.potentials.rollouts import random_rollouts
 
 
-@settings(max_examples=80)
 @given(st.integers(0, 2**31), st.integers(0, 40), st.integers(1, 20), st.integers(1, 3))
 def test_rows_come_back_and_representatives_are_distinct(seed, count, width, levels):
     rows = np.random.default_rng(seed).integers(0, levels, (count, width)).astype(np.uint8)
@@ -80,7 +79,6 @@ def test_an_empty_view_is_not_taken_for_a_missing_one():
     np.testing.assert_array_equal(distinct[inverse].windows().valid, windows.valid)
 
 
-@settings(max_examples=80)
 @given(
     st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 2), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9)
 )

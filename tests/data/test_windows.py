@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.data.windows import Rollout, Windows, gather
@@ -67,7 +67,6 @@ def assert_same(got: Windows, want: Windows) -> None:
     np.testing.assert_array_equal(got.valid, want.valid)
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 2**31), st.integers(0, 4), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9))
 def test_rollout_windows_are_what_the_definition_says(seed, h, steps, worlds, end_rate):
     rng = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.data.views import ViewKeys, Views, pack_texts, unpack_texts
@@ -31,7 +31,6 @@ class Log:
         self.seen = np.where(terminated | truncated, self._fresh(self.N), after)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), num_envs=st.integers(1, 3), steps=st.integers(1, 30), n=st.integers(1, 4))
 def test_what_is_drawn_is_what_happened(seed, num_envs, steps, n):
     log = Log(seed, num_envs, capacity=12)

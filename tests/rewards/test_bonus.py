@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.data.windows import Rollout, Windows
@@ -80,7 +80,6 @@ STRUCTURES = given(
 )
 
 
-@settings(max_examples=60)
 @STRUCTURES
 def test_the_bonuses_of_every_terminated_episode_sum_to_nothing(seed, steps, worlds, end_rate, gamma):
     stream = InvariantBonus(HashPotential(1), gamma, num_envs=worlds, shaping_coef=0.3)
@@ -106,7 +105,6 @@ def test_a_debt_that_would_be_too_large_is_paid_back_at_once():
     assert stream.owed == 0.0
 
 
-@settings(max_examples=30)
 @STRUCTURES
 def test_what_is_owed_goes_through_a_checkpoint(seed, steps, worlds, end_rate, gamma):
     first, second = random_rollouts(seed, 1, steps, worlds, end_rate)

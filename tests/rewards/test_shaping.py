@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.data.windows import Rollout, Windows
@@ -44,7 +44,6 @@ def naive_phi(potential: HashPotential, rollout: Rollout, t: int, n: int, final:
     return float(potential(window)[0])
 
 
-@settings(max_examples=80)
 @STRUCTURES
 def test_shaping_is_the_definition_step_by_step(seed, horizon, steps, worlds, end_rate, gamma):
     potential = HashPotential(horizon)
@@ -64,7 +63,6 @@ def test_shaping_is_the_definition_step_by_step(seed, horizon, steps, worlds, en
                 assert got[t, n] == pytest.approx(gamma * there - here, abs=1e-6)
 
 
-@settings(max_examples=80)
 @STRUCTURES
 def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, steps, worlds, end_rate, gamma):
     rollouts = random_rollouts(seed, horizon, steps, worlds, end_rate, count=3)
@@ -86,7 +84,6 @@ def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, st
     np.testing.assert_allclose(total, discount * phis[-1][0][-1] - start, atol=1e-5)
 
 
-@settings(max_examples=40)
 @STRUCTURES
 def test_the_kept_bootstrap_row_changes_nothing_and_saves_its_evaluation(seed, horizon, steps, worlds, end_rate, gamma):
     rollouts = random_rollouts(seed, horizon, steps, worlds, end_rate)

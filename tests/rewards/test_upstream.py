@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.agents.networks import ActorCritic
@@ -376,7 +376,6 @@ def published_loop(
     return paid
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
     horizon=st.integers(1, 4),
