@@ -72,7 +72,7 @@ def mixed(rounds: int, seconds: float) -> dict[str, float]:
     for key, of_reference, of_native in (("mixed", None, None), ("mixed_text", describe_reference, describe_native)):
         for env, describe in ((reference, of_reference), (native, of_native)):
             env.reset(seed=0)
-            rate(env, 0.3, describe)  # compile, warm up
+            rate(env, min(seconds, 0.3), describe)  # compile, warm up
         pairs = [(rate(reference, seconds, of_reference), rate(native, seconds, of_native)) for _ in range(rounds)]
         figures[f"{key}_ratio"] = statistics.median(fast / slow for slow, fast in pairs)
         figures[f"{key}_native_steps_per_s"] = statistics.median(fast for _, fast in pairs)
@@ -89,7 +89,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
-    rounds, seconds = (1, 0.1) if args.quick else (5, 1.0)
+    rounds, seconds = (1, 0.01) if args.quick else (5, 1.0)
     parts: dict[str, Callable[[], dict[str, float]]] = {
         "envs": lambda: mixed(rounds, seconds),
         "learners": lambda: learners(min(rounds, 3), args.quick),

@@ -72,7 +72,7 @@ def cloning(rounds: int, seconds: float, episodes: int) -> dict[str, float]:
 
         theirs = plain(other.module, parts[0])
         for warm in (ours, theirs):
-            rate(warm, 0.2)
+            rate(warm, min(seconds, 0.2))
         pairs = [(rate(ours, seconds), rate(theirs, seconds)) for _ in range(rounds)]
     return {
         "clone_samples_per_s": statistics.median(mine for mine, _ in pairs),
@@ -90,5 +90,5 @@ def bot(rounds: int, seconds: float) -> dict[str, float]:
         return sum(one.length for one in play(agent, envs, 1024, seed=next(seeds), greedy=True))
 
     rate(play_some, 0.0)
-    rate(play_some, 0.2)  # compile, warm up
+    rate(play_some, min(seconds, 0.2))  # compile, warm up
     return {"bot_steps_per_s": statistics.median(rate(play_some, seconds) for _ in range(rounds))}

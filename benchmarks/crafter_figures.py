@@ -20,11 +20,11 @@ NUM_ENVS = 64
 WARM_UP = 400  # steps of each world: more than two episodes, so that not all worlds end theirs together
 
 
-def _native(observation: str) -> Any:
+def _native(observation: str, warm_up: int) -> Any:
     env = make_vec(ENV_ID, NUM_ENVS, observation=observation)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
-    for actions in rng.integers(0, 17, (WARM_UP, NUM_ENVS)):
+    for actions in rng.integers(0, 17, (warm_up, NUM_ENVS)):
         env.step(actions)
     return env
 
@@ -49,13 +49,14 @@ def _reference_rate(env: Any, seconds: float, rng: np.random.Generator) -> float
     return steps / (time.thread_time() - start)
 
 
-def figures(rounds: int, seconds: float) -> dict[str, float]:
+def figures(rounds: int, seconds: float, warm_up: int = WARM_UP) -> dict[str, float]:
     """The ratios and both sides' steps a second.
 
     Args:
         rounds: measurements of each side.
         seconds: of each measurement of the reference; two are some eight of its episodes. The engine is measured for
             half as long.
+        warm_up: steps of each world of the engine before.
     """
     import crafter
 
@@ -63,7 +64,7 @@ def figures(rounds: int, seconds: float) -> dict[str, float]:
     reference = crafter.Env(seed=0)
     reference.reset()
     _reference_rate(reference, seconds / 2, rng)
-    with_image, without = _native("image"), _native("symbolic")
+    with_image, without = _native("image", warm_up), _native("symbolic", warm_up)
     rates = [
         (
             _reference_rate(reference, seconds, rng),

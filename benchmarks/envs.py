@@ -23,7 +23,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +42,7 @@ RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 REFERENCE_ENVS = 8
 NATIVE_ENVS = 1024
 THREADED_ENVS = (4096, 8192)
+SPINS = 200_000_000
 
 
 def steps_per_second(env: Any, seconds: float) -> float:
@@ -72,7 +73,7 @@ def babyai_ratio(rounds: int, seconds: float) -> dict[str, float]:
     native = make_vec(RED_BALL, NATIVE_ENVS)
     for env in (reference, native):
         env.reset(seed=0)
-        steps_per_second(env, 0.2)  # compile, warm up
+        steps_per_second(env, min(seconds, 0.2))  # compile, warm up
     ratio, slow, fast = ratio_of(
         lambda: steps_per_second(reference, seconds), lambda: steps_per_second(native, seconds / 2), rounds
     )
@@ -96,14 +97,14 @@ def step_over_engine(rounds: int, steps: int) -> dict[str, float]:
     return {"babyai_step_64_over_engine": least["step"] / least["engine"], "babyai_step_64_us": least["step"] * 1e6}
 
 
-def thread_scaling(rounds: int, seconds: float) -> dict[str, float]:
+def thread_scaling(rounds: int, seconds: float, sizes: Sequence[int], spins: int) -> dict[str, float]:
     """Two threads of one native engine against one, and two engines in a thread each, which share the GIL alone."""
     figures = {}
-    for num_envs in THREADED_ENVS:
+    for num_envs in sizes:
         one, two, mine, other = (make_vec(RED_BALL, num_envs, threads=threads) for threads in (1, 2, 1, 1))
         for env in (one, two, mine, other):
             env.reset(seed=0)
-            steps_per_second(env, 0.2)
+            steps_per_second(env, min(seconds, 0.2))
         ratios = []
         for _ in range(rounds):
             alone = steps_per_second(one, seconds / 2)
@@ -115,7 +116,7 @@ def thread_scaling(rounds: int, seconds: float) -> dict[str, float]:
             figures[f"{name}_{num_envs}"] = statistics.median(of_rounds)
         two.close()
     spin(1)
-    machine, _, _ = ratio_of(lambda: spins_per_second(1), lambda: spins_per_second(2), rounds)
+    machine, _, _ = ratio_of(lambda: spins_per_second(1, spins), lambda: spins_per_second(2, spins), rounds)
     return {**figures, "machine_thread_scaling": machine}
 
 
@@ -128,9 +129,9 @@ def spin(count: int) -> float:
     return total
 
 
-def spins_per_second(num_threads: int) -> float:
+def spins_per_second(num_threads: int, spins: int) -> float:
     """How fast threads that share nothing work together."""
-    threads = [threading.Thread(target=spin, args=(200_000_000,)) for _ in range(num_threads)]
+    threads = [threading.Thread(target=spin, args=(spins,)) for _ in range(num_threads)]
     start = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -139,12 +140,12 @@ def spins_per_second(num_threads: int) -> float:
     return num_threads / (time.perf_counter() - start)
 
 
-def captions(rounds: int) -> dict[str, float]:
+def captions(rounds: int, steps: int) -> dict[str, float]:
     """Captions a second of distinct views, first never seen, then seen."""
     env = make_vec("BabyAI-GoToLocal-v0", 64)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
-    views = np.concatenate([env.step(rng.choice(3, 64, p=[0.2, 0.2, 0.6]))[0] for _ in range(1000)])
+    views = np.concatenate([env.step(rng.choice(3, 64, p=[0.2, 0.2, 0.6]))[0] for _ in range(steps)])
     views = np.unique(views, axis=0)[:20_000]
     fresh, cached = [], []
     for _ in range(rounds):
@@ -169,19 +170,21 @@ def main() -> None:
     parser.add_argument("--ids", default="", help="of the levels against EnvPool, those whose id contains this")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
-    rounds, seconds = (1, 0.1) if args.quick else (7, 2.0)
+    rounds, seconds = (1, 0.01) if args.quick else (7, 2.0)
+    ids = pool_figures.SAMPLE[:2] if args.quick else pool_figures.SAMPLE
+    threaded = ((64,), 1000) if args.quick else (THREADED_ENVS, SPINS)
     parts: dict[str, Callable[[], dict[str, float]]] = {
-        "babyai": lambda: babyai_ratio(rounds, seconds) | step_over_engine(20 * rounds, 500),
-        "minigrid": lambda: pool_figures.minigrid_ratios(pool_figures.SAMPLE, min(rounds, 3), seconds / 4),
-        "crafter": lambda: crafter_figures.figures(rounds, seconds),
-        "threads": lambda: thread_scaling(rounds, seconds),
-        "captions": lambda: captions(rounds),
+        "babyai": lambda: babyai_ratio(rounds, seconds) | step_over_engine(20 * rounds, 5 if args.quick else 500),
+        "minigrid": lambda: pool_figures.minigrid_ratios(ids, min(rounds, 3), seconds / 4),
+        "crafter": lambda: crafter_figures.figures(rounds, seconds, 4 if args.quick else crafter_figures.WARM_UP),
+        "threads": lambda: thread_scaling(rounds, seconds, *threaded),
+        "captions": lambda: captions(rounds, 20 if args.quick else 1000),
     }
     if args.only == "envpool":
-        ids = [env_id for env_id in pool_figures.envpool_ids() if args.ids in env_id]
-        if not ids:
+        chosen = [env_id for env_id in pool_figures.envpool_ids() if args.ids in env_id]
+        if not chosen:
             parser.error("there is nothing to measure: EnvPool is not installed, or no id of both contains --ids")
-        parts["envpool"] = lambda: pool_figures.envpool_ratios(ids, min(rounds, 3), seconds / 8)
+        parts["envpool"] = lambda: pool_figures.envpool_ratios(chosen, min(rounds, 3), seconds / 8)
     results: dict[str, float] = {}
     for name, measure in parts.items():
         if args.only in (None, name):

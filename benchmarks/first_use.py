@@ -1,12 +1,13 @@
 """What the first use costs, when no kernel is compiled yet, and what the second costs.
 
-    python benchmarks/first_use.py [--json] [--quick] [--only babyai|minigrid|crafter|pictures|train|start]
+    python benchmarks/first_use.py [--json] [--quick] [--only toy|babyai|minigrid|crafter|pictures|train|start]
 
 Each figure is of a process of its own: `_s` seconds of processor time, user and system, from Python's start to its end;
 `_mb` megabytes of memory at most. `first` begins with an empty folder for kernels, `again` has those of the first. Each
 case is measured twice and the lesser counts, because processor time grows when others use the same core. `_limit_s` is
 what the project holds itself to on a quiet core.
 
+* `toy`, which --quick alone measures: 4 worlds of a toy level, a reset and 5 steps.
 * `babyai`, `minigrid`, `crafter`, `pictures`: 4 worlds of a published BabyAI level, of a level that minigrid draws, of
   Crafter, and of Crafter with pictures: a reset and 5 steps.
 * `train`: `bkrl train-rs --alg ppo` on BabyAI, one rollout of 2,048 steps with its evaluations.
@@ -47,6 +48,7 @@ from bkrl.learn.ppo import PPO
 PPO.iterate = lambda self: os._exit(0)
 """
 CASES = {
+    "toy": _STEPS.format(repr("Toy-Grid"), {}),
     "babyai": _STEPS.format(repr(BABYAI), {}),
     "minigrid": _STEPS.format(repr("BabyAI-GoToLocal-v0"), {}),
     "crafter": _STEPS.format(repr(CRAFTER), {}),
@@ -76,7 +78,7 @@ def main() -> None:
     parser.add_argument("--only", choices=list(CASES), help="one case only")
     args = parser.parse_args()
     figures = {}
-    for case in [args.only] if args.only else ["minigrid"] if args.quick else CASES:
+    for case in [args.only] if args.only else ["toy"] if args.quick else [case for case in CASES if case != "toy"]:
         found: dict[str, list[tuple[float, float]]] = {"first": [], "again": []}
         for _ in range(1 if args.quick else 2):
             with tempfile.TemporaryDirectory() as kernels:

@@ -14,6 +14,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from bkrl.core.config import HardwareConfig, PPOConfig
 from bkrl.envs import make
 from bkrl.methods import TrainRsConfig, find_method
+from bkrl.methods.babyai_ppo import PublishedPPO
 
 MIXED = "BabyAI-MixedTrainLocal-v0"
 N, T, R = 64, 40, 20
@@ -180,8 +182,11 @@ def learners(rounds: int, quick: bool) -> dict[str, float]:
         work()
         return time.process_time() - start
 
-    wide = ours("ppo", network="recurrent", ppo=PPOConfig(num_envs=128, num_steps=16))
-    sides = {"babyai_ppo": (ours("babyai-ppo"), 1), "recurrent": (wide, 1 if quick else 10)}
+    published, sizes = PublishedPPO(), (128, 16)
+    if quick:
+        published, sizes = replace(published, num_envs=4, num_steps=20), (4, 4)
+    wide = ours("ppo", network="recurrent", ppo=PPOConfig(num_envs=sizes[0], num_steps=sizes[1]))
+    sides = {"babyai_ppo": (ours("babyai-ppo", ppo=published), 1), "recurrent": (wide, 1 if quick else 10)}
     for learner, _ in sides.values():
         learner.iterate()  # compile, warm up
     steps = 1 if quick else T

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -93,6 +94,8 @@ def main() -> None:
     for setting, (prefix, env_id, network, config, worlds) in SETTINGS.items():
         if args.only not in (None, setting):
             continue
+        if args.quick:
+            config = replace(config, num_envs=4, num_steps=8)
         runs = {"plain": run_of(env_id, network, config, None)}
         potentials = []
         for variant in VARIANTS:

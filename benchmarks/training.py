@@ -165,14 +165,17 @@ def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, fl
     facts = world(env_id)
     N, T = (2, 8) if quick else PAPER_ROLLOUT[family]
     many = 1 if quick else 16
+    small: dict[str, int] = {"num_envs": 4, "num_steps": 8} if quick else {}
     published = PPOConfig(num_envs=N, num_steps=T, learning_rate=3e-4, num_minibatches=4, clip_coef=0.1)
     view = observation_options(facts, "paper")[1]
     reference: dict[str, Any] = {"observation": "image"} if view == "image" else {}
     plain = Plain(lambda: make(env_id, backend="reference", **reference), N, T)
     parts = PlainParts(env_id, plain, many) if family == "crafter" else None
     paper, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, True))
-    compact = our_run(env_id, "compact", PPOConfig())
-    novelty, reward = (our_run(env_id, "compact", ExplorerConfig(), novelty=novelty) for novelty in (True, False))
+    compact = our_run(env_id, "compact", PPOConfig(**small))
+    novelty, reward = (
+        our_run(env_id, "compact", ExplorerConfig(**small), novelty=novelty) for novelty in (True, False)
+    )
     space = paper.envs.single_observation_space
     shape = tuple((space[view] if view == "image" else space).shape)
     ceiling = Ceiling(shape, len(facts.action_names), N, T, sample=1 if quick else 16 if family == "crafter" else 64)

@@ -46,6 +46,7 @@ def test_no_script_hides_a_package(folder):
 
 @pytest.mark.parametrize("script", MEASURING)
 def test_every_script_measures_something(script):
+    """So little that its figures mean nothing: `make bench` measures."""
     [line] = bkrl(script, "--quick", "--json", cwd=BENCHMARKS).stdout.splitlines()
     assert json.loads(line)
 
