@@ -188,6 +188,7 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
     [
         ("title = ", "is not TOML"),
         ('title = "x"', "condition"),
+        ('title = "x"\n[[conditions]]\nname = "a"', "'conditions' means nothing there. Did you mean 'condition'"),
         ('title = "x"\ncondition = []', "has no .*condition"),
         ('title = "x"\n[[condition]]\nname = "a"\n[[condition]]\nname = "a"', "names two conditions 'a'; each"),
         ('title = "x"\n[[condition]]\nname = "a"\nwords = "noun"', "condition 'a': There are no words 'noun'"),

@@ -148,5 +148,5 @@ def test_a_study_chooses_the_view(tmp_path: Path) -> None:
     seeing = [cell for cell in found.cells if cell.stage in ("collect", "train_rs")]
     assert [cell.config.view for cell in seeing] == ["image", "image"]
     assert all("--view image" in shell.command(cell) for cell in seeing)
-    with pytest.raises(UsageError, match="'view' in TrainRsConfig"):
+    with pytest.raises(UsageError, match="'view' in train-rs"):
         plan(tomllib.loads(STUDY % "imag"), tmp_path)

@@ -50,7 +50,7 @@ def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
 
 def test_a_misspelt_setting_is_named(tmp_path):
     world = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
-    with pytest.raises(UsageError, match="'stepz' in TrainRsConfig. Did you mean 'steps'"):
+    with pytest.raises(UsageError, match="'stepz' in train-rs. Did you mean 'steps'"):
         plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
     with pytest.raises(UsageError, match="no 'colect'. Did you mean 'collect'"):
         plan({"title": "", "minutes": 1, "world": [world | {"colect": {}}]}, tmp_path)
@@ -281,7 +281,7 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\ntrain_rs = { steps = 0 }', "at least 1, not 0"),
         ('algs = ["ppo"]\ntrain_rs = { seed = 3 }', "decided by the study"),
         ('algs = ["ppo"]\ntrain_rs = { network = "compakt" }', "Did you mean 'compact'"),
-        ('algs = ["ppo"]\ntrain_rs = { ppo = { gama = 1 } }', "'gama' in PPOConfig. Did you mean 'gamma'"),
+        ('algs = ["ppo"]\ntrain_rs = { ppo = { gama = 1 } }', "'gama' in ppo. Did you mean 'gamma'"),
         ('algs = ["ppo"]\n[[world.task]]\nname = "ppo-s1"\n[[world.task]]\nname = "ppo-S1"', "stands twice"),
         ('algs = ["bk-pref"]\n[[world.task]]\nname = "data"', "would lie inside another run"),
         ('algs = ["ppo"]\n[[world.task]]\nname = "a"\nsteps = 3', "A task has no 'steps'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any, cast
@@ -99,8 +100,9 @@ def _table(config: Any) -> dict[str, Any]:
 
 
 def _name(kind: type) -> str:
-    """What a class of settings is called: siblings go by the name of the class that stands for them."""
-    return next(one.__name__ for one in reversed(kind.__mro__) if dataclasses.is_dataclass(one))
+    """What a class of settings is called, which is its verb: siblings go by the class that stands for them."""
+    name = next(one.__name__ for one in reversed(kind.__mro__) if dataclasses.is_dataclass(one))
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix("Config")).lower()
 
 
 def choices(kind: type, setting: str) -> tuple[str, ...]:

@@ -46,10 +46,22 @@ CONTROLS = ("random", "equal")
 """Those that know nothing; `random:SEED` draws by a seed."""
 EMBEDDED = ("rules", "votes", *CONTROLS)
 """Those that answer in this process, of what is written in the package."""
+KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housekeep",)}
+"""Families of envs that a hand-written annotator knows; any other annotator reads what it is shown."""
 SPECS = tuple((spec, needs, what) for spec, _, needs, what in _ROWS)
 """What `--llm` takes: how it is written, what it needs, and what it is."""
 for _spec, _behind, _, _what in _ROWS:
     BACKENDS.add(_spec.partition(":")[0], f"bkrl.llm.{_behind}", f"{_spec}, {_what}")
+
+
+def check_knows(spec: str, env_id: str, family: str) -> None:
+    """UsageError where an annotator knows nothing of an env: said before anything is written or asked."""
+    if family not in KNOWN_FAMILIES.get(spec, (family,)):
+        names = ", ".join(KNOWN_FAMILIES[spec])
+        raise UsageError(
+            f"The {spec} annotator knows envs of {names}, and {env_id} is none of them; name a language model, such as "
+            "openai:MODEL."
+        )
 
 
 def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  # noqa: B008 - frozen

@@ -17,6 +17,13 @@ from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 
 
+def check_name(name: str, others: Sequence[str] = (), what: str = "annotator") -> None:
+    """UsageError where no annotator has the name; the arguments are those of `open_session`."""
+    known = (*others, *BACKENDS.names())
+    if name.partition(":")[0] not in known:
+        raise UsageError(f"There is no {what} '{name}'.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+
+
 def open_session(
     name: str, settings: AskConfig, stack: ExitStack, others: Sequence[str] = (), what: str = "annotator"
 ) -> AskSession:
@@ -27,9 +34,7 @@ def open_session(
             `what`: what the name is of.
         InputError: a key, model or file is not there.
     """
-    known = (*others, *BACKENDS.names())
-    if name.partition(":")[0] not in known:
-        raise UsageError(f"There is no {what} '{name}'.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+    check_name(name, others, what)
     asking = not settings.dry_run
     backend = open_backend(name, Connection(settings.cache, asking=asking))
     price = find_price(backend.identity, settings.prices)

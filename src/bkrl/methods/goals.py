@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _PRIORS = ("zs_mlm",)
 _REPLAY = "replay:"
+_HOUSE_ONLY = (*_PRIORS, "votes", "random", "equal")
+"""Those that answer whether a thing belongs in a place, and nothing else."""
 
 
 def _puts_away(c: Any) -> bool | None:
@@ -175,6 +177,11 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     if (places := find_placing(settings.env)) is not None:
         return _places(settings, places, stack)
     known = situations(settings.env)
+    if settings.suggester in _HOUSE_ONLY:
+        raise UsageError(
+            f"--suggester {settings.suggester} says where things belong, which is asked in Housekeep alone; choose "
+            f"another for {settings.env} (`bkrl list suggesters`)."
+        )
     if settings.suggester == TASK:
         return TaskSource(settings.env)
     encoder: TextEncoder | None = None

@@ -143,6 +143,12 @@ def build(settings: OnlineSettings) -> Trainee:
 
 def _check(settings: OnlineSettings) -> None:
     """UsageError where there can be no potential."""
+    from bkrl.envs import world
+    from bkrl.llm import check_knows
+    from bkrl.llm.beside import check_name
+
+    check_name(settings.llm)
+    check_knows(settings.llm, settings.env, world(settings.env).family)
     if settings.ppo.num_envs < _LEAST_ENVS:
         raise UsageError(
             f"--alg bk-online keeps one env in ten to test its potential on, so --num-envs must be {_LEAST_ENVS} or "

@@ -21,8 +21,8 @@ LOCK = ".lock"
 _HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
 
 
-def locate(path: Path) -> Path:
-    """The folder of a run: that of a sample for `sample:NAME`, any other path as it is.
+def locate(path: Path, stages: Sequence[str] = ()) -> Path:
+    """The folder of a run: that of a sample for `sample:NAME`, any other path as it is. `stages`: see `find`.
 
     Raises:
         InputError: there is no sample of that name.
@@ -30,15 +30,18 @@ def locate(path: Path) -> Path:
     text = Path(path).as_posix()
     if not text.startswith(PREFIX):
         return Path(path)
-    names = samples()
-    if text not in names:
-        raise InputError(f"There is no sample '{text}'.{did_you_mean(text, names)} There are {', '.join(names)}.")
+    if text not in samples():
+        names = samples(stages)
+        # compared without the prefix, which makes any two alike
+        near = did_you_mean(text.removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in names])
+        near = near.replace("'", f"'{PREFIX}", 1)
+        raise InputError(f"There is no sample '{text}'.{near} There are {', '.join(names)}.")
     return SAMPLES / text.removeprefix(PREFIX)
 
 
 def find(path: Path, stages: Sequence[str]) -> Path:
     """The folder of a run that is there; InputError where none is. `stages`: of which it may be, for the error."""
-    path = locate(path)
+    path = locate(path, stages)
     if path.is_file():
         raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
     if not path.is_dir():

@@ -23,7 +23,7 @@ from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
-from bkrl.llm import CONTROLS, EMBEDDED, extras, open_backend
+from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
@@ -196,6 +196,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     dataset = Dataset.open(config.dataset)
     _check(config)
     plan = Plan.of(config, dataset)
+    check_knows(config.llm, plan.world.env_id, plan.world.family)
     variant = variant_of_plan(plan)
     connection = _connection(config, asking=not config.dry_run)
     if config.llm in baseline.NAMES and not config.closed:
@@ -266,6 +267,11 @@ def _check(config: LabelConfig) -> None:
         raise UsageError(
             f"--prompt is for language models: what --llm {llm} knows is in its code, so other words would change "
             "nothing, or be words that it cannot read; leave it out."
+        )
+    if llm == "rules" and variant == "code" and config.with_mission and config.with_memory:
+        raise UsageError(
+            "The rules annotator writes programs that read missions, or programs that read the memory of an episode, "
+            "not both; leave out --with-mission or --with-memory."
         )
     if config.tier != "default" and not remote:
         raise UsageError("--tier is for --llm openai:MODEL.")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bkrl.agents.language.models import TINY, LanguageModel, Origin, drawn, open_model, tiny_config
 from bkrl.agents.language.vocabulary import make_tokenizer
 from bkrl.core.errors import InputError
 from bkrl.core.models import catalogue
+from bkrl.core.registry import did_you_mean
 from bkrl.llm.weights import gguf_file
 from bkrl.runs.folder import locate
 from bkrl.runs.record import Run
+from bkrl.runs.samples import samples
 
 TINY_WIDTH = 64
 FOLDERS = {"lm": "model", "train-rs": "policy"}
@@ -46,7 +49,13 @@ def open_language_model(
             raise InputError(
                 f"{where} holds no whole model; name a run of `bkrl lm make`, or a folder of transformers."
             )
-    return open_model(where, folder, chat=chat, pretrained=pretrained, embeddings=embeddings, seed=seed, level=level)
+    options: dict[str, Any] = {"chat": chat, "pretrained": pretrained, "embeddings": embeddings, "seed": seed}
+    try:
+        return open_model(where, folder, level=level, **options)
+    except InputError:
+        if not Path(where).exists() and (near := did_you_mean(where, [*TINY, *samples(["lm"])])):
+            raise InputError(f"There is no model '{where}'.{near}") from None
+        raise
 
 
 def reopened(origin: Origin) -> LanguageModel:

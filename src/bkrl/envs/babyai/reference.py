@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 import gymnasium as gym
@@ -115,6 +116,11 @@ def make_minigrid(env_id: str, render_mode: str | None = None, level: glam.GlamL
             if type(made).__module__.startswith("minigrid.envs.wfc"):
                 made.unwrapped.reset(seed=0)  # reads pictures and a package that not every installation has
                 made._np_random = None
+    except FileNotFoundError as error:  # its wheels leave out the pictures that the WFC levels are drawn from
+        raise UsageError(
+            f"The installed minigrid lacks {Path(str(error.filename)).name}, which '{env_id}' is built from; choose "
+            "another env."
+        ) from error
     except (ImportError, OSError, gym.error.Error) as error:
         raise UsageError(
             f"minigrid cannot build '{env_id}' on this machine ({error}); choose another world."

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from bkrl.core.files import read_json
 
 PREFIX = "sample:"
 SAMPLES = Path(__file__).parent
 
 
-def samples() -> list[str]:
-    """All of them, as `sample:NAME`."""
-    return sorted(PREFIX + manifest.parent.name for manifest in SAMPLES.glob("*/manifest.json"))
+def samples(stages: Sequence[str] = ()) -> list[str]:
+    """All of them, as `sample:NAME`, or those of these stages."""
+    found = sorted(SAMPLES.glob("*/manifest.json"))
+    return [PREFIX + one.parent.name for one in found if not stages or read_json(one)["stage"] in stages]

@@ -8,6 +8,7 @@ actions; `balrog` and `balrog-crafter`, the protocols of BALROG (Paglieri et al.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
@@ -129,18 +130,17 @@ def read_conditions(name: str) -> Conditions:
     """
     path = path_of(name)
     try:
-        found: _File = typed(_File, tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        _check_keys(path, document, _File)  # before what is missing: that may stand there under another name
+        found: _File = typed(_File, document, str(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML ({error}).") from None
     except Mismatch as problem:
         raise InputError(f"{problem}.") from None
-    tables: list[tuple[Any, type]] = [(found, _File), *((one, _Condition) for one in found["condition"])]
-    for entry, kind in [*tables, *((one, _Published) for one in found.get("published", []))]:
-        for key in entry.keys() - kind.__annotations__:
-            known = ", ".join(kind.__annotations__)
-            raise InputError(
-                f"{path}: '{key}' means nothing there.{did_you_mean(key, kind.__annotations__)} Known: {known}."
-            )
+    for one in found["condition"]:
+        _check_keys(path, one, _Condition)
+    for figure in found.get("published", []):
+        _check_keys(path, figure, _Published)
     names = [one["name"] for one in found["condition"]]
     if not names:
         raise InputError(f"{path} has no [[condition]].")
@@ -158,6 +158,15 @@ def read_conditions(name: str) -> Conditions:
         tuple((one["name"], one["success"], one.get("error")) for one in found.get("published", [])),
         found.get("measure", "success"),
     )
+
+
+def _check_keys(path: Path, entry: Mapping[str, Any], kind: type) -> None:
+    """InputError for the first key of a table that is none of its kind."""
+    for key in entry.keys() - kind.__annotations__.keys():
+        known = ", ".join(kind.__annotations__)
+        raise InputError(
+            f"{path}: '{key}' means nothing there.{did_you_mean(key, kind.__annotations__)} Known: {known}."
+        )
 
 
 def _condition(path: Path, entry: _Condition, envs: str | list[str]) -> Condition:
