@@ -211,3 +211,10 @@ def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
         envs: Any = make_vec(f"{ORIGINAL}@file={path}", 1)
         envs.reset(seed=0)
         np.testing.assert_array_equal(envs.engine.things["model"][0][:3], episodes[0].models[:3])
+
+
+def test_things_that_find_no_room_are_drawn_again():
+    """The defaults of `data make-episodes` failed: an episode of seed 0 in Rs_int drew things that did not fit."""
+    drawn = draw_episodes("Rs_int", "train", 100, 0)
+    assert [one.number for one in drawn] == list(range(100))
+    assert all(7 <= len(one.models) <= 10 for one in drawn)

@@ -26,6 +26,10 @@ _NEUTRAL: Final = -5.0
 _SPREAD: Final = 3.0
 
 
+class NoRoom(UsageError):
+    """The things that were drawn do not fit into the house; others may."""
+
+
 class Sampler:
     """Draws episodes of one scene.
 
@@ -83,7 +87,7 @@ class Sampler:
                 what = "has no model" if kind not in models().object else f"finds no place in {self.scene.name}"
                 raise UsageError(f"{said.objects[kind]} {what}; choose another object.")
         if len(chosen) < total:
-            raise UsageError(f"{self.scene.name} has no room for {total} objects of the split '{self.split}'.")
+            raise NoRoom(f"{self.scene.name} has no room for {total} objects of the split '{self.split}'.")
         x, z = start_of(self.scene.name)
         models_, receptacles = zip(*chosen, strict=True)
         yaw, seen = float(rng.integers(360)), self.split == "train"
@@ -151,4 +155,18 @@ def _area(corners: NDArray[np.float64]) -> float:
 def draw_episodes(name: str, split: str, count: int, seed: int, objects: Sequence[str] = ()) -> list[Episode]:
     """`count` episodes; each has a stream of its own, so that more of them do not change the first ones."""
     sampler = Sampler(name, split)
-    return [sampler.draw(generator(seed, "housekeep", name, split, i), i, objects) for i in range(count)]
+    return [_drawn(sampler, seed, i, objects) for i in range(count)]
+
+
+def _drawn(sampler: Sampler, seed: int, number: int, objects: Sequence[str]) -> Episode:
+    """Episode `number`, drawn again from another stream where the things did not fit into the house."""
+    parts = ("housekeep", sampler.scene.name, sampler.split, number)
+    for attempt in range(TRIES):
+        try:
+            return sampler.draw(generator(seed, *parts, *([attempt] if attempt else [])), number, objects)
+        except NoRoom:
+            continue
+    raise UsageError(
+        f"{sampler.scene.name} had no room for an episode of the split '{sampler.split}' in {TRIES} draws; choose "
+        "another --scene, --split or --seed."
+    )
