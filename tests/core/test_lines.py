@@ -65,6 +65,22 @@ def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
         assert file.removed
 
 
+@pytest.mark.parametrize("raw", [WHOLE, WHOLE + b'{"a": 3', WHOLE.removesuffix(b"\n")])
+def test_nothing_is_written_through_a_hard_link(tmp_path, raw):
+    path, before, meanwhile = tmp_path / "x", tmp_path / "before", tmp_path / "meanwhile"
+    path.write_bytes(raw)
+    before.hardlink_to(path)
+    with closing(LineFile(path)) as file:
+        file.append('{"a": 3}')
+        meanwhile.hardlink_to(path)
+        file.append('{"a": 4}')
+        assert file.content == (path.stat().st_size, sha256(path))
+    assert before.read_bytes() == raw
+    assert meanwhile.read_bytes() == WHOLE + b'{"a": 3}\n'
+    assert path.read_bytes() == WHOLE + b'{"a": 3}\n{"a": 4}\n'
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["before", "meanwhile", "x"]
+
+
 def test_the_newest_row_of_a_file_that_is_being_written(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(WHOLE * 1000 + b'{"a": 3}\nnonsense\n{"a": 4')

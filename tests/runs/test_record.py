@@ -503,6 +503,19 @@ def test_metrics_that_were_removed_meanwhile_end_the_run(tmp_path):
         run.log(1, x=1.0)
 
 
+def test_a_run_that_goes_on_leaves_its_hard_linked_copy_alone(tmp_path):
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    run.log(0, x=1.0)
+    run.log(1, x=2.0)
+    copy = tmp_path / "copy.jsonl"
+    copy.hardlink_to(run.file("metrics.jsonl"))
+    before = copy.read_bytes()
+    run.rewind(before.index(b"\n") + 1)
+    run.log(1, x=3.0)
+    assert copy.read_bytes() == before
+    assert [row["x"] for row in run.metrics()] == [1.0, 3.0]
+
+
 def test_fresh_removes_the_manifest_first_and_the_config_last(tmp_path, monkeypatch):
     """Killed at any moment, what is left is no complete run, and is known for a run."""
     finished(tmp_path / "r")

@@ -85,6 +85,22 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     _atomically(path, lambda temporary: temporary.write_bytes(raw))
 
 
+def unshare(path: Path) -> None:
+    """Give a file that has other names, too (`ln`, `cp -al`), bytes of its own under this one: what is written here
+    must not change a copy elsewhere. May raise OSError.
+    """
+    if not path.exists() or path.stat().st_nlink == 1:
+        return
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        shutil.copy2(path, temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, as far as they are missing.
 

@@ -14,17 +14,20 @@ from typing import Any
 
 from bkrl.core.documents import Mismatch, parse_json, typed
 from bkrl.core.errors import InputError
+from bkrl.core.files import unshare
 
 
 class LineFile:
-    """A file of lines, open for adding some. Every method may raise OSError; the caller says what was lost.
+    """A file of lines, open for adding some. Every method may raise OSError; the caller says what was lost. Hard links
+    to it are broken before it is written, those of a copy that is made meanwhile, too.
 
     Args:
         path: made if it is missing, its folder is not.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._path = path
+        self._file = self._open()
         raw = path.read_bytes()
         self._size = _whole(raw)
         self._hash = hashlib.sha256(raw[: self._size])
@@ -55,7 +58,14 @@ class LineFile:
         """Close the file."""
         os.close(self._file)
 
+    def _open(self) -> int:
+        unshare(self._path)
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+
     def _write(self, data: bytes) -> None:
+        if os.fstat(self._file).st_nlink > 1:
+            shared, self._file = self._file, self._open()
+            os.close(shared)
         written = os.write(self._file, data)
         if written != len(data):  # the last bytes of a full disk: half a line is taken back
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NotRequired, TypedDict
 
 from bkrl.core.errors import InputError, RunFailed, UsageError
-from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json
+from bkrl.core.files import CONTINUE, atomic_write, plain, read_json, sha256, to_json, unshare
 from bkrl.core.lines import LineFile, read_rows
 from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config, remove_contents
@@ -239,6 +239,7 @@ class Run:
         if digest is not None and hashlib.sha256(raw[:size]).hexdigest() != digest:
             raise InputError(f"{path} was changed after it was written; restore it, or pass --fresh.")
         if raw:
+            unshare(path)
             os.truncate(path, size)
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from bkrl.core.errors import BkrlError
+from bkrl.core.files import unshare
 from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import busy
 from bkrl.studies.world import Cell
@@ -22,6 +23,7 @@ class LogReporter(Reporter):
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        unshare(path)
         path.touch()  # messages name the file, and a stage may say nothing
 
     def say(self, text: str) -> None:
