@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 import math
+import re
 import socket
 import struct
 import threading
@@ -263,6 +264,9 @@ def completion(prompt: str, does: str, said: str = "") -> Any:
         message |= {"content": "", "reasoning_content": text}
     elif does == "echo":
         message["content"], finish = json.dumps({"thoughts": said, "choice": truth(prompt)}), said
+    elif does == "piece":  # of the key
+        piece = re.search(r"(?<=bearer ).{6}(\S{20})", said, re.IGNORECASE)[1]  # type: ignore[index]
+        message["content"], finish = json.dumps({"thoughts": f"I see {piece}.", "choice": truth(prompt)}), piece
     elif does == "parts":
         message["content"] = [{"type": "text", "text": text}]
     elif does == "deep_text":

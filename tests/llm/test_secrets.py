@@ -13,6 +13,7 @@ import pytest
 
 from bkrl.cli import main as cli
 from bkrl.core.files import read_table
+from bkrl.llm.faults import Secrets
 from bkrl.llm.store import Store
 from tests.experience import write_world
 from tests.llm.conftest import CANARY
@@ -61,6 +62,40 @@ def test_a_server_that_echoes_every_secret_gets_none_of_them_stored_or_shown(
     for content in [*kept, said.encode(), json.dumps(responses).encode()]:
         assert b"CANARY" not in content
         assert sent.encode() not in content
+
+
+def test_a_piece_of_a_key_is_not_stored_either(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "sk-Zq7vB2mXw9Rt4LkP0sYd8HfJ3nGc"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    server.plan = lambda prompt, attempt: "piece"
+    monkeypatch.chdir(tmp_path)
+    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    words = ["--out", "run", "--cache", "cache", "--llm", "openai:m", "--num", "8"]
+    assert cli.run_command(["label", str(dataset), *words]) == 0
+    rows = read_table(tmp_path / "run" / "responses.parquet").to_pylist()
+    assert json.loads(rows[0]["reply"])["thoughts"] == "I see [key]."
+    assert rows[0]["finish_reason"] == "[key]"
+    with Store(tmp_path / "cache") as store:
+        content = json.dumps([rows, store.execute("select * from reply")])
+    assert not any(key[start : start + 8] in content for start in range(len(key) - 7))
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "hidden"),
+    [
+        ("Zq7vB2mXw9Rt4LkP", "say Zq7vB2mX twice: q7vB2mXw9!", "say [key] twice: [key]!"),
+        ("Zq7vB2mXw9Rt4LkP", "only Zq7vB2m", "only Zq7vB2m"),
+        ("sk-no-key-required", "A key is required.", "A key is required."),
+        ("sk-no-key-required", "sk-no-key-required, no-key-req", "[key], [key]"),
+        ("qwertzuiopasdfghjklyxcvb", "uiopasdfg", "[key]"),
+        ('odd"key"with"quotes', json.dumps('y"with"q'), '"[key]"'),
+    ],
+)
+def test_any_eight_characters_of_a_secret_are_hidden_but_not_a_plain_word(secret: str, text: str, hidden: str) -> None:
+    assert Secrets([secret]).hide(text) == hidden
+    assert Secrets([secret]).hide_in({"a": [text, 1, None], text: 2}) == {"a": [hidden, 1, None], hidden: 2}
 
 
 def test_a_planted_key_is_in_no_file_log_traceback_or_manifest(

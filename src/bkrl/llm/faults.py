@@ -10,7 +10,7 @@ import email.utils
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -41,6 +41,8 @@ _NO_MODEL = (
     "unknown model",
 )
 _SECRET = re.compile(r"(?:sk|key|pk|gsk|xai)-[\w*.-]{4,}|Bearer\s+\S+|(?<=//)[^/\s]+@|\?[^\s\"']*", re.IGNORECASE)
+_HIDDEN = "[key]"
+_PLAIN_WORD = re.compile(r"(?<![A-Za-z])(?:[A-Za-z][a-z]{7,14}|[A-Z]{8,15})(?![A-Za-z])")
 _LONGEST_MESSAGE = 200
 _GATEWAY_TIMEOUTS = (504, 522, 524)
 """A gateway has given up on a model that may go on writing, and be paid for it."""
@@ -49,10 +51,13 @@ _GATEWAY_TIMEOUTS = (504, 522, 524)
 class Secrets:
     """Words that must not be stored or shown when a server sends them back: keys, passwords, values of headers.
 
-    Words of fewer than `SHORTEST` characters are rather placeholders, and would be found in ordinary answers.
+    Words of fewer than `SHORTEST` characters are rather placeholders, and would be found in ordinary answers. So would
+    plain words within a secret, such as the last one of "sk-no-key-required": of longer ones, any `RUN` characters in a
+    row are hidden, but not those of such a word alone.
     """
 
     SHORTEST = 6
+    RUN = 8
 
     def __init__(self, words: Iterable[str]) -> None:
         long = [word for word in words if len(word) >= self.SHORTEST]
@@ -60,21 +65,47 @@ class Secrets:
         escaped = [json.dumps(word)[1:-1] for word in long]
         twice = [json.dumps(word)[1:-1] for word in escaped]  # in an answer that is JSON itself
         self._forms = sorted({*long, *quoted, *escaped, *twice}, key=lambda form: (-len(form), form))
+        self._runs: set[str] = set()
+        for form in self._forms:
+            plain = [match.span() for match in _PLAIN_WORD.finditer(form)]
+            for start in range(len(form) - self.RUN + 1):
+                if not any(first <= start and start + self.RUN <= last for first, last in plain):
+                    self._runs.add(form[start : start + self.RUN])
 
     def hide(self, text: str) -> str:
-        """`text` with `[key]` where a secret stood, as it is, quoted for an address or escaped for JSON."""
+        """`text` with `[key]` where a secret or a part of one stood, as it is, quoted for an address or escaped for
+        JSON.
+        """
         for form in self._forms:
-            text = text.replace(form, "[key]")
+            text = text.replace(form, _HIDDEN)
+        starts = range(len(text) - self.RUN + 1) if self._runs else ()
+        found = [start for start in starts if text[start : start + self.RUN] in self._runs]
+        for first, last in reversed(_joined(found, self.RUN)):
+            text = text[:first] + _HIDDEN + text[last:]
         return text
 
     def hide_in(self, value: Any) -> Any:
         """The same for every text and name in a JSON value; None for one nested too deep to be looked through."""
         try:
-            text = json.dumps(value, ensure_ascii=False)
+            return self._hidden(value)
         except RecursionError:
             return None
-        hidden = self.hide(text)
-        return value if hidden == text else json.loads(hidden)
+
+    def _hidden(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, list):
+            return [self._hidden(one) for one in value]
+        return {self.hide(name): self._hidden(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _joined(starts: Sequence[int], length: int) -> list[tuple[int, int]]:
+    """The stretches, first and behind the last character, that runs of this length at increasing starts cover."""
+    found: list[tuple[int, int]] = []
+    for start in starts:
+        first = found.pop()[0] if found and start <= found[-1][1] else start
+        found.append((first, start + length))
+    return found
 
 
 def error_in(body: Any) -> Mapping[str, Any] | str:
