@@ -89,7 +89,7 @@ def test_a_store_is_looked_at_on_the_command_line(
 def test_a_store_of_an_earlier_version_is_brought_up_to_date(store: Store) -> None:
     with sqlite3.connect(store.path) as connection:
         for table in ("reply", "rejected"):
-            for column in ("cached_tokens", "tier"):
+            for column in ("cached_tokens", "tier", "hash"):
                 connection.execute(f"alter table {table} drop column {column}")
         connection.execute("pragma user_version = 1")
     connection.close()

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.cli import main as cli
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import Unparsed, parse_choice, parse_goals, parse_program
 from bkrl.llm import open_backend
 from bkrl.llm.protocol import Exchange, Message, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
+from tests.experience import write_world
 from tests.llm.fault_server import QUICK, FaultServer
 
 FEW = replace(QUICK, attempts=3)
@@ -109,3 +111,21 @@ def test_a_deeply_nested_answer_is_text_that_nobody_can_read(server: FaultServer
 def test_no_reply_hangs_or_breaks_a_parser(text: str) -> None:
     for parse in (parse_choice, parse_goals, parse_program):
         assert parse(text) is not None
+
+
+def test_a_kept_reply_with_one_flipped_bit_is_named_and_asked_for_again(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    words = ["--cache", "cache", "--llm", "openai:m", "--num", "8"]
+    assert cli.run_command(["label", str(dataset), "--out", "one", *words]) == 0
+    assert "was changed" not in "".join(capfd.readouterr())
+    file = tmp_path / "cache" / "replies.sqlite"
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b'"choice": "') + len(b'"choice": "')] ^= 3  # A and B are told apart by two bits
+    file.write_bytes(raw)
+    assert cli.run_command(["label", str(dataset), "--out", "two", *words]) == 0
+    assert "was changed after it was stored; it is asked for again" in "".join(capfd.readouterr())
+    assert sorted(server.billed.values()) == [1] * 7 + [2]
+    assert (tmp_path / "one/preferences.parquet").read_bytes() == (tmp_path / "two/preferences.parquet").read_bytes()

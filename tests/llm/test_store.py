@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from bkrl.core.errors import InputError
+from bkrl.core.reporter import Reporter
 from bkrl.llm.protocol import Message, Reply, Request, request_key
 from bkrl.llm.store import SignsOfLife, Store
 
@@ -145,6 +149,101 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "replies.sqlite").write_bytes(b"this is no database, whatever its name says" * 100)
     with pytest.raises(InputError, match="damaged"):
         Store(tmp_path)
+
+
+class Told(Reporter):
+    """Keeps what it is warned of."""
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+@pytest.mark.parametrize("mask", [1, 128])  # 128: no UTF-8 any more
+@pytest.mark.parametrize("status", ["ok", "truncated"])
+def test_a_reply_that_was_changed_is_named_and_makes_room_for_another(tmp_path: Path, status: Any, mask: int) -> None:
+    with Store(tmp_path) as store:
+        store.put("key", Reply("the first is better", status))
+        store.put("other", Reply("the second is better"))
+    raw = bytearray((tmp_path / "replies.sqlite").read_bytes())
+    raw[raw.index(b"the first") + 4] ^= mask
+    (tmp_path / "replies.sqlite").write_bytes(raw)
+    told = Told()
+    with Store(tmp_path, told) as store:
+        assert store.known("key") is None
+        assert store.known("key") is None
+        (sentence,) = told.warned
+        assert "The kept reply key" in sentence
+        assert "asked for again" in sentence
+        assert store.lost == 1
+        assert store.get("other") == Reply("the second is better")
+        assert store.begin("key") is not None
+        assert store.put("key", Reply("the second is better")) == store.known("key") == Reply("the second is better")
+
+
+def test_a_store_without_hashes_gets_them(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put("a", Reply("good", prompt_tokens=3))
+        store.put("b", Reply("bad", "truncated"))
+    with sqlite3.connect(tmp_path / "replies.sqlite") as db:
+        hashes = [db.execute(f"select hash from {table}").fetchall() for table in ("reply", "rejected")]
+        db.execute("alter table reply drop column hash")
+        db.execute("alter table rejected drop column hash")
+        db.execute("pragma user_version = 2")
+    with Store(tmp_path) as store:
+        assert store.get("a") == Reply("good", prompt_tokens=3)
+        assert store.known("b") == Reply("bad", "truncated")
+        assert [store.execute(f"select hash from {table}") for table in ("reply", "rejected")] == hashes
+        assert store.lost == 0
+
+
+def test_a_reply_that_came_and_is_gone_is_named_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    told = Told()
+    with Store(tmp_path, told) as store:
+        for key, status in (("a", "ok"), ("b", "refused")):
+            store.end(store.begin(key) or 0, "answered")
+            store.put(key, Reply("x", status))  # type: ignore[arg-type]
+        store.execute("delete from reply where key = 'a'")
+        assert store.begin("b")
+        assert not told.warned
+        assert store.begin("a")
+        assert "The reply a came, and is not in the store" in told.warned[0]
+
+
+def test_a_flipped_write_ahead_log_loses_no_reply_without_a_word(tmp_path: Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), "0"], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    for _ in range(12):
+        writer.stdout.readline()
+    writer.kill()
+    writer.wait()
+    files = {end: (tmp_path / f"replies.sqlite{end}").read_bytes() for end in ("", "-wal")}
+
+    def opened(log: bytes) -> tuple[int, list[str]]:
+        folder, told = tmp_path / "copy", Told()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "replies.sqlite").write_bytes(files[""])
+        (folder / "replies.sqlite-wal").write_bytes(log)
+        with Store(folder, told) as store:
+            return store.counts()["reply"], told.warned
+
+    log = files["-wal"]
+    whole, warned = opened(log)
+    assert whole >= 12
+    assert not warned
+    for cut in (len(log) - 1, len(log) - 5000):  # as a kill leaves it
+        opened(log[:cut])
+    lost = 0
+    for place in (1, 9, 17, 25, *np.random.default_rng(0).integers(32, len(log) - 5 * 4120, 60).tolist()):
+        flipped = bytearray(log)
+        flipped[place] ^= 4
+        count, warned = opened(bytes(flipped))
+        lost += whole - count
+        assert count == whole or ["is damaged" in one for one in warned] == [True], place
+    assert lost > 100
 
 
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ class Asker:
         """
         return 0 if self.store is None else self.store.interrupted(self.usage.keys)
 
+    @property
+    def losses(self) -> list[str]:
+        """A sentence, where replies that were paid for were lost or damaged, and asked for again."""
+        lost = 0 if self.store is None else self.store.lost
+        return [f"{lost:,} kept replies were lost or damaged, and were asked for again."] if lost else []
+
     def facts(self) -> dict[str, Any]:
         """For the manifest: what asking took; of an annotator that costs nothing only how often it was asked."""
         facts = self.usage.as_facts()

@@ -147,11 +147,15 @@ class GoalTrainee(Trainee):
         """See `Trainee.begin`: what is sent and paid is noted in the run's folder, so limits hold over restarts."""
         from bkrl.llm.budget import FILE, Budget
 
-        book = self.source.book
-        session = getattr(getattr(book, "suggester", None) or getattr(book, "judge", None), "session", None)
+        session = self._session()
         if session is not None and session.backend.identity is not None:
             session.budget = Budget(folder / FILE, *self.limits)
             self.opened.append(session.budget)
+
+    def _session(self) -> Any:
+        """The session in which goals are asked for; None where nobody is asked."""
+        book = self.source.book
+        return getattr(getattr(book, "suggester", None) or getattr(book, "judge", None), "session", None)
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one question was answered."""
@@ -163,6 +167,9 @@ class GoalTrainee(Trainee):
     def result(self) -> Any:
         """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
         self.facts |= {"goals": self.source.facts(cast(Any, self.learner).collector.view.goals)}
+        session = self._session()
+        if session is not None:
+            self.warnings += session.losses
         unanswered, asked = self.source.unanswered
         if unanswered:
             self.warnings.append(f"{unanswered:,} of {asked:,} questions about goals had no answer to the end.")

@@ -88,6 +88,7 @@ class OnlineTrainee(Trainee):
             "live": {**session.backend.facts(), **asked.facts(), "fits": self.potential.fits},
             "usage": session.facts(),
         }
+        self.warnings += session.losses
         if session.stopped:
             self.warnings.append(f"{session.stopped.rstrip('.')}; Φ rests on the answers that came before.")
         if not self.potential.fits:

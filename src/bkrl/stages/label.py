@@ -167,7 +167,7 @@ def _at_work(job: _Job, reporter: Reporter) -> Iterator[tuple[Run, AskSession]]:
     with ExitStack() as stack:
         store, budget = None, None
         if job.backend.identity is not None and job.to_do:
-            store = stack.enter_context(Store(job.cache))
+            store = stack.enter_context(Store(job.cache, reporter))
         result = job.create()
         stack.callback(result.release)
         if store is not None:
