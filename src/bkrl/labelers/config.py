@@ -28,8 +28,9 @@ class LabelConfig(AskConfig):
     llm: Annotated[
         str,
         Flag(
-            "annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH, "
-            "replay:RUN_OR_FILE; votes (Housekeep's truth, an upper bound); controls: random, equal (closed "
+            "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME (of `bkrl lm list`), "
+            "gguf:PATH, hf:NAME_OR_PATH, replay:RUN_OR_FILE; "
+            "votes (Housekeep's truth, an upper bound); controls: random, equal (closed "
             "questions), return (pref)",
             pooled=True,
         ),
@@ -171,7 +172,11 @@ class EvolveConfig(AskConfig):
     ] = ""
     out: Annotated[Path | None, Flag("run directory  [default: logs/evolve-DATASET-sSEED]", identity=False)] = None
     llm: Annotated[
-        str, Flag("annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH", pooled=True)
+        str,
+        Flag(
+            "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME, gguf:PATH, hf:NAME_OR_PATH",
+            pooled=True,
+        ),
     ] = "rules"
     rounds: Annotated[int, Flag("rounds of the tournament", least=1)] = 3
     proposals: Annotated[int, Flag("programs that are asked for in each round", least=1)] = 4

@@ -37,14 +37,17 @@ def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
     What comes of a GGUF file can be saved and trained like any other model. InputError when it cannot be loaded.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import modeling_gguf_pytorch_utils as reader
     from transformers.utils import logging
 
     here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     folder = path
     if path.is_file():
         folder, here = path.parent, {**here, "gguf_file": path.name}
-    bars = logging.is_progress_bar_enabled()
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    reader.tqdm = lambda tensors, **_: tensors  # a bar of its own, which no setting turns off
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -53,6 +56,7 @@ def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
     except _UNREADABLE as error:
         raise InputError(f"The model {path} cannot be loaded ({reason(error)}); fetch or copy it again.") from None
     finally:
+        logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
     if path.is_file():  # transformers refuses to save what it thinks is quantised

@@ -38,7 +38,8 @@ _SCORES = (*_LM, Only("scored actions, without --action-head", lambda c: not c.l
 LM = Annotated[
     str,
     Flag(
-        "the model: a folder of transformers, a run of `bkrl lm make` or of train-rs, sample:lm-t5, or tiny-t5 and "
+        "the model: one of `bkrl lm list`, a GGUF file, a folder of transformers, a run of `bkrl lm make` "
+        "or of train-rs, sample:lm-t5, or tiny-t5 and "
         "tiny-causal, small ones with random weights; nothing is downloaded",
         reads=True,
     ),

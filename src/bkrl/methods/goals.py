@@ -39,7 +39,7 @@ def _puts_away(c: Any) -> bool | None:
 _NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
 _HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
 _DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
-_ASKED = Only("--suggester rules, openai:MODEL or hf:PATH", lambda c: c.asks)
+_ASKED = Only("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
 _CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
@@ -125,7 +125,8 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
         Flag(
             "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
             "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
-            "alone), openai:MODEL, hf:PATH; replay:RUN: what these suggested in another run; task: the env's own "
+            "alone), openai:MODEL, local:NAME, gguf:PATH, hf:PATH; "
+            "replay:RUN: what these suggested in another run; task: the env's own "
             "mission, for typed tasks. In "
             "Housekeep oracle is people's votes, noisy the votes with errors, zs_mlm a masked language model's prior",
         ),
@@ -259,8 +260,8 @@ def _replayed(name: str, known: Situations) -> Suggester:
     source = getattr(load_agent(run.path), "goals", None)
     if not isinstance(source, Source) or source.plain:
         raise UsageError(
-            f"--suggester {name}: that run asked nobody for its goals; name one with --suggester rules, openai:MODEL "
-            "or hf:PATH."
+            f"--suggester {name}: that run asked nobody for its goals; name one with --suggester rules, openai:MODEL, "
+            "local:NAME, gguf:PATH or hf:PATH."
         )
     if source.book.situations.deeds != known.deeds:
         raise UsageError(f"--suggester {name}: that run has other deeds ({source.env_id}).")

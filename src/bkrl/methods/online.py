@@ -35,7 +35,11 @@ class OnlineSettings(AskConfig, PPOSettings):
     """Settings of bk-online."""
 
     llm: Annotated[
-        str, Flag("annotator: rules (hand-written, no language model), openai:MODEL, hf:NAME_OR_PATH", pooled=True)
+        str,
+        Flag(
+            "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME, gguf:PATH, hf:NAME_OR_PATH",
+            pooled=True,
+        ),
     ] = "rules"
     label_every: Annotated[
         int, Flag("env steps after which pairs are asked about, answers accepted and Φ fitted again", least=1)
