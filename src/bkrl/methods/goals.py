@@ -181,7 +181,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     if settings.suggester in _HOUSE_ONLY:
         raise UsageError(
             f"--suggester {settings.suggester} says where things belong, which is asked in Housekeep alone; choose "
-            f"another for {settings.env} (`bkrl list suggesters`)."
+            f"another for {settings.env} (docs/goals.md)."
         )
     if settings.suggester == TASK:
         return TaskSource(settings.env)
