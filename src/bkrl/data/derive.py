@@ -98,7 +98,7 @@ def write(
         origin: facts about where they come from.
         known: facts about the exploring behind them, see `explored`.
 
-    When an episode cannot be read or written, the run is removed: the next attempt begins anew.
+    When an episode cannot be read, or is not as it must be, the run is removed: the next attempt begins anew.
     """
     if run.complete:
         reporter.say(f"{run.path} is already complete.")
@@ -112,7 +112,7 @@ def write(
                 writer.add_episode(**episode)
                 update(writer.num_episodes)
         writer.close()
-    except Exception:
+    except (InputError, ValueError):  # not a full disk: what was copied until then is gone on with
         run.discard()
         raise
     run.finish(
