@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -109,6 +110,16 @@ class Started:
             self.kill()
             raise AssertionError(f"bkrl {' '.join(self.args)} did not end: {self.said()[1]}")
         return subprocess.CompletedProcess(self.args, self._process.exitcode, *self.said())
+
+    def gone(self, seconds: float = 300.0) -> None:
+        """Wait for the end of it and of all that it started; AssertionError when something is left behind."""
+        deadline = time.monotonic() + seconds
+        self._process.join(seconds)
+        with suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(self.pid, 0)
+                time.sleep(0.02)
+            raise AssertionError(f"bkrl {' '.join(self.args)} left processes behind")
 
     def wait_for(self, pattern: str, folder: Path, count: int = 1) -> None:
         """Until so many files below `folder` match; AssertionError when the command ends before."""

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +12,7 @@ import pytest
 
 from bkrl.llm.serve import Server
 from bkrl.llm.store import Store
+from tests.commands import Started
 from tests.learn.kill_training import CONTINUED, differences
 
 RUN = (
@@ -64,44 +61,39 @@ def server() -> Iterator[Counting]:
     counting.server_close()
 
 
-def begun(server: Counting, out: Path, cache: Path) -> subprocess.Popen[str]:
+def begun(server: Counting, out: Path, cache: Path) -> Started:
     """The command in a process of its own."""
-    known = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "bkrl", *RUN.split(), "--out", str(out), "--cache", str(cache)],
-        env=os.environ | known, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    words = [*RUN.split(), "--out", out, "--cache", cache]
+    return Started(words, OPENAI_BASE_URL=server.url, OPENAI_API_KEY="none")
 
 
-def killed(process: subprocess.Popen[str], server: Counting, out: Path, cache: Path, asked: int, saved: int) -> str:
+def killed(process: Started, server: Counting, out: Path, cache: Path, asked: int, saved: int) -> str:
     """SIGKILL once so much was asked and saved, when every answer has reached the store; what was said until then."""
     while len(server.asked) < asked or len(list(out.glob("checkpoints/step-*"))) < saved:
-        assert process.poll() is None, process.communicate()[1]
+        assert process.poll() is None, process.said()[1]
         time.sleep(0.005)
     with server.gate:
         with Store(cache) as store:
             while len(store.keys()) < len(server.asked):
-                assert process.poll() is None, process.communicate()[1]
+                assert process.poll() is None, process.said()[1]
                 time.sleep(0.005)
         server.era += 1
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[1]
+        process.kill()
+        return process.said()[1]
 
 
-@pytest.mark.slow
 def test_kill_9_asks_nothing_twice_and_leaves_the_same_bytes(server, tmp_path: Path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert begun(server, whole, tmp_path / "own cache").wait() == 0
+    assert begun(server, whole, tmp_path / "own cache").done().returncode == 0
     distinct = set(server.asked)
     assert len(server.asked) == len(distinct) > 20
     server.asked.clear()
 
     cache = tmp_path / "cache"
     last = killed(begun(server, stopped, cache), server, stopped, cache, asked=len(distinct) // 2, saved=1)
-    process = begun(server, stopped, cache)
-    said = process.communicate()[1]
-    assert process.returncode == 0
-    assert CONTINUED in said, last
+    again = begun(server, stopped, cache).done()
+    assert again.returncode == 0
+    assert CONTINUED in again.stderr, last
     assert not differences(whole, stopped)
     assert len(server.asked) == len(set(server.asked))
     assert set(server.asked) == distinct

@@ -6,9 +6,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +30,7 @@ from bkrl.learn.protocol import Saved
 from bkrl.rewards.rnd import RND
 from bkrl.rewards.streams import EnvReward
 from bkrl.runs.record import Run
+from tests.commands import Started, bkrl
 
 TENSORS = {
     "a": torch.arange(6).view(2, 3),
@@ -445,28 +444,16 @@ ARGUMENTS += ["--eval-every", "15000", "--eval-episodes", "8", "--checkpoint-eve
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_signals(tmp_path: Path, number: int, code: int) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from bkrl.__main__ import main; main()",
-        *ARGUMENTS,
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 600
-    while not list(tmp_path.glob("run/checkpoints/step-*/manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    command = [*ARGUMENTS, "--out", tmp_path / "run"]
+    process = Started(command)
+    process.wait_for("checkpoints/step-*/manifest.json", tmp_path / "run")
     process.send_signal(number)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == code, errors
+    ended = process.done()
+    assert ended.returncode == code, ended.stderr
     assert not (tmp_path / "run" / "manifest.json").exists()
     if number != signal.SIGKILL:
-        assert "run the same command again to continue" in errors
-    again = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert again.returncode == 0, again.stderr
-    assert "continuing at step" in again.stderr
+        assert "run the same command again to continue" in ended.stderr
+    assert "continuing at step" in bkrl(*command).stderr
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["facts"]["steps"] >= 30_000
 
 

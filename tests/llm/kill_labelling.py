@@ -13,11 +13,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
-import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +25,7 @@ from pathlib import Path
 from bkrl.core.files import read_table
 from bkrl.data.schema import PREFERENCES, RESPONSES
 from bkrl.runs.record import Run
+from tests.commands import Started
 from tests.experience import write_world
 from tests.llm.fault_server import FaultServer, Plan, truth
 
@@ -126,16 +124,15 @@ def trial(folder: Path, labels: int, kills: int, rate: float, seed: int) -> Outc
     )
 
 
-def _start(dataset: Path, folder: Path, server: FaultServer, labels: int, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "bkrl", "label", str(dataset), "--num", str(labels), "--llm", "openai:m"]
-    words += ["--out", str(folder / "out"), "--cache", str(folder / "cache"), *more]
-    environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-none"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def _start(dataset: Path, folder: Path, server: FaultServer, labels: int, *more: str) -> Started:
+    words = ["label", dataset, "--num", labels, "--llm", "openai:m"]
+    words += ["--out", folder / "out", "--cache", folder / "cache", *more]
+    return Started(words, OPENAI_BASE_URL=server.url, OPENAI_API_KEY="sk-none")
 
 
-def _finished(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 0, errors[-2000:]
+def _finished(process: Started) -> None:
+    done = process.done(PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def _kill_at_random(
@@ -151,9 +148,8 @@ def _kill_at_random(
         patience = time.monotonic() + PATIENCE_SECONDS
         while len(server.requests) < least and process.poll() is None and time.monotonic() < patience:
             time.sleep(0.002)
-        assert process.poll() is None, f"it ended before it was killed: {process.communicate()[1][-2000:]}"
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        assert process.poll() is None, f"it ended before it was killed: {process.said()[1][-2000:]}"
+        process.kill()
 
 
 def _prompt_hash(prompt: str) -> str:

@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from bkrl.runs import tracking
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import tracked
 from bkrl.studies.clocks import last_step
+from tests.commands import Started
 
 
 class Memory:
@@ -145,13 +143,11 @@ FLAGS += ["--checkpoint-every", "1024", "--num-envs", "8", "--num-steps", "32", 
 def test_tensorboard_has_every_point_once_after_a_kill(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = tmp_path / "r"
-    command = [sys.executable, "-m", "bkrl", *FLAGS, str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = Started([*FLAGS, out])
     deadline = time.monotonic() + 120
     while last_step(out) < 3000 and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
     assert not (out / "manifest.json").exists()
     assert run_command([*FLAGS, str(out)]) == 0
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

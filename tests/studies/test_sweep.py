@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,10 +34,10 @@ from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import load_study, plan, presets
+from tests.commands import Started, bkrl
 from tests.studies.toy_study import SHARED, TOY, contents, toy
 
 OUT = Path("out")  # relative, because some results name the runs that they were made from
-BKRL = [sys.executable, "-m", "bkrl"]
 
 
 class Here:
@@ -98,17 +98,13 @@ def test_cells_are_done_after_what_they_need_and_only_once(tmp_path, monkeypatch
 
 
 def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, undisturbed):
-    command = [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--jobs"]
-    first = subprocess.Popen([*command, "1"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 600
-    while not list((tmp_path / "out").glob("chain/*-s1/checkpoints/step*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    first.kill()
-    first.communicate(timeout=300)  # its workers hold the pipe too: none is left behind
+    command = ["sweep", toy(tmp_path), "--out", OUT, "--jobs"]
+    first = Started([*command, 1], tmp_path)
+    first.wait_for("chain/*-s1/checkpoints/step*", tmp_path / "out")
+    first.send_signal(signal.SIGKILL)
+    first.gone()
     assert not (tmp_path / "out" / "chain" / "eval-bk-pref-s1" / "manifest.json").exists()
-    second = subprocess.run([*command, "2", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert second.returncode == 0, second.stderr
-    assert len(json.loads(second.stdout)["done"]) == 7
+    assert len(json.loads(bkrl(*command, 2, "--json", cwd=tmp_path).stdout)["done"]) == 7
     assert contents(tmp_path / "out") == contents(undisturbed)
 
 
@@ -137,18 +133,14 @@ def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
     endless = TOY.replace('algs = ["ppo", "bk-pref"]\nseeds = [1]', 'algs = ["ppo"]\nseeds = [1, 2, 3]')
     endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [*BKRL, "sweep", str(toy(tmp_path, endless)), "--out", str(out), "--jobs", "1", "--only", "*/ppo-*"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = Started(["sweep", toy(tmp_path, endless), "--out", out, "--jobs", 1, "--only", "*/ppo-*"])
     deadline = time.monotonic() + 600
     while clocks.last_step(out / "chain" / "ppo-s1") < 1024 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "Traceback" not in said
+    ended = process.done()
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
     assert list((out / "chain" / "ppo-s1" / "checkpoints").iterdir())
     assert not (out / "chain" / "ppo-s2").exists()
 
@@ -162,24 +154,19 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
     endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
     endless = endless.replace("checkpoint_every = 512", "checkpoint_every = 1_000_000_000").replace(small, large)
     run = tmp_path / "out" / "chain" / "ppo-s1"
-    process = subprocess.Popen(
-        [*BKRL, "sweep", str(toy(tmp_path, endless)), "--out", str(tmp_path / "out"), "--jobs", "1"],
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = Started(["sweep", toy(tmp_path, endless), "--out", tmp_path / "out", "--jobs", 1])
     deadline = time.monotonic() + 600
     while clocks.last_step(run) < 65536 and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.1)  # into the next rollout or its update, which takes seconds
     if how == "kill -9":
-        process.kill()
+        process.send_signal(signal.SIGKILL)
     else:
         os.killpg(process.pid, signal.SIGHUP if how == "terminal closed" else signal.SIGINT)
     try:
-        process.communicate(timeout=300)  # its workers hold the pipe too: none is left behind
+        process.gone()
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
     newest = max(run.glob("checkpoints/step-*"))
     assert int(newest.name.removeprefix("step-")) == clocks.last_step(run) > 65536
 
@@ -374,26 +361,25 @@ def shared(tmp_path_factory):
 
 
 def test_a_killed_sweep_of_shards_ends_in_the_same_bytes(tmp_path, shared):
-    command = [*BKRL, "sweep", str(toy(tmp_path, SHARED)), "--out", str(OUT), "--only", "*/label-pref", "--jobs", "2"]
-    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 600
-    while not list((tmp_path / "out").glob("chain/*/steps/*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    first.kill()
-    first.communicate(timeout=300)
+    command = ["sweep", toy(tmp_path, SHARED), "--out", OUT, "--only", "*/label-pref", "--jobs", 2]
+    first = Started(command, tmp_path)
+    first.wait_for("chain/*/steps/*", tmp_path / "out")
+    first.send_signal(signal.SIGKILL)
+    first.gone()
     assert not (tmp_path / "out" / "chain" / "label-pref" / "manifest.json").exists()
-    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert second.returncode == 0, second.stderr
+    bkrl(*command, cwd=tmp_path)
     assert contents(tmp_path / "out") == shared
 
 
 def test_the_printed_commands_of_shards_make_the_same(tmp_path, shared):
-    command = [*BKRL, "sweep", str(toy(tmp_path, SHARED)), "--out", str(OUT), "--only", "*/label-pref"]
-    printed = subprocess.run([*command, "--executor", "print"], capture_output=True, text=True, check=True).stdout
+    """Each by itself; that bash can read them is tested with fewer, below."""
+    printed = bkrl("sweep", toy(tmp_path, SHARED), "--out", OUT, "--only", "*/label-pref", "--executor", "print").stdout
     assert "step 4 of 4" in printed
-    bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl "$@"; }}\n'
-    done = subprocess.run(["bash"], cwd=tmp_path, input=bkrl + printed, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    words = [shlex.split(line, comments=True) for line in printed.splitlines()]
+    commands = [line for line in words if line[:1] == ["bkrl"]]
+    assert len(commands) == 6
+    for _, *line in commands:
+        bkrl(*line, cwd=tmp_path)
     assert contents(tmp_path / "out") == shared
 
 
@@ -518,11 +504,7 @@ def test_a_kill_while_jobs_are_submitted_submits_none_twice(tmp_path, monkeypatc
     commands(tmp_path, monkeypatch, sbatch=sbatch, squeue="cat queue")
     (tmp_path / "queue").touch()
     only = "chain/data,chain/ppo-s1"
-    killed = subprocess.run(
-        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--executor", "slurm", "--only", only],
-        capture_output=True,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    bkrl("sweep", toy(tmp_path), "--out", OUT, "--executor", "slurm", "--only", only, code=-signal.SIGKILL)
     state, again = sweep.State(OUT / "sweep" / "state.json").load(), Told()
     executor = on_cluster(state)
     cells = chosen(load_study("toy.toml", OUT), OUT, only)
@@ -638,16 +620,12 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
 
 def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbed):
     out = tmp_path / "out"
-    printed = subprocess.run(
-        [*BKRL, "sweep", str(toy(tmp_path)), "--out", str(OUT), "--only", "*/eval-ppo-s1", "--executor", "print"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    words = ["sweep", toy(tmp_path), "--out", OUT, "--only", "*/eval-ppo-s1", "--executor", "print"]
+    printed = bkrl(*words).stdout
     assert not out.exists()
     assert "step 2 of 2" in printed
-    bkrl = f'bkrl() {{ "{sys.executable}" -m bkrl "$@"; }}\n'
-    done = subprocess.run(["bash"], cwd=tmp_path, input=bkrl + printed, capture_output=True, text=True)
+    function = f'bkrl() {{ "{sys.executable}" -m bkrl "$@"; }}\n'
+    done = subprocess.run(["bash"], cwd=tmp_path, input=function + printed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = contents(out)
     assert made
