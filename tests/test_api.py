@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import typing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 import bkrl
 from bkrl.core.errors import InputError, UsageError
+from tests.commands import bkrl as command
 
 PLUGIN = '''
 import gymnasium
@@ -102,42 +103,34 @@ def test_text_serves_as_a_path_and_progress_can_be_silent(tmp_path, capfd):
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-    """The environment of a process in which a module outside the package registers a world and a potential."""
+    """Commands of processes in which a module outside the package registers a world and a potential."""
     (tmp_path / "lines.py").write_text(PLUGIN)
-    return {**os.environ, "PYTHONPATH": str(tmp_path), "BKRL_PLUGINS": "lines"}
-
-
-def bkrl_in(env, *arguments, cwd, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "bkrl", *map(str, arguments)], capture_output=True, text=True, env=env, cwd=cwd
-    )
-    assert done.returncode == code, done.stderr
-    return done
+    return partial(command, cwd=tmp_path, PYTHONPATH=str(tmp_path), BKRL_PLUGINS="lines")
 
 
 def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, tmp_path):
-    assert "Line-8" in bkrl_in(plugged, "list", "envs", cwd=tmp_path).stdout
+    assert "Line-8" in plugged("list", "envs").stdout
     small = ("--steps", 4_096, "--num-envs", 8, "--num-steps", 64)
-    bkrl_in(plugged, "collect", "--env", "Line-8", "--out", "data", "--checkpoints", 1, *small, cwd=tmp_path)
-    bkrl_in(plugged, "label", "data", "--llm", "random", "--num", 50, "--out", "labels", cwd=tmp_path)
-    bkrl_in(plugged, "train-rm", "labels", "--out", "phi", "--epochs", 1, cwd=tmp_path)
-    write = "import bkrl; bkrl.write_potential('mine', 'place', 'Line-8', settings={'longest': 7})"
-    subprocess.run([sys.executable, "-c", f"import lines, bkrl\n{write}"], env=plugged, cwd=tmp_path, check=True)
+    plugged("collect", "--env", "Line-8", "--out", "data", "--checkpoints", 1, *small)
+    plugged("label", "data", "--llm", "random", "--num", 50, "--out", "labels")
+    plugged("train-rm", "labels", "--out", "phi", "--epochs", 1)
+    write = "import bkrl, lines; bkrl.write_potential('mine', 'place', 'Line-8', settings={'longest': 7})"
+    (tmp_path / "write.py").write_text(write)
+    plugged("write.py")
     train = ("train-rs", "--env", "Line-8", *small, "--eval-every", 4_096, "--alg", "bk-own", "--potential")
-    bkrl_in(plugged, *train, "mine", "--out", "policy", cwd=tmp_path)
-    assert "use --alg bk-pref" in bkrl_in(plugged, *train, "phi", "--out", "x", cwd=tmp_path, code=2).stderr
-    advice = bkrl_in(plugged, *train, "mine", "--out", "x", "--shaping", "advice", cwd=tmp_path, code=2).stderr
+    plugged(*train, "mine", "--out", "policy")
+    assert "use --alg bk-pref" in plugged(*train, "phi", "--out", "x", code=2).stderr
+    advice = plugged(*train, "mine", "--out", "x", "--shaping", "advice", code=2).stderr
     assert "says nothing about actions" in advice
-    shown = bkrl_in(plugged, "evaluate", "policy", "--gifs", 0, "--episodes", 20, "--json", cwd=tmp_path).stdout
+    shown = plugged("evaluate", "policy", "--gifs", 0, "--episodes", 20, "--json").stdout
     assert json.loads(shown)["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.5
 
-    without = {name: value for name, value in plugged.items() if name != "BKRL_PLUGINS"}
-    refused = bkrl_in(without, *train, "mine", "--out", "x", cwd=tmp_path, code=2).stderr
+    refused = plugged(*train, "mine", "--out", "x", code=2, BKRL_PLUGINS="").stderr
     assert "There is no world 'Line-8'" in refused
-    misspelt = bkrl_in({**plugged, "BKRL_PLUGINS": "linse"}, "list", "envs", cwd=tmp_path, code=2).stderr
+    misspelt = plugged("list", "envs", code=2, BKRL_PLUGINS="linse").stderr
     assert "The plugin 'linse' cannot be imported" in misspelt
     (tmp_path / "torn.py").write_text("def")
-    torn = bkrl_in({**plugged, "BKRL_PLUGINS": "torn"}, "list", "envs", cwd=tmp_path, code=2).stderr
+    torn = plugged("list", "envs", code=2, BKRL_PLUGINS="torn").stderr
     assert "The plugin 'torn' cannot be imported" in torn
 
 
@@ -145,12 +138,12 @@ def test_the_potential_of_the_documentation_works(tmp_path):
     text = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
     module, write = re.findall(r"```python\n(# my_potentials.py\n.*?)```.*?```python\n(.*?)```", text, re.S)[0]
     (tmp_path / "my_potentials.py").write_text(module)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "BKRL_PLUGINS": "my_potentials"}
-    subprocess.run([sys.executable, "-c", f"import bkrl, my_potentials\n{write}"], env=env, cwd=tmp_path, check=True)
-    bkrl_in(
-        env, "train-rs", "--alg", "bk-own", "--potential", "logs/ball", "--steps", 2_048, "--out", "p", cwd=tmp_path
-    )
-    bkrl_in(env, "report", "p", "--out", "report", cwd=tmp_path)
+    (tmp_path / "write.py").write_text(f"import bkrl, my_potentials\n{write}")
+    run = partial(command, cwd=tmp_path, PYTHONPATH=str(tmp_path), BKRL_PLUGINS="my_potentials")
+    run("write.py")
+    small = ("--steps", 256, "--num-envs", 8, "--num-steps", 32, "--eval-episodes", 2)
+    run("train-rs", "--alg", "bk-own", "--potential", "logs/ball", *small, "--out", "p")
+    run("report", "p", "--out", "report")
     assert "bk-own" in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -5,14 +5,13 @@ method whose goals are in the views. Each is run by the real commands, stopped o
 """
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests import commands
 
 TENANTS = Path(__file__).parent / "tenants"
 COMMANDS = {
@@ -23,15 +22,11 @@ COMMANDS = {
 EVALUATIONS = "--eval-every 8_000 --eval-episodes 40 --checkpoint-every 1_000"
 
 
-def environment(plugins: str = "recall,table_q,doors") -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TENANTS), "BKRL_PLUGINS": plugins}
+PLUGINS = {"PYTHONPATH": str(TENANTS), "BKRL_PLUGINS": "recall,table_q,doors"}
 
 
-def bkrl(*words: str, cwd: Path, code: int = 0, plugins: str = "recall,table_q,doors") -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "bkrl", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment(plugins))
-    assert done.returncode == code, done.stderr
-    return done
+def bkrl(*words: object, cwd: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    return commands.bkrl(*words, cwd=cwd, code=code, **PLUGINS | more)
 
 
 def train(alg: str, out: str) -> list[str]:
@@ -40,14 +35,10 @@ def train(alg: str, out: str) -> list[str]:
 
 def stop_on_the_way(words: list[str], cwd: Path, out: str) -> None:
     """Ctrl-C as soon as there is a checkpoint."""
-    command = [sys.executable, "-m", "bkrl", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=cwd, env=environment(), text=True)
-    while not list((cwd / out).glob("checkpoints/step-*")):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        time.sleep(0.005)
+    process = commands.Started(words, cwd, **PLUGINS)
+    process.wait_for("checkpoints/step-*", cwd / out)
     process.send_signal(signal.SIGINT)
-    process.communicate()
-    assert process.returncode == 130
+    assert process.done().returncode == 130
 
 
 @pytest.mark.parametrize("alg", COMMANDS)
@@ -73,7 +64,7 @@ def test_what_a_method_says_of_itself_is_known_to_lists_help_refusals_and_report
     refused = bkrl("train", "--alg", "recall", "--epsilon", "0.1", cwd=tmp_path, code=2).stderr
     assert "--epsilon has no effect here, only with --alg bot or table-q" in refused
     assert "--int-coef has no effect" in bkrl("train", "--alg", "doors", "--int-coef", "1", cwd=tmp_path, code=2).stderr
-    assert "'recall' is not one of" in bkrl("train", "--alg", "recall", cwd=tmp_path, code=2, plugins="").stderr
+    assert "'recall' is not one of" in bkrl("train", "--alg", "recall", cwd=tmp_path, code=2, BKRL_PLUGINS="").stderr
     short = ("--env", "Toy-Grid", "--steps", "256", "--eval-every", "128", "--eval-episodes", "2", "--out", "run")
     bkrl("train", "--alg", "table-q", *short, cwd=tmp_path)
     study = '[[world]]\nname = "w"\nalgs = ["table-q"]\nseeds = [1]\ntrain_rs = { env = "Toy-Grid", epsilon = 0.1 }\n'
