@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bkrl.agents.protocol import Acted, Agent, Goals, State
 from bkrl.agents.viewer import Viewer, symbols_of
+from bkrl.core.activity import doing
 from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Seen
 from bkrl.data.views import ViewKeys, Views
@@ -305,8 +306,9 @@ class Evaluation:
         """Success rate, return and length of the sampled policy and, if asked, of the greedy one."""
         scores: dict[str, float] = {}
         for prefix, greedy in self.kinds:
-            played = play(agent, self.envs, self.episodes, seed=self.seed, greedy=greedy, start=self.start)
-            scores |= summarise(list(played), prefix)
+            with doing("evaluating", self.episodes, "episodes") as tick:
+                how: Any = {"seed": self.seed, "greedy": greedy, "start": self.start, "tick": tick}
+                scores |= summarise(list(play(agent, self.envs, self.episodes, **how)), prefix)
         return scores
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.protocol import TrainableAgent
 from bkrl.agents.viewer import OBSERVATIONS
+from bkrl.core.activity import doing
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
@@ -153,7 +154,7 @@ class Cloning:
         self.parameters = [p for group in agent.groups().values() for p in group]
         self.optimizer = Adam([{"params": self.parameters, "lr": learning_rate}], eps=1e-5, fused=True)
         kind = _Episodes if agent.begin(1) else _Steps
-        with torch.no_grad(), hardware.autocast():
+        with doing(f"reading {len(data) + len(held_out):,} samples"), torch.no_grad(), hardware.autocast():
             self.data = kind(agent, data, batch_size)
             self.held_out = kind(agent, held_out, batch_size) if len(held_out) else None
         self.step = self.epoch = self.place = 0  # `place`: how far the epoch is
@@ -165,17 +166,19 @@ class Cloning:
         return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
-        """`MINIBATCHES` minibatches; returns their mean figures, and those of some samples held out."""
+        """`MINIBATCHES` minibatches, or fewer at the end; their mean figures, and those of some samples held out."""
         began = time.perf_counter()
-        figures = []
-        for _ in range(MINIBATCHES):
-            loss, correct, count = self._figures(self.data, self._next())
-            self.optimizer.zero_grad()
-            loss.backward()
-            norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-            self.optimizer.step()
-            self.step += count
-            figures.append(torch.stack([loss.detach(), correct, norm]))
+        figures: list[Tensor] = []
+        with doing("cloning", MINIBATCHES, "minibatches") as done:
+            while len(figures) < MINIBATCHES and not self.done:
+                loss, correct, count = self._figures(self.data, self._next())
+                self.optimizer.zero_grad()
+                loss.backward()
+                norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+                self.optimizer.step()
+                self.step += count
+                figures.append(torch.stack([loss.detach(), correct, norm]))
+                done(len(figures))
         self.agent.at_step(self.step)
         mean = torch.stack(figures).mean(0).tolist()
         if not all(map(np.isfinite, mean)) or not all(bool(p.isfinite().all()) for p in self.parameters):

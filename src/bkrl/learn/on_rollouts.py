@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bkrl.agents.protocol import Goals, TrainableAgent
+from bkrl.core.activity import doing
 from bkrl.core.errors import RunFailed
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
@@ -128,12 +129,16 @@ class RolloutLearner:
         clock = Clock()
         counted: Mapping[str, int] = getattr(self.agent, "counted", {})  # what it reads, evaluations included
         before = dict(counted)
-        with self.hardware.autocast():  # around the whole rollout, so that the weights are converted once
-            metrics = self.collector.collect(clock)
+        steps = (self.collector.num_steps, f"steps of {self.envs.num_envs} envs")
+        # Around the whole rollout, so that the weights are converted once.
+        with doing("playing a rollout", *steps) as done, self.hardware.autocast():
+            metrics = self.collector.collect(clock, done)
         metrics |= {f"rollout/{name}": float(number - before[name]) for name, number in counted.items()}
-        metrics |= self.pay()
+        with doing("computing the rewards of a rollout"):
+            metrics |= self.pay()
         clock.lap("potential")
-        metrics |= self.learn()
+        with doing("learning from a rollout"):
+            metrics |= self.learn()
         self.agent.at_step(self.step)
         clock.lap("update")
         return metrics | clock.metrics()

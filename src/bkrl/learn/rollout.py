@@ -7,7 +7,7 @@ agent's encoder.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -131,8 +131,13 @@ class Collector:
             self.repeats = Repeats(self._key_rows)
 
     @torch.no_grad()
-    def collect(self, clock: Clock) -> dict[str, float]:
-        """T steps of every env with the agent as it is; figures of the episodes that ended."""
+    def collect(self, clock: Clock, done: Callable[[int], None] = lambda steps: None) -> dict[str, float]:
+        """T steps of every env with the agent as it is; figures of the episodes that ended.
+
+        Args:
+            clock: takes the time of phases.
+            done: told how many of the T steps are done.
+        """
         self.begin()
         T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
         # The last H + 1 rows of the previous rollout are the history and the first observation of this one.
@@ -175,6 +180,7 @@ class Collector:
             views[t + 1] = self.view(observations, r.ages[t + 1] == 0)
             self._note_missions(t + 1)
             clock.lap("env")
+            done(t + 1)
 
         N = r.num_envs
         r.final_index = np.concatenate([np.zeros(0, np.int64), *(t * N + ended for t, ended, _, _ in finals)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from bkrl.core.activity import doing
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
@@ -138,8 +139,10 @@ def _read(agent: Any, parts: Sequence[Demonstrations]) -> None:
     """InputError where the model cannot read what was seen; a model without a limit reads all if it reads one."""
     for part in parts:
         count = len(part) if agent.lm.limit is not None else min(1, len(part))
-        for first in range(0, count, 4_096):
-            agent.scorer.prompts(agent.prompts(part.views[first : min(first + 4_096, count)])[0])
+        with doing("reading prompts", count, "samples") as done:
+            for first in range(0, count, 4_096):
+                done(first)
+                agent.scorer.prompts(agent.prompts(part.views[first : min(first + 4_096, count)])[0])
 
 
 register_method(

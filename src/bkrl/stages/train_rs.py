@@ -15,6 +15,7 @@ import torch
 
 from bkrl.agents.build import options_of
 from bkrl.agents.play import MOST_AT_ONCE, Evaluation
+from bkrl.core.activity import doing, spoken
 from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
@@ -44,7 +45,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         InputError: what the method reads is missing, damaged or made for another family of envs.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
-    with ranks.joined(), ExitStack() as stack:
+    with ranks.joined(), ExitStack() as stack, spoken(reporter.say):
         apart = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run" if ranks.number() > 0 else None
         result = _run(config, Reporter() if apart else reporter, apart)
         ranks.wait()
@@ -65,7 +66,8 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
     made = result = None
     if to_do(config):  # before the run's folder is made: a refusal leaves nothing behind
         torch.set_num_threads(config.threads)
-        made = method.build(config)
+        with doing("preparing"):
+            made = method.build(config)
     try:
         inputs = read_by(config)
         where = apart or config.run_dir
