@@ -151,6 +151,19 @@ def test_a_clone_that_reads_missions_does_what_they_say_and_ppo_goes_on_from_it(
     assert went_on.facts["success_rate"] > blind.facts["success_rate"] + 0.1
 
 
+def test_it_learns_from_no_more_samples_than_it_was_asked_to(shown: Path, tmp_path: Path) -> None:
+    config = settings(shown, tmp_path / "short", steps=1_000, eval_every=1_000, batch_size=64)
+    assert 1_000 <= train_rs.run(config, Reporter()).facts["steps"] < 1_064
+
+
+def test_a_clone_of_random_play_in_another_env_is_warned_of(tmp_path: Path) -> None:
+    data = collect.run(CollectConfig(env=ENV, explorer="random", episodes=4, out=tmp_path / "random"), Reporter()).path
+    elsewhere = f"{ENV},max_steps=9"
+    made = train_rs.run(settings(data, tmp_path / "x", steps=64, env=elsewhere), Reporter())
+    assert "is cloned, and evaluated in" in made.facts["warnings"][0]
+    assert "holds random play, and a clone learns to play like it" in made.facts["warnings"][1]
+
+
 def test_what_cannot_be_cloned_is_refused_in_a_sentence(shown: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     with pytest.raises(UsageError, match="--alg bc needs --data"):

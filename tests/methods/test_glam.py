@@ -88,6 +88,7 @@ def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path
         settings(tmp_path / "run", **how, lm=lm, shaping="pbrs+advice", shaping_until=64), Reporter()
     ).path
     assert facts(run)["form"] == "pbrs+advice"
+    assert "--shaping-until 64 lies beyond --steps 32: its weight still is 50 %" in facts(run)["warnings"][0]
     assert facts(run)["view"] == "text"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["shaping/advice_weight"] for row in rows if "shaping/advice_weight" in row] == [6.0, 3.0]
@@ -207,7 +208,9 @@ def test_bfloat16_is_refused_where_it_is_slow(tmp_path: Path, monkeypatch: pytes
         train_rs.run(settings(tmp_path / "no", hardware=HardwareConfig(precision="bf16")), Reporter())
     assert not (tmp_path / "no").exists()
     monkeypatch.setattr("bkrl.learn.hardware.multiplies_bf16", lambda device: True)
-    assert choose(HardwareConfig(), LANGUAGE).precision == "bf16"
+    for quicker, precision in ((False, "fp32"), (True, "bf16")):
+        monkeypatch.setattr("bkrl.learn.hardware.quicker_in_bf16", lambda device, quicker=quicker: quicker)
+        assert choose(HardwareConfig(), LANGUAGE).precision == precision
     assert choose(HardwareConfig(), f"small {LANGUAGE}").precision == "fp32"
     made: Any = find_method("glam").build(  # type: ignore[union-attr]
         settings(tmp_path, hardware=HardwareConfig(precision="bf16"))
@@ -311,6 +314,10 @@ def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path) -> None:
     after: Any = load_agent(run.path)
     for (name, one), other in zip(after.module.named_parameters(), before.module.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6), name
+    alike = train_rs.run(settings(tmp_path / "alike", **small, init_from=clone.path, lm=LMConfig()), Reporter())
+    assert alike.facts["lm_settings_of_init_from"] == {"window": 1, "head_size": 16}
+    taken: Any = load_agent(alike.path)
+    assert (taken.observations, taken.settings.head_sizes) == (1, (16, 16))
     other_lm = replace(TINY, head_size=8)
     with pytest.raises(InputError, match="another than this one"):
         train_rs.run(settings(tmp_path / "no", **small, init_from=clone.path, lm=other_lm), Reporter())

@@ -377,6 +377,12 @@ def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
     assert not any("nan" in line for line in said.lines)
 
 
+def test_training_that_stops_early_says_so(labelled, tmp_path):
+    said = Said()
+    run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "rm", epochs=40), said)
+    assert any(re.search(r"no longer fell \(\d+ of at most 40 epochs\)", line) for line in said.lines), said.lines
+
+
 def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, labelled, tmp_path):
     pairs = read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()
     goals = read_table(labelled["goal"] / "goals.parquet", GOALS).to_pylist()

@@ -82,7 +82,9 @@ def test_another_view_is_another_run(tmp_path: Path) -> None:
     train_rs.run(settings(tmp_path / "image"), Reporter())
     with pytest.raises(UsageError, match="holds a run that differs in view"):
         train_rs.run(settings(tmp_path / "image", view=None), Reporter())
-    with pytest.raises(InputError, match="those of another network: .* choose the same --network, --view,"):
+    with pytest.raises(
+        InputError, match=r"those of another network: .* choose the same --network \(compact there\), --view,"
+    ):
         train_rs.run(settings(tmp_path / "new", view=None, init_from=tmp_path / "image"), Reporter())
     again = train_rs.run(settings(tmp_path / "more", init_from=tmp_path / "image"), Reporter())
     assert again.manifest["inputs"]["init_from"]["path"] == (tmp_path / "image").as_posix()

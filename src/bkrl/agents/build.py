@@ -34,8 +34,11 @@ def take_weights(network: nn.Module, source: Path) -> None:
     Raises:
         InputError: there is no such run or file, it is damaged, or its weights are those of another network.
     """
+    there = ""
     if source.is_dir():
-        source = Run.open(source, "train-rs").file("policy.safetensors")
+        run = Run.open(source, "train-rs")
+        there = str(run.config["config"].get("network", ""))
+        source = run.file("policy.safetensors")
     if not source.is_file():
         raise InputError(f"--init-from: there is no run and no file at {source}.")
     try:
@@ -44,8 +47,8 @@ def take_weights(network: nn.Module, source: Path) -> None:
         raise InputError(f"--init-from: {source} holds no whole safetensors file ({error}).") from None
     if problem := misfit(network, tensors):
         raise InputError(
-            f"--init-from: the weights in {source} are those of another network: {problem}; choose the same --network, "
-            "--view, world family and reward streams."
+            f"--init-from: the weights in {source} are those of another network: {problem}; choose the same --network"
+            f"{there and f' ({there} there)'}, --view, world family and reward streams."
         )
     if not finite(network, tensors):
         raise InputError(f"--init-from: {source} holds weights that are not finite; start from another policy.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.activity import doing
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.core.reporter import percent
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
 from bkrl.methods.ppo import reads_missions
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
@@ -131,7 +132,15 @@ def build(settings: CloningSettings) -> Trainee:
         iteration_steps=MINIBATCHES * settings.batch_size,
     )
     if dataset.env_id != facts.env_id:
-        made.notes.append(f"What was done in {dataset.env_id} is cloned, and evaluated in {facts.env_id}.")
+        made.warnings.append(
+            f"What was done in {dataset.env_id} is cloned, and evaluated in {facts.env_id}, which may ask for "
+            "something else."
+        )
+    if "random" in dataset.explorers:
+        made.warnings.append(
+            f"{dataset.path} holds random play, and a clone learns to play like it ({percent(dataset.success.mean())} "
+            "of the episodes succeed); use --explorer bot, or --only-successes."
+        )
     return made
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.errors import InputError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import Flag, Only, flags_of, option_name
 from bkrl.methods.ppo import env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 from bkrl.methods.shaped import PotentialSettings, shaped
@@ -166,6 +166,22 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     return agent
 
 
+def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, Any]]:
+    """Settings whose language model is that of --init-from in all that was left at its default, and what that is."""
+    from bkrl.runs.record import Run
+
+    if settings.init_from is None:
+        return settings, {}
+    there = Run.open(settings.init_from, "train-rs").config["config"].get("lm") or {}
+    own = {one.name: one for one in flags_of(type(settings)) if one.path[0] == "lm"}
+    taken = {
+        name: there[name]
+        for name, one in own.items()
+        if name in there and one.of(settings) == one.default and there[name] not in (one.default, "")
+    }
+    return replace(settings, lm=replace(settings.lm, **taken)), taken
+
+
 def _take_weights(agent: LanguageAgent, source: Path) -> None:
     """Start where another language model ended: with all that is trained of it, heads too."""
     from bkrl.agents import load_agent
@@ -277,6 +293,7 @@ def build(settings: GlamSettings) -> Trainee:
     from bkrl.rewards.upstream import parse
 
     defects = parse(settings.compat, "lm", world(settings.env).family)
+    settings, taken = _like_its_source(settings)
     agent = language_agent(settings, settings.env, 1, defects)
     probes = _probed(agent)
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
@@ -296,8 +313,12 @@ def build(settings: GlamSettings) -> Trainee:
         trainee = Trainee(made, facts_of("none", defects, made), iteration_steps=steps)
     else:
         trainee = shaped(settings, settings.potential, learner, defects=defects)
-    trainee.facts |= lm_facts(agent)
-    trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
+    trainee.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
+    if settings.init_from is None:
+        trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
+    else:
+        same = ", ".join(f"{option_name((name,))} {value}" for name, value in taken.items())
+        trainee.notes.append(f"Training goes on from {settings.init_from}{same and f', with its {same}'}.")
     if probes is not None:
         trainee.measures.append(lambda: probes.figures(trainee.learner.agent))
     return trainee

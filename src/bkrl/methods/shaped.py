@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only
+from bkrl.core.reporter import percent
 from bkrl.methods.advising import ADVISED, STARTED, WITHOUT_ADVICE, advise, is_empty
 from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, register_method
@@ -215,6 +216,14 @@ def shaped(
         opened=[potential],
         measures=[lambda: {"shaping/advice_weight": agent.now}] if advised else [],
     )
+    if _FALLING.holds(settings) and settings.decay_steps > settings.steps:
+        left = f"its weight still is {percent(1 - settings.steps / settings.decay_steps)} of the first at the end"
+        made_so.warnings.append(
+            f"--shaping-until {settings.decay_steps:,} lies beyond --steps {settings.steps:,}: {left}; give at most "
+            "--steps, or leave it out."
+        )
+        if form not in ADVISED:
+            made_so.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
     made_of = Run.open(source, "train-rm", verify=False)
     chosen_on = {one["env"] for one in made_of.facts.get("chosen_on", [])}
     if world(settings.env).env_id in chosen_on:

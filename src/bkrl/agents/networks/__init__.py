@@ -307,8 +307,10 @@ def misfit(module: nn.Module, tensors: Mapping[str, Tensor]) -> str:
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            return f"{name} is {found.get(name)} there and {wanted.get(name)} here"
+        if name not in found or name not in wanted:
+            return f"{name} is there and not here" if name in found else f"{name} is here and not there"
+        if wanted[name] != found[name]:
+            return f"{name} has the shape {found[name]} there and {wanted[name]} here"
     return ""
 
 

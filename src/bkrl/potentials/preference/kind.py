@@ -69,7 +69,7 @@ class Preferences:
                 words=self.words,
                 memory=self.memory,
             )
-        for sentence in _sentences(found):
+        for sentence in _sentences(found, self.epochs):
             reporter.say(sentence)
         return Fitted("preference", raw, self.dataset, {**asdict(found), **self.disputed})
 
@@ -138,12 +138,15 @@ def net_config(dataset: Dataset | World, horizon: int, words: MissionWords | Non
     return replace(plain, width=64, hidden=128, vocabulary=FIRST + len(words.words), things=things)
 
 
-def _sentences(found: Fit) -> list[str]:
+def _sentences(found: Fit, most: int) -> list[str]:
+    epochs = f"for {found.epochs} epochs"
+    if found.epochs < most:
+        epochs = f"until their validation loss no longer fell ({found.epochs} of at most {most} epochs)"
     said = [
         f"Test accuracy {percent(found.accuracy, 1)} (95 % interval "
         f"{percents(found.accuracy_low, found.accuracy_high, 1)}, {found.pairs_test} pairs of unseen episodes), "
         f"calibration error {found.calibration_error:.3f} ({found.calibration_error_before:.3f} without its "
-        f"temperature of {found.temperature:.2f}); trained on {found.pairs_train} pairs for {found.epochs} epochs."
+        f"temperature of {found.temperature:.2f}); trained on {found.pairs_train} pairs {epochs}."
     ]
     if found.disagreement is not None and found.spread is not None:
         said.append(
