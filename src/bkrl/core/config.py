@@ -99,7 +99,10 @@ class HardwareConfig:
     ] = "auto"
     precision: Annotated[
         Literal["auto", "fp32", "bf16"],
-        Flag("auto: bfloat16 for paper and large language models where the hardware multiplies it, else float32"),
+        Flag(
+            "auto: bfloat16, where the hardware multiplies it, for paper, and on a GPU for large language models; else "
+            "float32"
+        ),
     ] = "auto"
     compile: Annotated[bool, Flag("translate the network with torch.compile (a minute at the start)")] = False
 

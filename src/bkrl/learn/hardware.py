@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
-from torch import nn
 
 from bkrl.core.config import HardwareConfig
 from bkrl.core.errors import RunFailed, UsageError
@@ -81,7 +78,8 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
 
     Args:
         config: `auto` as a device is a GPU if there is one and the network is large, otherwise the processor; as a
-            precision it is bfloat16 for a large network where that is quicker on this hardware, otherwise float32.
+            precision it is bfloat16 on a GPU, and for the paper network on a processor, where the hardware multiplies
+            it, otherwise float32: around a language model conversions cost a processor more than products save.
         network: its name, or `LANGUAGE` for a language model; others are too small to gain from a GPU or from bfloat16.
 
     Raises:
@@ -93,7 +91,7 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")
     chosen = "cuda" if device == "cuda" or (device == "auto" and large and torch.cuda.is_available()) else "cpu"
     if precision == "auto":
-        precision = "bf16" if large and multiplies_bf16(chosen) and quicker_in_bf16(chosen) else "fp32"
+        precision = "bf16" if large and multiplies_bf16(chosen) and (chosen, network) != ("cpu", LANGUAGE) else "fp32"
     if precision == "bf16" and LANGUAGE in network and not multiplies_bf16(chosen):
         raise UsageError(
             "--precision bf16: this processor has no instructions for products in bfloat16, and a language model would "
@@ -111,28 +109,3 @@ def multiplies_bf16(device: str) -> bool:
     # Absent in some versions of torch and on other processors: then the answer is no.
     tests = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
     return any(test() for test in tests if test is not None)
-
-
-_QUICKER = 1.2  # a gain below this is within what a busy machine varies by, and changes the last digits of runs
-
-
-@cache
-def quicker_in_bf16(device: str) -> bool:
-    """Whether layers of a transformer take less time under autocast: on a processor a measurement of 10 ms.
-
-    Products in bfloat16 may be quick and the conversions around them cost more than they gain.
-    """
-    if device == "cuda":
-        return True
-    rows = torch.randn(128, 512, generator=torch.Generator().manual_seed(0))
-    with torch.random.fork_rng(devices=[]):
-        layers = nn.Sequential(nn.LayerNorm(512), nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512))
-    least = {}
-    with torch.no_grad():
-        for low in (False, True, False, True, False, True):
-            with torch.autocast(device, torch.bfloat16, enabled=low):
-                layers(rows)
-                began = time.perf_counter()
-                layers(rows)
-            least[low] = min(least.get(low, float("inf")), time.perf_counter() - began)
-    return least[False] > _QUICKER * least[True]
