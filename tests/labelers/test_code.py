@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bkrl.core import activity
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
 from bkrl.labelers import code, quality
@@ -233,3 +234,16 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
         )
     assert [candidate.status for candidate in candidates] == ["ok", "ok"]
     assert len(backend.requests) == 2
+
+
+def test_rounds_that_take_long_are_named(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "INTERVAL", 0.05)
+    outcome, said = by_name(dataset), []
+
+    def slow(program: str, windows: Windows) -> np.ndarray | str:
+        time.sleep(0.2)
+        return outcome(program, windows)
+
+    with activity.spoken(said.append):
+        converse(dataset, [GOOD.format("good"), GOOD.format("best")], slow, rounds=2)
+    assert any(line.startswith("writing programs: 1 of 2 rounds at most, ") for line in said), said

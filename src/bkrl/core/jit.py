@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numba
 from numba.core import event
 
+from bkrl.core.activity import spoken
 from bkrl.core.files import exclusive
 from bkrl.core.reporter import Reporter
 
@@ -248,11 +249,11 @@ def announce_compilation(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def announced(stage: Callable[[Config, Reporter], Result]) -> Callable[[Config, Reporter], Result]:
-    """A stage (config, reporter) whose reporter says so when it has to wait for the compiler."""
+    """A stage (config, reporter) whose reporter names the work that it has to wait for, that of the compiler too."""
 
     @wraps(stage)
     def run(config: Config, reporter: Reporter) -> Result:
-        with announce_compilation(reporter.say):
+        with announce_compilation(reporter.say), spoken(reporter.say):
             return stage(config, reporter)
 
     return run

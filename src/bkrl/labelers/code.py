@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.activity import doing
 from bkrl.core.errors import BkrlError
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
@@ -178,13 +179,17 @@ def write_programs(
     """Hold the conversations of these numbers, at most `rounds` rounds each; returns all candidates in order."""
     opening = opening_of(world, layout, dataset, validation)
     writer = Writer(session, sampling, validation.windows, check)
+    asked = 0
 
     async def converse(number: int) -> list[Candidate]:
+        nonlocal asked
         messages, failures = opening, 0
         candidates: list[Candidate] = []
         working: set[str] = set()
         for round_number in range(rounds):
             candidate, said = await writer.ask(messages, number, round_number, working)
+            asked += 1
+            done(asked)
             if candidate.exchange.reason == NOT_ASKED and candidates:
                 break
             candidates.append(candidate)
@@ -204,7 +209,9 @@ def write_programs(
         return candidates
 
     jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, number) for number in conversations]
-    return [candidate for conversation in session.run(jobs, "write programs") for candidate in conversation]
+    with doing("writing programs", rounds * len(jobs), "rounds at most") as done:
+        held = session.run(jobs, "write programs")
+    return [candidate for conversation in held for candidate in conversation]
 
 
 def measure(validation: Validation, values: NDArray[np.float64], on: NDArray[np.bool_] | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
@@ -64,6 +65,7 @@ class _Job:
     to_do: bool
 
 
+@announced
 def run(config: LabelConfig, reporter: Reporter) -> Run:
     """Label a dataset: ask, or collect a batch (`batch="collect"`).
 

@@ -15,7 +15,7 @@ import torch
 
 from bkrl.agents.build import options_of
 from bkrl.agents.play import MOST_AT_ONCE, Evaluation
-from bkrl.core.activity import doing, spoken
+from bkrl.core.activity import doing
 from bkrl.core.errors import UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
@@ -45,7 +45,7 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
         InputError: what the method reads is missing, damaged or made for another family of envs.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
-    with ranks.joined(), ExitStack() as stack, spoken(reporter.say):
+    with ranks.joined(), ExitStack() as stack:
         apart = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run" if ranks.number() > 0 else None
         result = _run(config, Reporter() if apart else reporter, apart)
         ranks.wait()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.activity import doing
 from bkrl.core.errors import InputError
 from bkrl.envs.housekeep import kernels, layout
 from bkrl.envs.housekeep.catalogue import compiled, episodes_of, goals_of
@@ -52,7 +53,8 @@ class Engine:
         self.table, self.names = compiled(self.episodes, options.file or "Housekeep")
         self.houses = [house(name) for name in self.names]
         seen_from = self.table if self.rules.high else self.table[:0]
-        self.views = [views_of(one, number, seen_from) for number, one in enumerate(self.houses)]
+        with doing(f"working out what is seen from every place of {len(self.houses)} houses"):
+            self.views = [views_of(one, number, seen_from) for number, one in enumerate(self.houses)]
         self.goals = [goals_of(name) for name in self.names]
         self.worlds = np.zeros(num_envs, WORLD)
         self.things = np.zeros((num_envs, layout.SLOTS), THING)
