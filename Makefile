@@ -18,7 +18,7 @@ help:
 	@echo "make fast        the fast tests alone"
 	@echo "make bench       the benchmarks, one JSON object each; QUICK=--quick shows only that they run"
 	@echo "make docs        docs/cli.md and docs/data.md from the code"
-	@echo "make results     docs/results.md: the sections of the report runs in logs/ (REPORTS=...); others stay"
+	@echo "make results     results/: a page for each report run in logs/ (REPORTS=...), and the index; others stay"
 	@echo "make samples     the shipped samples anew"
 	@echo "make clean       remove .venv and what was built; runs stay"
 	@echo "Another Python: make PYTHON=python3.12 ..."
@@ -84,11 +84,11 @@ samples: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
-# The sections of these report runs in docs/results.md, and their pictures; other sections stay as they are.
+# The pages of these report runs in results/, and the index; pages of other studies stay as they are.
 REPORTS ?= $(wildcard logs/reproduce/report logs/wide/report logs/defects/report logs/repeats/report logs/forms/report)
 results: $(READY)
 	@test -n "$(REPORTS)" || { echo "There is no report run in logs/: bkrl reproduce, bkrl sweep wide --report and bkrl sweep defects --report make them; or name one: make results REPORTS=logs/x/report" >&2; exit 2; }
-	$(BIN)/python docs/results.py $(REPORTS)
+	$(BIN)/python results/pages.py $(REPORTS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,7 +19,14 @@ from bkrl.stages import VERBS
 from bkrl.studies.study import plan
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+FIRST_PAGE = ROOT / "README.md"
+PAGES = [
+    FIRST_PAGE,
+    ROOT / "CHANGELOG.md",
+    *(path for folder in ("docs", "results") for path in sorted((ROOT / folder).rglob("*.md"))),
+]
+LONGEST = 43_000
+"""Bytes of the longest page in docs/ and results/."""
 SAMPLES = ROOT / "src" / "bkrl" / "runs" / "samples" / "README.md"
 # Files that a reader is told to write, and flags of other programs.
 OWN_FILES = {"my.toml", "prices.toml"}
@@ -27,7 +34,7 @@ OF_OTHERS = {"--nproc-per-node", "--logdir", "--project", "--install-completion"
 
 
 def named(pages):
-    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 
 def spans(page):
@@ -103,6 +110,7 @@ def test_commands_and_flags_in_the_text_exist(page):
     scripts = [
         *(ROOT / "benchmarks").glob("*.py"),
         *(ROOT / "docs").glob("*.py"),
+        *(ROOT / "results").glob("*.py"),
         *(ROOT / "tests").rglob("*.py"),
         *(ROOT / "src").rglob("verify.py"),
     ]
@@ -166,9 +174,23 @@ def test_the_page_for_developers_has_a_place_for_every_module():
         assert re.search(rf"(?<!\S){re.escape(name)}(?!\S)", shown), f"{name} is not in What is where"
 
 
+def test_no_page_is_too_long():
+    lengths = {page.relative_to(ROOT).as_posix(): page.stat().st_size for page in PAGES[2:]}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_every_page_of_results_is_linked_from_its_index():
+    for folder in (ROOT / "results", ROOT / "results" / "log"):
+        index = (folder / "README.md").read_text()
+        for page in folder.glob("*.md"):
+            assert page.name == "README.md" or f"]({page.name})" in index, page
+
+
 def test_every_page_is_linked_from_the_readme():
     text = (ROOT / "README.md").read_text()
-    for page in PAGES[1:]:
+    indexes = [ROOT / "results" / "README.md", ROOT / "results" / "log" / "README.md"]
+    pages = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *indexes]
+    for page in pages:
         assert f"({page.relative_to(ROOT).as_posix()})" in text, page.name
 
 
@@ -197,7 +219,7 @@ def test_the_program_in_the_readme_trains(tmp_path):
 
 
 def test_ratios_in_the_readme_stand_in_the_results():
-    results = (ROOT / "docs" / "results.md").read_text()
+    results = "".join(path.read_text() for path in (ROOT / "results").glob("*.md"))
     ratios = re.findall(r"(?:at most )?\d\.\d\d \(\d\.\d\d to \d\.\d\d\)", PAGES[0].read_text())
     assert ratios
     assert not [ratio for ratio in ratios if ratio not in results]

@@ -1,4 +1,4 @@
-"""The page of results, docs/results.py."""
+"""The pages of results and their index, results/pages.py."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.report.model import Results, Timings
+from bkrl.report.model import Results, Said, Timings
 from bkrl.runs.record import Run
 from bkrl.stages import report
 from tests.report.synthetic import KEY, RED, study, train_rs
 
-_SPEC = spec_from_file_location("results_page", Path(__file__).parents[1] / "docs" / "results.py")
+_SPEC = spec_from_file_location("results_pages", Path(__file__).parents[1] / "results" / "pages.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 markdown = module_from_spec(_SPEC)
 _SPEC.loader.exec_module(markdown)
 write_results = markdown.write_results
+PAGES = {"one": "red-balls.md", "two": "keys.md"}
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +42,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(made: Path, out: Path, names: tuple[str, ...] = ("one", "two")) -> str:
-    _, problems = write_results([made / name for name in names], out / "results.md", out / "images")
+    """The pages one after the other."""
+    _, problems = write_results([made / name for name in names], out)
     assert problems == []
-    return (out / "results.md").read_text()
+    return "".join((out / page).read_text() for page in (PAGES[name] for name in names))
 
 
 def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
     text = written(made, tmp_path)
-    assert text.index("## Red | balls") < text.index("## Keys")
+    assert text.index("# Red | balls") < text.index("# Keys")
     for said in (
         "No gain over plain PPO is shown; 1 of 3 methods was faster, not significantly",
-        "hand-written heuristics, not a language model", f"### {RED}", f"### {KEY}",
+        "hand-written heuristics, not a language model", f"## {RED}", f"## {KEY}",
         "| **bk-code** | pbrs | 3 |", "| _bk-pref (shuffled)_ | pbrs |", "against its control", "no guarantee",
-        "### Forms of shaping", "### Cost", "seeds 1, 2, 3", "There are only 2 seeds",
+        "## Forms of shaping", "## Cost", "seeds 1, 2, 3", "There are only 2 seeds",
     ):  # fmt: skip
         assert said in text, said
     for name in re.findall(r'(?:src|srcset)="([^"]+)"', text):
@@ -68,7 +70,7 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
 def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(markdown, "FORMAT", 3)
     with pytest.raises(InputError, match="verdicts follow another rule; make it again with the command that bkrl show"):
-        write_results([made / "one"], tmp_path / "results.md", tmp_path / "images")
+        write_results([made / "one"], tmp_path)
     assert not any(tmp_path.iterdir())
 
 
@@ -107,13 +109,13 @@ def test_results_of_another_form_are_refused(made: Path, tmp_path: Path, name, p
     atomic_write(odd.file(name), to_json(document))
     odd.finish(list(old.manifest["outputs"]), **old.facts)
     with pytest.raises(InputError, match=rf"{name} is damaged: .*{said}"):
-        write_results([odd.path], tmp_path / "out" / "results.md", tmp_path / "out" / "images")
+        write_results([odd.path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_pictures_are_found_from_the_page(made: Path, tmp_path: Path):
-    page = tmp_path / "docs" / "results.md"
-    write_results([made / "two"], page, tmp_path / "my site" / "img")
+    page = tmp_path / "my site" / "keys.md"
+    write_results([made / "two"], page.parent)
     names = re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text())
     assert len(names) == 2
     for name in names:
@@ -125,11 +127,12 @@ def test_a_title_begins_no_markup(made: Path, tmp_path: Path):
     title = '</style><script>alert("1")</script>\n# x'
     runs = tuple(sorted((made / "b").iterdir()))
     report.run(ReportConfig(runs=runs, out=tmp_path / "r", title=title), Reporter())
-    write_results([tmp_path / "r"], tmp_path / "r.md", tmp_path / "images")
-    for page in (tmp_path / "r.md", tmp_path / "r" / "report.html"):
+    write_results([tmp_path / "r"], tmp_path / "out")
+    [page_of_study] = (tmp_path / "out").glob("style*.md")
+    for page in (page_of_study, tmp_path / "out" / "README.md", tmp_path / "r" / "report.html"):
         assert "<script>alert" not in page.read_text()
         assert "</style><script" not in page.read_text()
-    assert "\n# x" not in (tmp_path / "r.md").read_text()
+    assert "\n# x" not in page_of_study.read_text()
 
 
 @pytest.mark.parametrize(
@@ -147,32 +150,89 @@ def test_names_begin_no_markup(text: str, shown: str):
 def test_a_title_may_be_in_any_script(made: Path, tmp_path: Path):
     runs = tuple(sorted((made / "b").iterdir()))
     report.run(ReportConfig(runs=runs, out=tmp_path / "r", title="日本 é"), Reporter())
-    write_results([tmp_path / "r"], tmp_path / "r.md", tmp_path / "images")
-    for name in re.findall(r'(?:src|srcset)="([^"]+)"', (tmp_path / "r.md").read_text()):
+    write_results([tmp_path / "r"], tmp_path / "out")
+    [page] = (tmp_path / "out").glob("日本*.md")
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text()):
         assert name.isascii()
-        assert (tmp_path / unquote(name)).is_file(), name
+        assert (page.parent / unquote(name)).is_file(), name
 
 
-def test_a_section_is_replaced_and_all_others_stay(made: Path, tmp_path: Path):
-    page, images = tmp_path / "results.md", tmp_path / "images"
-    whole = written(made, tmp_path)
-    facts, _ = write_results([made / "two"], page, images)  # only one of its studies is at hand
-    assert facts["kept"] == ["Red | balls"]
-    assert page.read_text() == whole
-    page.write_text(whole.replace("### Cost", "### Price"))
-    write_results([made / "one"], page, images)
-    first, second = page.read_text().split("\n## Keys\n")
-    assert "### Cost" in first
-    assert "### Price" in second
-    assert whole.index("[Red | balls](#red--balls): No gain") < whole.index("[Keys](#keys): ") < whole.index("## Red")
+def test_a_page_is_replaced_and_all_others_stay(made: Path, tmp_path: Path):
+    written(made, tmp_path)
+    before = {path.name: path.read_text() for path in tmp_path.glob("*.md")}
+    write_results([made / "two"], tmp_path)  # only one of the studies is at hand
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.md")} == before
+    for name in PAGES.values():
+        (tmp_path / name).write_text(before[name].replace("## Cost", "## Price"))
+    write_results([made / "one"], tmp_path)
+    assert (tmp_path / PAGES["one"]).read_text() == before[PAGES["one"]]
+    assert "## Price" in (tmp_path / PAGES["two"]).read_text()
+
+
+def test_what_was_written_by_hand_stays(made: Path, tmp_path: Path):
+    page = tmp_path / PAGES["two"]
+    whole = written(made, tmp_path, ("two",))
+    said = "_By hand: the aim\nwas not reached._\n\n"
+    page.write_text(whole.replace("× PPO's steps:\n", said + "× PPO's steps:\n", 1))
+    kept = page.read_text()
+    assert kept != whole
+    assert written(made, tmp_path, ("two",)) == kept
+
+
+def test_the_index_has_every_method_with_its_verdict(made: Path, tmp_path: Path):
+    written(made, tmp_path)
+    table = "| agent | end |\n|---|---|\n| a | 20 % (10 to 30) |\n"
+    (tmp_path / "other.md").write_text(f"# Other\n\n**Nothing is learnt.**\n\n<!-- draw: end by 1 -->\n\n{table}")
+    write_results([], tmp_path)
+    index = (tmp_path / "README.md").read_text()
+    assert "[Keys](keys.md)" in index
+    assert "| [Other](other.md) | Nothing is learnt. |" in index
+    assert "_bk-pref (shuffled)_" in index
+    for name in ("forest.png", "other.png"):
+        with Image.open(tmp_path / "images" / name) as image:
+            assert image.width > 500
+
+
+def test_the_index_counts_a_verdict_only_with_its_p(tmp_path: Path):
+    header = "| method | n | × PPO's steps | paired p (Holm) | shown |\n|---|---|---|---|---|\n"
+    rows = [
+        "| **ppo** | 8 | 1 | – | – |",
+        "| **a** | 8 | at most 0.50 (0.40 to 0.60) | 0.02 (8 pairs) | significantly faster |",
+        "| **b** | 8 | 0.50 (0.40 to 0.60) | 0.05 (8 pairs) | significantly faster |",
+        "| _c_ | 3 | not known | 0.01 (8 pairs) | significantly slower |",
+    ]
+    (tmp_path / "images").mkdir()
+    (tmp_path / "x.md").write_text(f"# X\n\n**One.**\n\n## Env-v0\n\n{header}" + "\n".join(rows) + "\n")
+    markdown.make_index(tmp_path)
+    assert "| [X](x.md) | Env-v0 | 3 to 8 | a ≤ 0.50 | b 0.50 | _c_ |" in (tmp_path / "README.md").read_text()
+    (tmp_path / "y.md").write_text("# Y\n\nNo sentence.\n")
+    with pytest.raises(InputError, match="y.md does not begin with '# title' and a sentence in bold"):
+        markdown.make_index(tmp_path)
+
+
+def test_findings_in_the_same_words_are_one():
+    faster = (
+        "m{} reached 80 % significantly faster than plain PPO: 0.{} of PPO’s steps, 95 % interval 0.1 to 0.9; n = 5"
+    )
+    careful = "m{} has no guarantee (none: defects b{}): it may solve another task."
+    said = [Said("for", "For", faster.format(i, i), "E") for i in (1, 2, 3)]
+    said += [Said("care", "Care", careful.format(i, i), "") for i in (1, 2, 3)]
+    said += [Said("care", "Care", "Nothing here is of a language model.", "")]
+    figures = ", ".join(f"m{i} 0.{i} (0.1 to 0.9)" for i in (1, 2, 3))
+    assert markdown.list_findings(said, ["m1", "m2", "m3"]) == [
+        f"* _For._ Reached 80 % significantly faster than plain PPO: **E** {figures}.",
+        "* _Care._ Has no guarantee: it may solve another task: m1, m2, m3.",
+        "* _Care._ Nothing here is of a language model.",
+    ]
+    assert markdown.list_findings(said[:2], ["m1", "m2"])[0].startswith("* _For._ **E** m1 reached")
 
 
 def test_a_page_of_others_is_not_overwritten(made: Path, tmp_path: Path):
-    page = tmp_path / "results.md"
+    page = tmp_path / PAGES["two"]
     for content in (b"# Mine\n", b"\xff\xfe"):
         page.write_bytes(content)
         with pytest.raises(InputError, match="did not make it; name another --out"):
-            write_results([made / "two"], page, tmp_path / "images")
+            write_results([made / "two"], tmp_path)
         assert page.read_bytes() == content
 
 
@@ -181,8 +241,8 @@ def test_pictures_are_named_by_study_and_world(made: Path, tmp_path: Path):
     long = "Does background knowledge help in every single world of them all?"
     for name, title in (("tiny", "x"), ("", long)):
         report.run(ReportConfig(runs=runs, out=tmp_path / "r", title=title, name=name), Reporter())
-        write_results([tmp_path / "r"], tmp_path / "r.md", tmp_path / "images")
-    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == [
+        write_results([tmp_path / "r"], tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out" / "images").iterdir() if path.name != "forest.png") == [
         "does-background-knowledge-help-in-every-gotolocal-purplekey-s20-dark.png",
         "does-background-knowledge-help-in-every-gotolocal-purplekey-s20.png",
         "tiny-gotolocal-purplekey-s20-dark.png",
@@ -190,16 +250,17 @@ def test_pictures_are_named_by_study_and_world(made: Path, tmp_path: Path):
     ]
 
 
-def test_a_folder_is_no_page(made: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="is a folder"):
-        write_results([made / "two"], tmp_path, tmp_path / "images")
-    assert not list(tmp_path.iterdir())
+def test_a_file_is_no_folder(made: Path, tmp_path: Path):
+    (tmp_path / "r.md").write_text("mine")
+    with pytest.raises(UsageError, match="is a file"):
+        write_results([made / "two"], tmp_path / "r.md")
+    assert (tmp_path / "r.md").read_text() == "mine"
 
 
 def test_the_same_runs_give_the_same_page(made: Path, tmp_path: Path):
     assert written(made, tmp_path / "x") == written(made, tmp_path / "y")
     pictures = sorted((tmp_path / "x" / "images").iterdir())
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     for picture in pictures:
         assert picture.read_bytes() == (tmp_path / "y" / "images" / picture.name).read_bytes()
 
@@ -211,21 +272,19 @@ def test_a_run_that_is_gone_is_said(made: Path, tmp_path: Path):
         Reporter(),
     )
     shutil.rmtree(next((tmp_path / "copy" / "b").glob("ppo-*-s1")))
-    _, problems = write_results([tmp_path / "copy" / "two"], tmp_path / "r.md", tmp_path / "images")
+    _, problems = write_results([tmp_path / "copy" / "two"], tmp_path / "out")
     assert any("no longer there" in problem for problem in problems)
-    assert "Not as it was when the report was made" in (tmp_path / "r.md").read_text()
+    assert "Not as it was when the report was made" in (tmp_path / "out" / "k.md").read_text()
 
 
 def test_wrong_input(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(UsageError, match="Name the report runs"):
-        write_results([], tmp_path / "r.md", tmp_path)
     with pytest.raises(UsageError, match="Two reports have the title"):
-        write_results([made / "two", made / "two"], tmp_path / "r.md", tmp_path)
+        write_results([made / "two", made / "two"], tmp_path / "out")
     for name in ("x", "y"):
         settings = ReportConfig(runs=(made / "b",), out=tmp_path / name, title=name, name="same")
         report.run(settings, Reporter())
     with pytest.raises(UsageError, match="Two reports have the name 'same'; give each its own with --name"):
-        write_results([tmp_path / "x", tmp_path / "y"], tmp_path / "r.md", tmp_path)
-    monkeypatch.setattr("sys.argv", ["results.py", str(made / "b" / "nothing"), "--out", str(tmp_path / "r.md")])
+        write_results([tmp_path / "x", tmp_path / "y"], tmp_path / "out")
+    monkeypatch.setattr("sys.argv", ["results.py", str(made / "b" / "nothing"), "--out", str(tmp_path / "out")])
     assert markdown.main() == 3
     assert "nothing" in capsys.readouterr().err

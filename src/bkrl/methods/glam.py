@@ -217,7 +217,7 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GlamPPO(PPOConfig):
-    """Hyper-parameters that small models learn with; docs/log.md says what they were tuned on."""
+    """Hyper-parameters that small models learn with; results/log says what they were tuned on."""
 
     num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
     num_steps: NumSteps = 20

@@ -1,5 +1,5 @@
 """What a report says, as typed values. results.json is one `Results`, timings.json one `Timings`; the page, the
-terminal and docs/results.md show the same values.
+terminal and results/ show the same values.
 
 The fields stand in the order of the files. Shares lie in [0, 1], steps are environment steps.
 """

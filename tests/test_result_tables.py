@@ -1,4 +1,4 @@
-"""docs/run_tables.py: tables of runs that no report makes."""
+"""results/tables.py: tables of runs that no report makes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
 from bkrl.runs.record import Run
 
-_SPEC = spec_from_file_location("run_tables", Path(__file__).parents[1] / "docs" / "run_tables.py")
+_SPEC = spec_from_file_location("result_tables", Path(__file__).parents[1] / "results" / "tables.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 tables = module_from_spec(_SPEC)

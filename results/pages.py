@@ -1,15 +1,16 @@
-"""Write docs/results.md from report runs: nothing on the page is typed, and the same runs give the same bytes.
+"""Write the pages of studies in results/ from report runs, and the index of all pages with its forest plot. Nothing in them is
+typed, and the same runs give the same bytes.
 
-python docs/results.py REPORT … [--out docs/results.md] [--images docs/images]
+python results/pages.py REPORT … [--out results]     # one page for each report run, then the index
+python results/pages.py                              # the index alone, from the pages that are there
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,86 +28,71 @@ from bkrl.stats.crossings import bounded
 from bkrl.stats.curves import step_label
 from bkrl.stats.variance import Part
 
-NAME_CHARS = 40
-INTRODUCTION = """# Results
+sys.path.insert(0, str(Path(__file__).parent))
+from index import make_index
 
-Made by `docs/results.py` from the report runs named below: every number, table and picture on this page comes out
-of run directories. How the numbers are worked out is said in [statistics.md](statistics.md), what
-the forms of shaping keep in [method.md](method.md). Intervals are 95 %; n is the number of training runs (seeds × draws
-of labels); "× PPO's steps" below 1 is faster. Controls stand in italics.
+NAME_CHARS = 40
+ALIKE = 3
+"""So many findings in the same words are one sentence with a list."""
+MADE = "<!-- made by results/pages.py -->"
+READING = """How to read this page: intervals are 95 %; n is the number of training runs (seeds × draws of labels); "× PPO's steps"
+below 1 is faster; controls stand in italics. [Statistics](../docs/statistics.md) says how the figures are computed,
+[method](../docs/method.md) what each form of shaping keeps, [the index](README.md) what the other studies found.
 """
 
 
-def write_results(reports: Sequence[Path], out: Path, images: Path) -> tuple[dict[str, Any], list[str]]:
-    """Write the page and copy its pictures: one section for each report run. A section that the page has already is
-    replaced where it stands, new ones follow in the given order, and all others stay as they are.
+def write_results(reports: Sequence[Path], out: Path) -> tuple[dict[str, Any], list[str]]:
+    """Write a page with its pictures for each report run, then the index of all pages of the folder. Pages of other
+    studies stay as they are, and so does a paragraph that was written by hand below a page's picture.
 
-    Returns what was written, and sentences about runs that are gone or were changed since a report was made.
+    Returns the facts of what was written, and sentences about runs that are gone or were changed since a report was made.
 
     Raises:
-        UsageError: no report was named, two have the same title, or `out` is a folder.
-        InputError: a folder is no complete report run, was changed, or was made by another bkrl.
+        UsageError: two reports have the same title or name, or `out` is a file.
+        InputError: a folder is no complete report run, was changed, or was made by another bkrl; or a page of that name
+            was not made by this command.
     """
-    if not reports:
-        raise UsageError("Name the report runs, for example: docs/results.py logs/reproduce/report")
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder; name a file with --out.")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file; name a folder with --out.")
     runs = [Run.open(path, "report") for path in reports]
     settings = [run.config["config"] for run in runs]
-    for what, given in (
-        ("title", [str(one["title"]) for one in settings]),
-        ("name", slugs := [_slug(str(one.get("name") or one["title"])) for one in settings]),
-    ):
+    slugs = [_slug(str(one.get("name") or one["title"])) for one in settings]
+    for what, given in (("title", [str(one["title"]) for one in settings]), ("name", slugs)):
         if twice := sorted({one for one in given if given.count(one) > 1}):
             raise UsageError(f"Two reports have the {what} '{twice[0]}'; give each its own with --{what}.")
-    before = _sections(out)
-    sections, problems, pictures = dict(before), [], []
+    problems: list[str] = []
+    files: dict[Path, bytes] = {}
     for run, slug in zip(runs, slugs, strict=True):
         chain = follow([run.path])
         problems += chain.problems
-        text, copied = _section(run, chain, slug, images, out.parent)
-        sections[text.partition("\n")[0]] = text
-        pictures += copied
-    make_folder(out.parent)
-    make_folder(images)
-    for target, source in pictures:
-        atomic_write(target, source.read_bytes())
-    atomic_write(out, _without_machine(_page(sections)))
-    made = {f"## {_text(str(one['title']))}" for one in settings}
-    kept = [heading.removeprefix("## ") for heading in before if heading not in made]
-    facts = {"out": out.as_posix(), "reports": len(runs), "pictures": len(pictures), "kept": kept}
-    return facts, problems
+        page = out / f"{slug}.md"
+        text, pictures = _page(run, chain, slug, _by_hand(page))
+        files[page] = _without_machine(text).encode()
+        files |= {out / "images" / name: source.read_bytes() for name, source in pictures.items()}
+    make_folder(out / "images")
+    for path, content in files.items():
+        atomic_write(path, content)
+    make_index(out)
+    return {"out": out.as_posix(), "pages": len(reports), "pictures": len(files) - len(reports)}, problems
 
 
-def _page(sections: Mapping[str, str]) -> str:
-    """The whole page: what it is, what each section says in a sentence, the sections."""
-    lines = []
-    for heading, text in sections.items():
-        title, said = heading.removeprefix("## "), re.search(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
-        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub makes them
-        lines.append(f"* [{title}](#{anchor})" + (f": {said.group(1)}" if said else ""))
-    return "\n".join([INTRODUCTION, "In short:", "", *lines, "", *sections.values()])
-
-
-def _sections(page: Path) -> dict[str, str]:
-    """The sections of a page that was written before, by their headings; none where there is no page.
+def _by_hand(page: Path) -> str:
+    """The paragraph of a page that somebody wrote by hand; "" where there is none.
 
     Raises:
         InputError: the file there is no page of this command.
     """
     if not page.exists():
-        return {}
-    try:
-        text = page.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        text = ""
-    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    if not head.startswith("# Results\n"):
-        raise InputError(f"{page} is there already, and docs/results.py did not make it; name another --out.")
-    return {one.partition("\n")[0]: one.rstrip("\n") + "\n" for one in sections}
+        return ""
+    text = page.read_bytes().decode("utf-8", "replace")
+    if MADE not in text:
+        raise InputError(f"{page} is there already, and results/pages.py did not make it; name another --out.")
+    found = re.search(r"^_[^\n]{0,40}by hand\b.*?_$\n\n", text, re.M | re.S | re.I)
+    return found[0] if found else ""
 
 
-def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tuple[str, list[tuple[Path, Path]]]:
+def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[str, Path]]:
+    """The page of a report run, and its pictures by their names."""
     if read_json(run.file("results.json")).get("format") != FORMAT:
         raise InputError(
             f"{run.path} was made by another bkrl, whose verdicts follow another rule; make it again with the command "
@@ -114,38 +100,99 @@ def _section(run: Run, chain: Chain, slug: str, images: Path, page: Path) -> tup
         )
     results: Results = read_json(run.file("results.json"), Results)
     timings: Timings = read_json(run.file("timings.json"), Timings)
-    lines = [f"## {_text(results.title)}", "", f"**{_text(results.headline)}**", ""]
+    pictures: dict[str, Path] = {}
+    for world in results.worlds:
+        for end in ("", "-dark"):
+            name = f"{slug}-{_slug(short_world(world.env))}{end}.png"
+            pictures[name] = run.file(f"curves-{world.env}{end}.png")
+    shown = [_picture(slug, world) for world in results.worlds]
+    lines = [
+        f"# {_text(results.title)}",
+        "",
+        MADE,
+        "",
+        f"**{_text(results.headline)}**",
+        "",
+        *shown[0],
+        by_hand.rstrip(),
+        "",
+    ]
     lines += [*_glance(results), "", "<details><summary>Made with</summary>", ""]
     lines += ["```sh", *_commands(chain), "```", "", _counts(chain, run), "", "</details>", ""]
     if chain.problems:
         lines += ["Not as it was when the report was made:", "", *(f"* {_text(one)}" for one in chain.problems), ""]
-    lines += ["### What the numbers say", ""]
-    lines += [*(f"* {_finding(one)}" for one in results.findings), ""]
-    copied = []
-    for world in results.worlds:
-        lines += [f"### {_text(world.env)}", ""]
-        lines += [world.solved and f"Success: {_text(world.solved)}", ""]
-        light, dark = f"curves-{world.env}.png", f"curves-{world.env}-dark.png"
-        names = [f"{slug}-{_slug(short_world(world.env))}{end}.png" for end in ("", "-dark")]
-        copied += [(images / names[0], run.file(light)), (images / names[1], run.file(dark))]
-        where = Path(os.path.relpath(images, page)).as_posix()  # as the page finds them
-        links = [quote(f"{where}/{name}") for name in names]  # a srcset is split at spaces
-        alt = f"{world.measure.capitalize()} rate against environment steps in {world.env}: {_final_success(world)}"
-        lines += [
-            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{links[1]}">',
-            f'<img alt="{escape(alt)}" src="{links[0]}"></picture>',
-            "",
-            *_world(world, results.threshold),
-        ]
+    lines += ["## What the numbers say", "", *_findings(results), ""]
+    for world, picture in zip(results.worlds, [[], *shown[1:]], strict=True):
+        lines += [f"## {_text(world.env)}", "", world.solved and f"Success: {_text(world.solved)}", "", *picture]
+        lines += _world(world, results.threshold)
     if results.evaluated:
-        lines += ["### Frozen policies on episodes never seen in training", "", *_evaluated(results.evaluated), ""]
-    lines += ["### Forms of shaping", ""]
+        lines += ["## Frozen policies on episodes never seen in training", "", *_evaluated(results.evaluated), ""]
+    lines += ["## Forms of shaping", ""]
     lines += _table(
         ["form", "methods", "what is added to the reward", "guarantee"],
         [[_text(words) for words in (one.form, ", ".join(one.algs), one.what, one.guarantee)] for one in results.forms],
     )
-    lines += ["", "### Cost", "", *_costs(results.costs, timings), ""]
-    return "\n".join(lines), copied
+    lines += ["", "## Cost", "", *_costs(results.costs, timings), "", READING]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)), pictures
+
+
+def _picture(slug: str, world: World) -> list[str]:
+    """The picture of a world, for light and for dark pages."""
+    light, dark = (quote(f"images/{slug}-{_slug(short_world(world.env))}{end}.png") for end in ("", "-dark"))
+    alt = f"{world.measure.capitalize()} rate against environment steps in {world.env}: {_final_success(world)}"
+    return [
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+        f'<img alt="{escape(alt)}" src="{light}"></picture>',
+        "",
+    ]
+
+
+def _findings(results: Results) -> list[str]:
+    """The findings, where those that say the same of several methods are one sentence with a list."""
+    labels = sorted({row.label for world in results.worlds for row in world.rows}, key=len, reverse=True)
+    return list_findings(results.findings, labels)
+
+
+def list_findings(findings: Sequence[Said], labels: Sequence[str]) -> list[str]:
+    """Each finding as a line; `ALIKE` or more that differ in methods, envs and figures alone are one.
+
+    labels: names of methods, the longest first.
+    """
+    name = "|".join(rf"(?<![\w+(-]){re.escape(label)}(?! \((?!made for))(?![\w+-])" for label in labels) or r"(?!)"
+    alike: dict[tuple[str, str], list[Said]] = {}
+    for one in findings:
+        said = re.sub(name, "…", re.sub(r" \(none: [^)]*\)", "", one.text))
+        said = said.partition(": ")[0] if _figures(one.text) else said
+        alike.setdefault((one.word, said), []).append(one)
+    lines = []
+    for (word, said), group in alike.items():
+        if len(group) < ALIKE or "…" not in said:
+            lines += [f"* {_finding(one)}" for one in group]
+            continue
+        where: dict[str, list[str]] = {}
+        for one in group:
+            who = re.findall(name, one.text.partition(": ")[0])[:2]
+            where.setdefault(one.worlds, []).append(f"{' against '.join(who)} {_figures(one.text)}".strip())
+        said = (
+            said.removeprefix("…")
+            .lstrip(": ")
+            .replace("its control …", "its control")
+            .replace("The control …", "A control")
+        )
+        listed = "; ".join(
+            f"{f'**{_text(env)}** ' if env else ''}{_text(', '.join(all_))}" for env, all_ in where.items()
+        )
+        lines.append(f"* _{word}._ {_text(said[0].upper() + said[1:].rstrip('.'))}: {listed}.")
+    return lines
+
+
+def _figures(text: str) -> str:
+    """The ratio of steps in a finding, with its interval."""
+    found = re.search(
+        r": (?:the ratio of steps is (not known)|((?:at \w+ )?[\d.]+) of [\w’ ]+ steps), 95 % interval ([\d.]+ to [\d.]+)",
+        text,
+    )
+    return f"{found[1] or found[2]} ({found[3]})" if found else ""
 
 
 def _glance(results: Results) -> list[str]:
@@ -339,16 +386,18 @@ def _without_machine(text: str) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("reports", nargs="+", type=Path, help="report runs, one for each section, in order")
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), help="page to write")
-    parser.add_argument("--images", type=Path, help="folder for its pictures (images/ beside the page)")
+    parser.add_argument("reports", nargs="*", type=Path, help="report runs, one for each page; none: the index alone")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the pages")
     given = parser.parse_args()
     try:
-        facts, problems = write_results(given.reports, given.out, given.images or given.out.parent / "images")
+        facts, problems = write_results(given.reports, given.out)
     except BkrlError as problem:
         sys.stderr.write(f"{problem}\n")
         return problem.exit_code
-    for line in [*(f"warning: {problem}" for problem in problems), f"{facts['out']}: {facts['pictures']} pictures"]:
+    for line in [
+        *(f"warning: {problem}" for problem in problems),
+        f"{facts['out']}: {facts['pages']} pages, {facts['pictures']} pictures",
+    ]:
         sys.stderr.write(f"{line}\n")
     return 0
 

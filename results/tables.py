@@ -1,9 +1,9 @@
-"""Tables of docs/results.md that no report makes, as Markdown on stdout: nothing in them is typed.
+"""Tables of results/ that no report makes, as Markdown on stdout: nothing in them is typed.
 
-python docs/run_tables.py times RUN … [--threshold 0.9]     # how soon agents succeed, in steps of their own
-python docs/run_tables.py levels RUN … --at STEPS …         # success of each agent in each env after so many steps
-python docs/run_tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
-python docs/run_tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
+python results/tables.py times RUN … [--threshold 0.9]     # how soon agents succeed, in steps of their own
+python results/tables.py levels RUN … --at STEPS …         # success of each agent in each env after so many steps
+python results/tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
+python results/tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
 
 A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
 a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one agent are one row of `times` and one cell of `levels`.
