@@ -222,7 +222,7 @@ def asking(rounds: int, quick: bool) -> dict[str, float]:
             with Store(cache) as store, session(store) as asked:
                 book = GoalBook(known, suggester(asked), Matcher(known))
                 took = spent(lambda book=book: [book.rows(keys) for keys in seen])
-                assert asked.usage.sent == 0
+                assert asked.budget.sent == 0
                 rates.append(sum(map(len, seen)) / took)
         for number in range(rounds):
             slower.append(_slowdown(Path(name) / f"round{number}", 1 if quick else 60, number))

@@ -63,13 +63,12 @@ def test_each_situation_is_asked_about_once_and_kept(server, tmp_path: Path):  #
             pass
         assert book.poll() == 3
         again = book.pays[book.rows(KEYS)]
-        assert session.usage.sent == 3
+        assert session.budget.sent == 3
         assert tracker.book is book
     with Store(tmp_path) as store, AskSession(open_backend("openai:m", connection), store, QUICK) as session:
         warm = GoalBook(WORLD, suggester(session), Matcher(WORLD))
         np.testing.assert_array_equal(warm.pays[warm.rows(KEYS)], again)
-        assert session.usage.sent == 0
-        assert warm.suggester.facts()["kept"] == 3
+        assert (session.budget.sent, session.usage.cached) == (0, 3)
     assert max(server.billed.values()) == 1
 
 
@@ -88,7 +87,7 @@ def test_a_reply_that_was_cut_off_is_asked_for_again_and_found_where_it_waited(s
             book.poll()
             goals.append(book.pays[book.rows(KEYS)])
             assert book.suggester.facts()["waiting"] == 0
-            assert session.usage.sent == (0 if len(goals) > 1 else 6)
+            assert session.budget.sent == (0 if len(goals) > 1 else 6)
     assert goals[0].any()
     np.testing.assert_array_equal(*goals)
 
@@ -105,7 +104,8 @@ def test_an_endpoint_that_fails_leaves_situations_without_goals(server, tmp_path
             pass
         assert book.poll() == 0
         assert not book.pays.any()
-        assert book.suggester.facts()["failed"] == 3
+        assert session.stopped
+        assert (session.usage.asked, set(book.goals.values())) == (0, {None})
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -125,4 +125,4 @@ def test_a_book_that_is_put_back_asks_again_about_what_had_no_answer(server, tmp
         book.poll()
         other.poll()
         assert list(other.goals) == list(book.goals)
-        assert session.usage.sent <= 3
+        assert session.budget.sent <= 3

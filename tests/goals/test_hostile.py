@@ -114,6 +114,11 @@ def test_a_run_with_a_hostile_model_ends_and_writes_in_its_folder_alone(hostile,
 def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_bytes(hostile, tmp_path: Path, monkeypatch):
     cache = tmp_path / "cache"
     whole = settings(tmp_path / "whole", suggester="openai:m", steps=1_100, cache=cache, goal_wait=True)
-    the_same_when_killed(whole, monkeypatch)
+    the_same_when_killed(whole, monkeypatch, shared_cache=True)
     asked = [json.dumps(body, sort_keys=True) for body in hostile.bodies]
     assert len(set(asked)) == len(asked) > 0
+    first, second = (Run.open(tmp_path / name, "train-rs").facts["usage"] for name in ("whole", "stopped"))
+    assert first["requests"] == second["requests"] >= len(asked)
+    assert (first["sent"], first["cached"]) == (len(asked), 0)
+    assert second["sent"] == 0
+    assert first["prompt_tokens"] == second["prompt_tokens"]

@@ -47,7 +47,7 @@ def test_a_local_model_answers_in_batches_and_is_stored(model: Path, tmp_path: P
     assert asker.backend.identity["model"] == "tiny", "no path of this machine in a key"
     again, asker = ask(model, tmp_path, requests)
     assert [e.reply for e in again] == [e.reply for e in exchanges]
-    assert asker.usage.sent == 0
+    assert asker.budget.sent == 0
 
 
 def test_an_endless_answer_is_truncated_and_a_long_prompt_fails_alone(model: Path, tmp_path: Path) -> None:

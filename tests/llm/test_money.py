@@ -109,15 +109,15 @@ def test_rows_and_totals_say_what_was_paid(server: FaultServer, tmp_path: Path) 
     exchanges, asker = ask(tmp_path, 5, Budget())
     cost = (36 * 1000 + 64 * 100 + 10 * 10_000) / 1e6
     assert [exchange.cost_usd for exchange in exchanges] == [pytest.approx(cost)] * 5
-    facts = {**asker.usage.as_facts(), **asker.usage.cost_facts(asker.budget)}
+    facts = {**asker.usage.as_facts(), **asker.usage.cost_facts()}
     assert facts["cost_usd"] == facts["spent_usd"] == pytest.approx(5 * cost)
     assert (facts["cached_prompt_tokens"], facts["reasoning_tokens"]) == (320, 20)
     again, asker = ask(tmp_path, 5, Budget())
     assert [exchange.cost_usd for exchange in again] == [exchange.cost_usd for exchange in exchanges]
-    assert asker.usage.cost_facts(asker.budget)["spent_usd"] == 0.0, "read from the store"
+    assert asker.usage.cost_facts()["spent_usd"] == 0.0, "read from the store"
     _, asker = ask(tmp_path, 5, Budget(), price=None)
-    assert asker.usage.cost_facts(asker.budget)["cost_usd"] is None
-    assert asker.usage.cost_facts(asker.budget)["price"] == "unknown"
+    assert asker.usage.cost_facts()["cost_usd"] is None
+    assert asker.usage.cost_facts()["price"] == "unknown"
 
 
 def test_a_limit_in_dollars_is_never_exceeded_and_nothing_is_lost_at_it(server: FaultServer, tmp_path: Path) -> None:

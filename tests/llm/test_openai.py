@@ -53,11 +53,11 @@ def choice(exchange: Exchange) -> str:
 
 def test_answers_are_kept_and_never_asked_twice(server: FaultServer, tmp_path: Path) -> None:
     first, asker = ask(tmp_path, 20)
-    assert asker.usage.sent == 20
+    assert asker.budget.sent == 20
     assert asker.usage.prompt_tokens == 2000
     second, asker = ask(tmp_path, 20)
     assert [e.answer for e in first] == [e.answer for e in second]
-    assert asker.usage.sent == 0
+    assert asker.budget.sent == 0
     assert asker.usage.cached == 20
     assert len(server.requests) == 20
     assert all(count == 1 for count in server.billed.values())
@@ -83,7 +83,7 @@ def test_a_passing_fault_is_retried(server: FaultServer, tmp_path: Path, fault: 
     server.plan = lambda prompt, attempt: fault if attempt == 0 else "ok"
     (exchange,), asker = ask(tmp_path)
     assert choice(exchange) == truth(next(iter(server.seen)))
-    assert asker.usage.sent == 2
+    assert asker.budget.sent == 2
 
 
 ACCEPTED = (
@@ -106,7 +106,7 @@ def test_habits_of_servers_are_coped_with(server: FaultServer, tmp_path: Path, h
     exchanges, asker = ask(tmp_path, 3)
     assert all(exchange.status == "ok" for exchange in exchanges)
     assert all(choice(e) in "AB" for e in exchanges)
-    assert asker.usage.sent == len(server.requests)
+    assert asker.budget.sent == len(server.requests)
     refusals = len(server.requests) - 3
     assert refusals <= 5, "what is refused is learnt once"
     form = {"no_schema": "json_object", "no_format": "text", "picky": "text"}.get(habit, "json_schema")
@@ -118,7 +118,7 @@ def test_what_a_list_of_errors_refuses_is_left_out(server: FaultServer, tmp_path
     exchanges, asker = ask(tmp_path, 5)
     assert [exchange.status for exchange in exchanges] == ["ok"] * 5
     assert not {"seed", "logprobs"} & set(server.requests[-1])
-    assert asker.usage.sent == 7, "each refusal costs one request"
+    assert asker.budget.sent == 7, "each refusal costs one request"
 
 
 def test_a_text_that_stands_among_the_reasoning_is_the_answer(server: FaultServer, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ from pathlib import Path
 from tests.llm.test_openai import ask
 exchanges, asker = ask(Path(sys.argv[1]), 40)
 assert all(exchange.status == "ok" for exchange in exchanges)
-print(asker.usage.sent, asker.usage.cached)
+print(asker.budget.sent, asker.usage.cached)
 """
 
 
@@ -336,7 +336,7 @@ def test_a_truncated_answer_is_asked_once_more_with_room(server: FaultServer, tm
     assert [body["max_tokens"] for body in server.requests] == [1024, 4096]
     (exchange,), asker = ask(tmp_path)
     assert exchange.status == "ok"
-    assert asker.usage.sent == 0, "the short attempt is known to be hopeless and is not bought again"
+    assert asker.budget.sent == 0, "the short attempt is known to be hopeless and is not bought again"
 
 
 def test_an_answer_that_stays_too_long_is_bought_twice_and_then_never_again(
@@ -347,14 +347,14 @@ def test_an_answer_that_stays_too_long_is_bought_twice_and_then_never_again(
     assert [body["max_tokens"] for body in server.requests] == [1024, 4096]
     (again,), asker = ask(tmp_path)
     assert (first.reply, first.reason) == (again.reply, again.reason)
-    assert asker.usage.sent == 0
+    assert asker.budget.sent == 0
 
 
 def test_the_deadline_covers_the_whole_answer(server: FaultServer, tmp_path: Path) -> None:
     server.plan = lambda prompt, attempt: "trickle" if attempt == 0 else "ok"
     (exchange,), asker = ask(tmp_path, policy=replace(QUICK, deadline=2.0))
     assert exchange.status == "ok"
-    assert asker.usage.possibly_billed == 1
+    assert asker.budget.lost == 1
 
 
 def test_a_hanging_server_is_given_up(server: FaultServer, tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_too_many_requests_slow_the_whole_pool_and_lose_nothing(server: FaultSer
     exchanges, asker = ask(tmp_path, 200)
     assert all(exchange.status == "ok" for exchange in exchanges)
     assert max(server.billed.values()) == 1
-    assert asker.usage.sent < 500, "it backs off instead of hammering"
+    assert asker.budget.sent < 500, "it backs off instead of hammering"
 
 
 def test_retry_after_is_honoured(server: FaultServer, tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ def test_answers_are_not_mixed_up_under_faults(server: FaultServer, tmp_path: Pa
     server.plan = lambda prompt, attempt: "ok"
     clean, _ = ask(tmp_path / "clean", 300)
     assert [e.answer for e in exchanges] == [e.answer for e in clean]
-    unreadable = asker.usage.possibly_billed
+    unreadable = asker.budget.lost
     assert sum(server.billed.values()) - 600 <= unreadable, "every answer billed beyond need is accounted for"
 
 
@@ -514,7 +514,7 @@ def test_connection_settings_do_not_change_a_key(
         monkeypatch.setenv("OPENAI_BASE_URL", other.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
         _, asker = ask(tmp_path, 3)
-        assert asker.usage.sent == 0
+        assert asker.budget.sent == 0
         assert other.requests == []
 
 

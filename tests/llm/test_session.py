@@ -44,7 +44,7 @@ def test_one_session_is_asked_again_and_again(server: FaultServer, tmp_path: Pat
         again = session.ask(requests(*range(10)))
         assert [exchange.answer for exchange in again[:5]] == [exchange.answer for exchange in first]
         assert session.ask([]) == []
-        assert (session.usage.asked, session.usage.sent, session.usage.cached) == (15, 10, 0)
+        assert (session.usage.asked, session.budget.sent, session.usage.cached) == (15, 10, 0)
     assert max(server.billed.values()) == 1
     assert [thread.is_alive() for thread in asking] == [False], "one thread for the session, which close ends"
 

@@ -62,6 +62,17 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     assert (row.steps, row.requests) == (2_560, facts["live"]["pairs"])
 
 
+def test_a_killed_run_says_what_the_whole_run_asked(server, tmp_path, monkeypatch):  # noqa: F811
+    """Killed long after its last checkpoint, so that most of what it asked was noted by the process that is gone."""
+    the_same_when_killed(
+        settings(tmp_path / "whole", llm="openai:m", label_wait=True, checkpoint_every=1_024), monkeypatch
+    )
+    usage = Run.open(tmp_path / "stopped", "train-rs").facts["usage"]
+    assert usage["requests"] == usage["sent"] == sum(server.billed.values()) / 2 > 60
+    assert usage["prompt_tokens"] > 0
+    assert usage["cached"] == 0
+
+
 def test_waiting_and_kept_replies_give_the_same_bytes_and_nothing_is_asked_twice(server, tmp_path):  # noqa: F811
     first = settings(tmp_path / "cold", llm="openai:m", label_wait=True)
     cold = train_rs.run(first, Reporter())
@@ -157,7 +168,9 @@ def test_what_was_accepted_when_is_accepted_again_however_quick_the_annotator_is
     (tmp_path / "run").mkdir()
     with Store(tmp_path) as store, AskSession(Answers(), store) as session:
         asked = offered(live(session))
+        came: list[Any] = []
         asked.session.submit = lambda requests: None
+        asked.session.poll = lambda: [came.pop() for _ in list(came)]
         asked.open(tmp_path / "run")
         asked.ask(1)
         saved = {name: np.array(array) for name, array in asked.state().items()}
@@ -172,12 +185,12 @@ def test_what_was_accepted_when_is_accepted_again_however_quick_the_annotator_is
             store.put(key, reply, request_content(Answers.identity, request))
             return session.kept(request)
 
-        asked._came = [answer(2, "A")]
+        came += [answer(2, "A")]
         asked.accept(1)
-        asked._came = [answer(0, "tie"), answer(1, "nonsense")]
+        came += [answer(0, "tie"), answer(1, "nonsense")]
         asked.accept(2)
         asked.accept(3)
-        asked._came = [answer(3, "B")]
+        came += [answer(3, "B")]
         asked.accept(4)
         asked.close()
         history = asked.labels.copy()

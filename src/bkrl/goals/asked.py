@@ -84,7 +84,6 @@ class AskedSuggester:
     ) -> None:
         self.name, self.session, self.situations, self.prompts, self.family = name, session, situations, prompts, family
         self.temperature, self.max_tokens, self.strict, self.wait = temperature, max_tokens, strict, wait
-        self.situations_asked = self.kept = self.unread = self.failed = 0
         self._asked: dict[str, list[int]] = {}  # request → situations
 
     def request(self, key: int) -> Request:
@@ -102,15 +101,13 @@ class AskedSuggester:
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         """See `Suggester.suggest`."""
         requests = [self.request(key) for key in keys]
-        self.situations_asked += len(keys)
         if self.session.backend.identity is None or self.wait:
             return [self._read(exchange) for exchange in self.session.ask(requests)]
         found: list[Goals | None] = []
         for key, request in zip(keys, requests, strict=True):
             kept = self.session.kept(request)
             if kept is not None:
-                self.kept += 1
-                found.append(self._read(kept) or ())
+                found.append(self._read(kept))
             else:
                 found.append(None)
                 self._asked.setdefault(request_key(self.session.backend.identity, request), []).append(key)
@@ -131,23 +128,11 @@ class AskedSuggester:
 
     def _read(self, exchange: Exchange) -> Goals | None:
         """The goals of an answer; none where it cannot be read, None where there is no answer."""
-        if exchange.answer is None:
-            self.failed += 1
-            return None
-        goals = parse_goals(exchange.answer, self.strict)
-        self.unread += goals is None
-        return goals or ()
+        return None if exchange.answer is None else parse_goals(exchange.answer, self.strict) or ()
 
     def facts(self) -> dict[str, Any]:
-        """What was asked, and what came of it."""
-        return {
-            **self.session.backend.facts(),
-            "situations": self.situations_asked,
-            "kept": self.kept,
-            "unreadable": self.unread,
-            "failed": self.failed,
-            "waiting": len(self._asked),
-        }
+        """Who is asked, and how many questions have no answer yet; what came of the others is the book's to say."""
+        return {**self.session.backend.facts(), "waiting": len(self._asked)}
 
     def close(self) -> None:
         """The session's owner closes it."""

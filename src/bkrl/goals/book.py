@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bkrl.envs.family import Situations
 from bkrl.goals.match import Matcher, normal
 from bkrl.goals.protocol import Goals, Suggester
+from bkrl.llm.session import AskSession
 
 QUALITIES: Final = ("good", "bad_timing", "nonsense", "impossible")
 """Suggested by the world's rules too; possible, but not here; a deed that is never possible; no deed at all."""
@@ -65,6 +66,11 @@ class GoalBook:
         return rows
 
     @property
+    def session(self) -> AskSession | None:
+        """Who is asked, if anybody."""
+        return self.suggester.session if self.suggester else None
+
+    @property
     def met(self) -> int:
         """How many situations were met."""
         return len(self.goals)
@@ -107,13 +113,16 @@ class GoalBook:
         self.goals[key], self.pays[row], self.unmatched[row] = self._matched(goals)
 
     def saved(self) -> dict[str, Any]:
-        """The situations in the order they were met, and their goals as JSON."""
+        """The situations in the order they were met, and their goals as JSON; what asking took."""
         text = json.dumps([[key, self.goals[key]] for key in self._row_of], ensure_ascii=False)
-        return {"book": np.frombuffer(text.encode(), np.uint8).copy()}
+        asked = self.session.state() if self.session else {}
+        return {"book": np.frombuffer(text.encode(), np.uint8).copy(), **asked}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Situations without goals are asked about again."""
         entries = json.loads(bytes(saved["book"]))
+        if self.session:
+            self.session.restore(saved)
         self._row_of.clear()
         self.goals.clear()
         self._sorted, self._rows = self._sorted[:0], self._rows[:0]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bkrl.goals.judges import Question
 from bkrl.llm.choose import Chooser, ClosedAnswer, ClosedQuestion, Phrasing
@@ -69,6 +70,14 @@ class AskedJudge:
     def facts(self) -> dict[str, Any]:
         """What was asked, and what came of it."""
         return self.chooser.facts()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """See `Judge.state`."""
+        return self.chooser.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Judge.restore`."""
+        self.chooser.restore(state)
 
 
 def _yes(answer: ClosedAnswer | None) -> float | None:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
+from bkrl.llm.session import AskSession
 
 Question = tuple[str, str]
 """A thing and a place, in words."""
@@ -29,6 +32,11 @@ class Judge(Protocol):
     name: str
     knows: bool
 
+    @property
+    def session(self) -> AskSession | None:
+        """Who is asked, if anybody."""
+        ...
+
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
         """The probability of yes; NaN where it has no opinion, None where its answer has not come yet."""
         ...
@@ -41,6 +49,14 @@ class Judge(Protocol):
         """What a manifest says of it."""
         ...
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint holds of it: what asking took."""
+        ...
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned, before anything is asked."""
+        ...
+
 
 class Table:
     """A judge that knows its answers at once.
@@ -51,6 +67,8 @@ class Table:
         knows: see `Judge`.
         said: what a manifest says of it.
     """
+
+    session = None
 
     def __init__(
         self, name: str, answer: Callable[[Question], float], knows: bool = True, said: Mapping[str, Any] | None = None
@@ -68,6 +86,13 @@ class Table:
     def facts(self) -> dict[str, Any]:
         """See `Judge.facts`."""
         return self._said
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Nothing changes."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Nothing changed."""
 
 
 def noisy(truth: Judge, accuracy: float, seed: int) -> Table:

@@ -22,6 +22,7 @@ from bkrl.envs.housekeep.labels import truth
 from bkrl.goals.belonging import plain_judge
 from bkrl.goals.judges import Judge, Question, scores
 from bkrl.goals.tracker import PayRule
+from bkrl.llm.session import AskSession
 
 PLACES: Final = "places"
 QUALITIES: Final = ("good", "wrong")
@@ -50,6 +51,11 @@ class PlaceBook:
         self.yes, self.asked, self._open = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(shape, bool)
         self._thing = {name: number for number, name in enumerate(placing.things)}
         self._place = {name: number for number, name in enumerate(placing.places)}
+
+    @property
+    def session(self) -> AskSession | None:
+        """Who is asked, if anybody."""
+        return self.judge.session if self.judge else None
 
     @property
     def met(self) -> int:
@@ -111,13 +117,16 @@ class PlaceBook:
             self.asked[pair], self.yes[pair] = True, np.nan if yes is None else float(yes)
 
     def saved(self) -> dict[str, Any]:
-        """The entries as JSON, and which pairs have no answer yet."""
+        """The entries as JSON, which pairs have no answer yet, and what asking took."""
         text = json.dumps(self.entries(), ensure_ascii=False)
-        return {"book": np.frombuffer(text.encode(), np.uint8).copy(), "open": self._open.copy()}
+        asked = self.judge.state() if self.judge else {}
+        return {"book": np.frombuffer(text.encode(), np.uint8).copy(), "open": self._open.copy(), **asked}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Pairs without an answer are asked about again."""
         self.enter(json.loads(bytes(saved["book"])))
+        if self.judge:
+            self.judge.restore(saved)
         self._ask(np.argwhere(saved["open"]))
 
 
@@ -143,7 +152,7 @@ class PlaceSource:
     @property
     def stopped(self) -> str | None:
         """Why nothing further can be asked, if that is so."""
-        return getattr(getattr(self.book.judge, "session", None), "stopped", None)
+        return self.book.session.stopped if self.book.session else None
 
     @property
     def num_deeds(self) -> int:

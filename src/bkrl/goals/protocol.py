@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from bkrl.llm.session import AskSession
+
 Goals = tuple[str, ...]
 """The goals of one situation, in words."""
 
@@ -19,6 +21,11 @@ class Suggester(Protocol):
 
     name: str
     every_deed: bool
+
+    @property
+    def session(self) -> AskSession | None:
+        """Who is asked, if anybody."""
+        ...
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         """The goals of each situation; None where they are not known yet."""

@@ -50,7 +50,7 @@ class Source:
     @property
     def stopped(self) -> str | None:
         """Why nothing further can be asked, if that is so."""
-        return getattr(getattr(self.book.suggester, "session", None), "stopped", None)
+        return self.book.session.stopped if self.book.session else None
 
     @property
     def num_deeds(self) -> int:
@@ -66,6 +66,9 @@ class Source:
         """What a manifest says: who suggested, how many situations were met, how good the goals were."""
         suggester = self.book.suggester
         known = {"suggester": suggester.name, **suggester.facts()} if suggester else {}
+        if self.book.session:
+            known |= {"unreadable": sum(found == () for found in self.book.goals.values())}
+            known |= {"unanswered": self.unanswered[0]}
         figures = getattr(self.captioner, "figures", None)
         captions = {} if figures is None else {"captions_held_out": figures}
         return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}

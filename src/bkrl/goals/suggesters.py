@@ -25,6 +25,7 @@ class _Known:
     """A suggester that knows its goals at once."""
 
     every_deed = False
+    session = None
 
     def poll(self) -> Mapping[int, Goals]:
         """Nothing comes later."""
@@ -129,7 +130,7 @@ def plain_suggester(name: str, situations: Situations, rates: Mapping[str, float
     return Noisy(situations, rates, seed) if name == "noisy" else None
 
 
-class Replayed:
+class Replayed(_Known):
     """The goals that another run was given, from what its policy keeps; situations that it never met have none.
 
     Args:
@@ -138,8 +139,6 @@ class Replayed:
         facts: what a manifest says of where they are from.
     """
 
-    every_deed = False
-
     def __init__(self, name: str, goals: Mapping[int, Goals | None], facts: Mapping[str, Any]) -> None:
         self.name, self._goals, self._facts = name, dict(goals), dict(facts)
 
@@ -147,13 +146,6 @@ class Replayed:
         """See `Suggester.suggest`."""
         return [self._goals.get(key) for key in keys]
 
-    def poll(self) -> Mapping[int, Goals]:
-        """Nothing becomes known later."""
-        return {}
-
     def facts(self) -> dict[str, Any]:
         """Where the goals are from."""
         return dict(self._facts)
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -86,5 +86,7 @@ def _say(session: AskSession, batches: bool, reporter: Reporter) -> None:
     if isinstance(session, KeptAnswers) and not batches:
         reporter.say(f"{usage.asked:,} answers read again; nothing was sent.")
     elif session.backend.identity is not None:
-        cost = usage.cost_in_words(session.budget)
-        reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {usage.sent:,} sent; {cost}.")
+        cost = usage.cost_in_words()
+        reporter.say(
+            f"{usage.asked:,} requests: {usage.cached:,} from the store, {session.budget.sent:,} sent; {cost}."
+        )

@@ -28,7 +28,7 @@ from bkrl.labelers.asking import Sampling, turns
 from bkrl.labelers.material import SegmentText, WorldCard
 from bkrl.labelers.preferences import pair_prompt
 from bkrl.llm.protocol import Exchange, Request, address
-from bkrl.llm.session import AskSession
+from bkrl.llm.session import STOPPED, AskSession
 from bkrl.text import prompts
 
 ACCEPTED: Final = "accepted.jsonl"
@@ -97,7 +97,6 @@ class LiveComparisons:
         self.rollouts = 0
         self._said: set[str] = set()
         self._waiting: dict[str, tuple[int, Request]] = {}
-        self._came: list[Exchange] = []
         self._noted: dict[int, dict[str, float]] = {}
         self._file: LineFile | None = None
 
@@ -162,6 +161,8 @@ class LiveComparisons:
         if came is None or not came.keys() <= self._waiting.keys():
             came = self._arrived()
             self._note(step, came)
+        else:
+            self.session.count_again([self._waiting[question][1] for question in came])
         for question, label in came.items():
             self.labels[self._waiting.pop(question)[0]] = label
 
@@ -237,24 +238,22 @@ class LiveComparisons:
     def _send(self, rows: NDArray[np.int64]) -> None:
         """Ask about these pairs; those that are to be waited for are asked about when they are wanted."""
         noted = {question for point in self._noted.values() for question in point}
+        new: list[Request] = []
         for row, a, b in zip(rows.tolist(), self._texts(self.a[rows]), self._texts(self.b[rows]), strict=True):
             request = self._request(a, b)
             question = _question(request)
             self._waiting[question] = row, request
             if not self.at_once and question not in noted:
-                kept = self.session.kept(request)
-                if kept is not None:  # it is there at once, whatever the event loop does meanwhile
-                    self._came.append(kept)
-                else:
-                    self.session.submit([request])
+                new.append(request)
+        self.session.submit(new)
 
     def _arrived(self) -> dict[str, float]:
         """Labels of the waiting pairs whose answers are there, in the order of asking."""
         if self.at_once:
             exchanges = self.session.ask([request for _, request in self._waiting.values()])
         else:
-            exchanges, self._came = [*self._came, *self.session.poll()], []
-        found = {_question(one.request): _label(one) for one in exchanges if one.reason != "stopped"}
+            exchanges = self.session.poll()
+        found = {_question(one.request): _label(one) for one in exchanges if one.reason != STOPPED}
         return {question: found[question] for question in self._waiting if question in found}
 
     def _note(self, step: int, labels: Mapping[str, float]) -> None:
@@ -282,6 +281,7 @@ class LiveComparisons:
             "labels": self.labels,
             "pool.groups": self._pool_groups,
             "rollouts": np.array([self.rollouts]),
+            **self.session.state(),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -292,6 +292,7 @@ class LiveComparisons:
         self.groups, self._pool_groups = state["groups"], state["pool.groups"]
         self.labels, self.rollouts = state["labels"].copy(), int(state["rollouts"][0])
         self._said = {_name(text) for windows in (self.a, self.b) for text in self._texts(windows)}
+        self.session.restore(state)
         self._waiting.clear()
         self._send(np.flatnonzero(self.labels == _WAITING))
 

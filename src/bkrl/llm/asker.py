@@ -11,14 +11,15 @@ import contextlib
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from concurrent import futures
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bkrl.core.reporter import Reporter
-from bkrl.llm.budget import Budget, Exhausted
+from bkrl.llm.budget import FILE, Budget, Exhausted
 from bkrl.llm.gate import Gate
 from bkrl.llm.policy import (
     BAD,
@@ -68,7 +69,7 @@ class Asker:
         self.reporter = reporter or Reporter()
         self.budget = budget or Budget()
         self.price = price
-        self.usage = Usage(price)
+        self.usage = Usage(self.budget, price)
         self.stopped: str | None = None
         """Why nothing further is sent, once a fault or limit is final."""
         self._halted = asyncio.Event()
@@ -76,6 +77,7 @@ class Asker:
         self._flying: dict[str, asyncio.Future[Exchange]] = {}
         self._refused: dict[str, Exchange] = {}
         """Refusals that were paid for: the same question in another place gets the same one."""
+        self._given_up: Counter[str] = Counter()
         self._bad_share = 0.0
         self._answered = 0
         self._first = asyncio.Lock()
@@ -90,18 +92,22 @@ class Asker:
         """One answer: from the store if it is there, otherwise sent, retried and kept. A question that is being asked
         is not asked twice.
         """
-        self.usage.asked += 1
+        exchange = await self._answer(request)
+        self.usage.count_request(exchange)
+        return exchange
+
+    async def _answer(self, request: Request) -> Exchange:
         if self.backend.identity is None:
             await asyncio.sleep(0)
             self._check()
-            exchange = await self._answer_freely(request)
-        else:
-            exchange = await self._ask_stored(request)
-            if exchange.status == "truncated":
-                exchange = await self._ask_stored(_longer(request))
-        if exchange.status != "ok":
-            self.usage.count_failure(exchange)
-        return exchange
+            return await self._answer_freely(request)
+        exchange = await self._ask_stored(request)
+        return await self._ask_stored(_longer(request)) if exchange.status == "truncated" else exchange
+
+    def keep_account(self, folder: Path) -> None:
+        """Note what is sent and paid in the folder of a run, so that its limits hold over kills and restarts."""
+        if self.backend.identity is not None:
+            self.budget.open(folder / FILE)
 
     def interrupted(self) -> int:
         """Sends of this session's questions, by earlier processes, whose end was not recorded: each may have been
@@ -120,7 +126,7 @@ class Asker:
         facts = self.usage.as_facts()
         if self.backend.identity is None:
             return {name: facts[name] for name in ("requests", "failed", "failed_reasons")}
-        return {**facts, "interrupted": self.interrupted(), **self.usage.cost_facts(self.budget)}
+        return {**facts, "interrupted": self.interrupted(), **self.usage.cost_facts()}
 
     async def _answer_freely(self, request: Request) -> Exchange:
         try:
@@ -138,10 +144,7 @@ class Asker:
             request = _longer(request)
             key = request_key(self.backend.identity or {}, request)
             reply = self.store.known(key) if self.store is not None else None
-        if reply is None:
-            return None
-        self.usage.asked += 1
-        return self._found(key, request, reply)
+        return None if reply is None else self._found(key, request, reply)
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
@@ -183,7 +186,7 @@ class Asker:
             try:
                 async with self._one_until_answered():
                     self._check()
-                    reserved = await self._reserve(request)
+                    reserved = await self._reserve(key, request)
                     entered = time.monotonic()
                     paused += entered - waited
                     outcome = await self._send_once(key, replace(request, redraw=bad), reserved)
@@ -201,7 +204,6 @@ class Asker:
                 self._bad_share -= self._bad_share / LATEST
                 self.usage.count(key, outcome)
                 return self._exchange(key, request, outcome)
-            self.usage.possibly_billed += outcome.billed
             if outcome.kind == "stop":
                 raise self._halt(str(outcome))
             if outcome.kind == "wait":
@@ -251,10 +253,10 @@ class Asker:
                 return
         yield
 
-    async def _reserve(self, request: Request) -> str:
+    async def _reserve(self, key: str, request: Request) -> str:
         most = 0.0 if self.price is None else self.price.bound(request)
         try:
-            return await self.budget.reserve(most)
+            return await self.budget.reserve(most, key)
         except Exhausted as limit:
             raise self._halt(str(limit)) from None
 
@@ -262,9 +264,9 @@ class Asker:
         """A reply or a fault; None when another process has asked, or got the answer, a moment before."""
         attempt = self.store.begin(key) if self.store is not None else 0
         if attempt is None:
-            self.budget.withdraw(reserved)
+            self.budget.settle(reserved, 0.0, unsent=1)
             return None
-        self.usage.sent += 1
+        lost = False
         try:
             async with asyncio.timeout(self.policy.deadline):
                 reply = cleaned(await self.backend.complete(request))
@@ -278,20 +280,19 @@ class Asker:
                 self.budget.settle(reserved, paid)
         except TimeoutError:
             result = Fault("retry", "deadline", f"no whole answer within {self.policy.deadline} s", billed=True)
-            outcome = result.reason
+            outcome, lost = result.reason, True
         except Fault as fault:
-            result, outcome = fault, fault.reason
-            if not fault.billed:
+            result, outcome, lost = fault, fault.reason, fault.billed
+            if not lost:
                 self.budget.settle(reserved, 0.0)
         finally:
             # Whatever is not settled by now may have been billed.
-            self.budget.lose(reserved)
+            self.budget.lose(reserved, int(lost))
         if self.store is not None:
             self.store.end(attempt, outcome)
         return result
 
     def _found(self, key: str, request: Request, kept: Reply) -> Exchange:
-        self.usage.cached += key not in self.usage.keys
         self.usage.count(key, kept)
         return self._exchange(key, request, kept, cached=True)
 
@@ -300,7 +301,8 @@ class Asker:
         return Exchange(request, key, reply, reason, cached=cached, cost_usd=self.usage.cost(reply))
 
     def _failed(self, key: str, request: Request, fault: Fault) -> Exchange:
-        if self._answered == 0 and self.usage.reasons[fault.reason] + 1 >= EARLY_FAILURES:
+        self._given_up[fault.reason] += 1
+        if self._answered == 0 and self._given_up[fault.reason] >= EARLY_FAILURES:
             raise self._halt(f"The first {EARLY_FAILURES} requests all failed: {fault}")
         return Exchange(request, key, None, fault.reason, str(fault))
 

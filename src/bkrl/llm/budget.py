@@ -19,6 +19,8 @@ from bkrl.core.flags import Flag
 from bkrl.core.lines import LineFile, read_lines
 
 FILE = "spending.jsonl"
+_KEY = 16
+"""Characters of a question's key that tell it from the others of a run."""
 _Dollars = Annotated[float, Flag("", least=0)]
 _Count = Annotated[int, Flag("", least=0)]
 
@@ -27,6 +29,7 @@ class _Send(TypedDict):
     send: str
     usd: _Dollars
     requests: NotRequired[_Count]
+    key: NotRequired[str]
 
 
 class _End(TypedDict):
@@ -34,6 +37,7 @@ class _End(TypedDict):
     paid: _Dollars
     doubtful: NotRequired[_Dollars]
     unsent: NotRequired[_Count]
+    lost: NotRequired[_Count]
 
 
 class Exhausted(Exception):
@@ -50,21 +54,38 @@ class Budget:
     """
 
     def __init__(self, file: Path | None = None, max_requests: int | None = None, max_usd: float | None = None) -> None:
-        self.requests = 0
+        self.requests = self.sent = self.lost = 0
+        """Requests with those of batches and without, and answers that were lost and may have been billed."""
+        self.keys: set[str] = set()
+        """Beginnings of the keys of the questions that were sent, batches apart."""
         self.paid = 0.0
         self.doubtful = 0.0
         """Dollars that may have been billed for answers that were lost, at most."""
         self._max_requests, self._max_usd = max_requests, max_usd
         self._open: dict[str, float] = {}
+        self._key_of: dict[str, str] = {}
         self._process, self._count = secrets.token_hex(4), 0
         self._settled: asyncio.Event | None = None
         self._file: LineFile | None = None
         if file is not None:
-            self._read(file)
-            try:
-                self._file = LineFile(file)
-            except OSError as error:
-                raise RunFailed(f"{file} cannot be written ({error.strerror}).") from None
+            self.open(file)
+
+    def open(self, file: Path) -> None:
+        """Take up what earlier processes noted in this file, and note there what follows.
+
+        Raises:
+            InputError: the file is damaged.
+            RunFailed: it cannot be written.
+        """
+        self._read(file)
+        try:
+            self._file = LineFile(file)
+        except OSError as error:
+            raise RunFailed(f"{file} cannot be written ({error.strerror}).") from None
+
+    def bought(self, key: str) -> bool:
+        """Whether the question with this key was sent, by any process that worked in the run."""
+        return key[:_KEY] in self.keys
 
     @property
     def committed(self) -> float:
@@ -75,8 +96,9 @@ class Budget:
         """Whether so much more fits."""
         return self._requests_left() >= requests and self._fits(usd)
 
-    async def reserve(self, usd: float) -> str:
-        """Set aside what one send can cost; waits for others to settle when only they stand in the way.
+    async def reserve(self, usd: float, key: str = "") -> str:
+        """Set aside what one send of the question with this key can cost; waits for others to settle when only they
+        stand in the way.
 
         Returns the name to settle it with. Raises Exhausted when it cannot fit.
         """
@@ -87,7 +109,7 @@ class Budget:
                     "it to go on"
                 )
             if self._fits(usd):
-                return self.begin(usd)
+                return self.begin(usd, key=key)
             if all(name.startswith("batch") for name in self._open):
                 raise Exhausted(
                     f"The limit of ${self._max_usd:,g} for this run (--max-cost) is reached: "
@@ -97,34 +119,36 @@ class Budget:
             self._settled = self._settled or asyncio.Event()
             await self._settled.wait()
 
-    def begin(self, usd: float, requests: int = 1, name: str = "") -> str:
+    def begin(self, usd: float, requests: int = 1, name: str = "", key: str = "") -> str:
         """Note that something is about to be sent that can cost `usd` at most."""
         self._count += 1
-        name = name or f"{self._process}-{self._count}"
-        self._open[name] = usd
-        self.requests += requests
-        self._note({"send": name, "usd": usd, "requests": requests} if requests != 1 else {"send": name, "usd": usd})
-        return name
+        send: _Send = {"send": name or f"{self._process}-{self._count}", "usd": usd}
+        if requests != 1:
+            send["requests"] = requests
+        if key:
+            send["key"] = key[:_KEY]
+        self._sent(send)
+        self._note(send)
+        return send["send"]
 
-    def settle(self, name: str, paid: float, doubtful: float = 0.0) -> None:
-        """Note what it did cost, and what it may have cost besides. A second settlement of one name changes nothing."""
-        if self._open.pop(name, None) is None:
-            return
-        self.paid += paid
-        self.doubtful += doubtful
-        self._note({"end": name, "paid": paid, "doubtful": doubtful} if doubtful else {"end": name, "paid": paid})
-        self._wake()
-
-    def withdraw(self, name: str) -> None:
-        """It was not sent after all."""
-        if self._open.pop(name, None) is not None:
-            self.requests -= 1
-            self._note({"end": name, "paid": 0.0, "unsent": 1})
+    def settle(self, name: str, paid: float, doubtful: float = 0.0, *, unsent: int = 0, lost: int = 0) -> None:
+        """Note what it did cost, and what it may have cost besides. A second settlement of one name changes nothing.
+        `unsent`: it was not sent after all; `lost`: an answer was billed, perhaps, and did not arrive.
+        """
+        end: _End = {"end": name, "paid": paid}
+        if doubtful:
+            end["doubtful"] = doubtful
+        if unsent:
+            end["unsent"] = unsent
+        if lost:
+            end["lost"] = lost
+        if self._ended(end):
+            self._note(end)
             self._wake()
 
-    def lose(self, name: str) -> None:
+    def lose(self, name: str, lost: int = 0) -> None:
         """It is not known whether it was billed: its whole reservation is doubtful."""
-        self.settle(name, 0.0, self._open.get(name, 0.0))
+        self.settle(name, 0.0, self._open.get(name, 0.0), lost=lost)
 
     def close(self) -> None:
         if self._file is not None:
@@ -143,7 +167,7 @@ class Budget:
     def _fits(self, usd: float) -> bool:
         return self._max_usd is None or self.committed + usd <= self._max_usd
 
-    def _note(self, line: dict[str, object]) -> None:
+    def _note(self, line: _Send | _End) -> None:
         if self._file is None:
             return
         try:
@@ -183,12 +207,31 @@ class Budget:
         line = typed(dict[str, Any], parse_json(text))
         check_checksum(line)
         if "send" in line:
-            send: _Send = typed(_Send, line)
-            self._open[send["send"]] = send["usd"]
-            self.requests += send.get("requests", 1)
-            return
-        end: _End = typed(_End, line)
-        if self._open.pop(end["end"], None) is not None:
-            self.paid += end["paid"]
-            self.doubtful += end.get("doubtful", 0.0)
-            self.requests -= end.get("unsent", 0)
+            self._sent(typed(_Send, line))
+        else:
+            self._ended(typed(_End, line))
+
+    def _sent(self, line: _Send) -> None:
+        name, key = line["send"], line.get("key", "")
+        self._open[name] = line["usd"]
+        self.requests += line.get("requests", 1)
+        if not name.startswith("batch"):
+            self.sent += 1
+        if key:
+            self._key_of[name] = key
+            self.keys.add(key)
+
+    def _ended(self, line: _End) -> bool:
+        """Count the end of a send; False where it had ended before."""
+        name, unsent = line["end"], line.get("unsent", 0)
+        key = self._key_of.pop(name, "")
+        if self._open.pop(name, None) is None:
+            return False
+        self.paid += line["paid"]
+        self.doubtful += line.get("doubtful", 0.0)
+        self.requests -= unsent
+        self.sent -= unsent
+        self.lost += line.get("lost", 0)
+        if unsent:
+            self.keys.discard(key)
+        return True

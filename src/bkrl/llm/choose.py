@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ MAX_TOKENS: Final = 200
 """Of a reply, where no log-probabilities are told; room for a model that thinks first."""
 MOST_KNOWN: Final = 100
 """So many known answers are enough for a temperature and a bias."""
+_COUNTED: Final = ("questions", "with_logprobs", "unclear", "failed")
 _FLOOR: Final = np.log(1e-4)
 """A word that was not among those told counts as this unlikely: one missing phrasing must not decide alone."""
 
@@ -121,7 +122,7 @@ class Chooser:
         free = session.backend.identity is None
         self.session, self.votes, self.wait = session, 1 if free else votes, wait or free
         self.temperature, self.max_tokens = temperature, max_tokens
-        self.kept = self.failed = self.unclear = self.with_logprobs = 0
+        self._counts = np.zeros(len(_COUNTED), np.int64)  # of finished lines
         self._heard: dict[Line, list[Exchange]] = {}
         self._read: dict[Line, list[NDArray[np.float64]]] = {}
         self._done: dict[Line, bool] = {}  # finished line → whether the backend told log-probabilities
@@ -179,16 +180,22 @@ class Chooser:
         return ClosedAnswer(scores, all(self._done[one.line] for one in question.phrasings), exchanges)
 
     def facts(self) -> dict[str, Any]:
-        """What was asked, and what came of it."""
-        return {
-            **self.session.backend.facts(),
-            "questions": len(self._heard),
-            "kept": self.kept,
-            "with_logprobs": self.with_logprobs,
-            "unclear": self.unclear,
-            "failed": self.failed,
-            "waiting": len(self._waiting),
-        }
+        """What was asked, and what came of it, by phrasings that are finished; `unclear` and `failed` count votes
+        singly.
+        """
+        counts = dict(zip(_COUNTED, self._counts.tolist(), strict=True))
+        return {**self.session.backend.facts(), **counts, "waiting": len(self._waiting)}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint holds: what asking took. Votes on a line that is not finished will be asked for again."""
+        heard = sum(len(some) for line, some in self._heard.items() if line not in self._done)
+        return {"choices": self._counts.copy(), **self.session.state(again=heard)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned, before anything is asked."""
+        if "choices" in state:
+            self._counts[:] = state["choices"]
+        self.session.restore(state)
 
     def _scores(self, line: Line) -> NDArray[np.float64]:
         """(K,) of a finished line: what the backend told, or the share of clear votes."""
@@ -213,7 +220,6 @@ class Chooser:
                         self._waiting[request_key(self.session.backend.identity or {}, request)] = line
                         self.session.submit([request])
                     else:
-                        self.kept += 1
                         again += self._hear(line, kept)
             wanted = again
 
@@ -222,15 +228,15 @@ class Chooser:
         heard, answer = self._heard[line], exchange.answer
         scores, exact = (np.full(len(line[1]), np.nan), False) if answer is None else read_answer(answer, line[1])
         exact &= not heard  # only the first request asks for log-probabilities
-        self.failed += answer is None
-        self.unclear += answer is not None and bool(np.isnan(scores).any())
-        self.with_logprobs += exact
         heard.append(exchange)
         self._read[line].append(scores)
         if len(heard) == 1 and not exact and answer is not None and self.votes > 1:
             return [(line, sample) for sample in range(1, self.votes)]
         if exact or (answer is None and len(heard) == 1) or len(heard) == self.votes:
             self._done[line] = exact
+            failed = sum(one.answer is None for one in heard)
+            unread = sum(bool(np.isnan(one).any()) for one in self._read[line])
+            self._counts += [1, exact, unread - failed, failed]
             for question in self._askers.pop(line, []):
                 if (found := self.answer(question)) is not None:
                     self._came[question] = found

@@ -69,9 +69,9 @@ class KeptAnswers(AskSession):
             turns = [(turn["role"], turn["content"]) for turn in json.loads(row["prompt"])]
             self._rows.setdefault(address(turns, row["sample"]), row)
 
-    async def answer(self, request: Request) -> Exchange:
+    async def _answer(self, request: Request) -> Exchange:
         if self.store is not None:
-            return await super().answer(request)
+            return await super()._answer(request)
         row = self._rows.get(address([(message.role, message.text) for message in request.messages], request.sample))
         if row is None:
             words = request.messages[-1].text.strip().splitlines()[-1][:60]
@@ -79,11 +79,7 @@ class KeptAnswers(AskSession):
                 f"No shard holds an answer to one of the questions (it ends {words!r}); they were labelled by another "
                 "version of bkrl, or their tables were changed."
             )
-        self.usage.asked += 1
-        exchange = _exchange(row, request)
-        if exchange.status != "ok":
-            self.usage.count_failure(exchange)
-        return exchange
+        return _exchange(row, request)
 
     async def _obtain(self, key: str, request: Request) -> Exchange:
         if key not in self._failures:

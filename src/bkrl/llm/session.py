@@ -14,11 +14,13 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
+
+from numpy.typing import NDArray
 
 from bkrl.core.errors import BkrlError, RunFailed
 from bkrl.core.reporter import Reporter, Update
@@ -31,6 +33,8 @@ Job = Callable[[], Awaitable[T]]
 _SIGNAL_SECONDS = 0.2
 """A waiting main thread looks this often whether Ctrl-C was pressed: a lock does not always let signals through."""
 _INTERRUPTED = "interrupted"
+STOPPED = "stopped"
+"""The reason of a submitted request that was not answered before the session stopped."""
 
 
 class AskSession(Asker):
@@ -72,18 +76,34 @@ class AskSession(Asker):
                 raise
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Ask without waiting. A request that is submitted already and was not polled yet is not submitted again."""
-        for request in requests:
-            key = request_key(self.backend.identity or {}, request)
-            if key not in self._submitted:
-                self._count += 1
+        """Ask without waiting. A request that is submitted already and was not polled yet is not submitted again. One
+        whose reply is kept is answered at once, so that when it can be polled is no question of time.
+        """
+        keys = {request_key(self.backend.identity or {}, request): request for request in requests}
+        new = {key: request for key, request in keys.items() if key not in self._submitted}
+        there = [None] * len(new) if self.store is None or not new else self.call(self._all_kept(new.values()))
+        for (key, request), kept in zip(new.items(), there, strict=True):
+            self._count += 1
+            if kept is None:
                 self._submitted[key] = self._start(self._answer_or_why(request, key))
-                mark = self._count, key
-                self._submitted[key].add_done_callback(lambda _, mark=mark: self._came.append(mark))  # type: ignore[misc]
+            else:
+                self._submitted[key] = futures.Future()
+                self._submitted[key].set_result(replace(kept, key=key))
+            mark = self._count, key
+            self._submitted[key].add_done_callback(lambda _, mark=mark: self._came.append(mark))  # type: ignore[misc]
 
     def kept(self, request: Request) -> Exchange | None:
         """The answer to a request if it is kept; nothing is sent, and no answer is waited for."""
-        return self.call(self._kept(request))
+        found = self.call(self._kept(request))
+        if found is not None:
+            self.usage.count_request(found)
+        return found
+
+    def count_again(self, requests: Sequence[Request]) -> None:
+        """Count requests whose answers an earlier process had, and noted elsewhere, as it counted them itself."""
+        for request in requests:
+            if self.store is None or self.kept(request) is None:
+                self.usage.asked += 1
 
     def poll(self, seconds: float = 0.0) -> list[Exchange]:
         """What submitted requests have brought since the last call, in the order of submission, failures included.
@@ -99,12 +119,28 @@ class AskSession(Asker):
             return []
         came = sorted(self._came.popleft() for _ in range(len(self._came)))
         found = [self._submitted.pop(key) for _, key in came]
-        return [future.result() for future in found if not future.cancelled()]
+        exchanges = [future.result() for future in found if not future.cancelled()]
+        for exchange in exchanges:
+            if exchange.reason != STOPPED:  # otherwise it is still to be asked
+                self.usage.count_request(exchange)
+        return exchanges
 
     @property
     def waiting(self) -> int:
         """How many submitted requests have brought nothing yet."""
         return len(self._submitted) - len(self._came)
+
+    def state(self, again: int = 0) -> dict[str, NDArray[Any]]:
+        """What a checkpoint holds of a session that asks beside training; see `Usage.state`."""
+
+        async def counted() -> dict[str, NDArray[Any]]:
+            return self.usage.state(again)  # where nothing else counts meanwhile
+
+        return self.usage.state(again) if self._thread is None else self.call(counted())
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned, before anything is asked."""
+        self.usage.restore(state)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run other work of the backend on the session's event loop and wait; Ctrl-C cancels it."""
@@ -191,11 +227,14 @@ class AskSession(Asker):
         truncated the answer is to a longer one.
         """
         try:
-            return replace(await self.answer(request), key=key)
+            return replace(await self._answer(request), key=key)
         except Stop as stop:
-            return Exchange(request, key, None, "stopped", str(stop))
+            return Exchange(request, key, None, STOPPED, str(stop))
         except BkrlError as error:
-            return Exchange(request, key, None, "stopped", str(self._halt(str(error))))
+            return Exchange(request, key, None, STOPPED, str(self._halt(str(error))))
+
+    async def _all_kept(self, requests: Iterable[Request]) -> list[Exchange | None]:
+        return [await self._kept(request) for request in requests]
 
     def _note(self) -> str:
         failed = f", {self.usage.failed} failed" if self.usage.failed else ""

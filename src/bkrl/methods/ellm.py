@@ -132,7 +132,6 @@ def _trainee(
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,
-        limits=(settings.max_requests or None, settings.max_cost or None),
     )
 
 
@@ -141,21 +140,11 @@ class GoalTrainee(Trainee):
     """A learner with goals, and where they come from."""
 
     source: Any = None
-    limits: tuple[int | None, float | None] = (None, None)
 
     def begin(self, folder: Path) -> None:
         """See `Trainee.begin`: what is sent and paid is noted in the run's folder, so limits hold over restarts."""
-        from bkrl.llm.budget import FILE, Budget
-
-        session = self._session()
-        if session is not None and session.backend.identity is not None:
-            session.budget = Budget(folder / FILE, *self.limits)
-            self.opened.append(session.budget)
-
-    def _session(self) -> Any:
-        """The session in which goals are asked for; None where nobody is asked."""
-        book = self.source.book
-        return getattr(getattr(book, "suggester", None) or getattr(book, "judge", None), "session", None)
+        if self.source.book.session is not None:
+            self.source.book.session.keep_account(folder)
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one question was answered."""
@@ -167,9 +156,9 @@ class GoalTrainee(Trainee):
     def result(self) -> Any:
         """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
         self.facts |= {"goals": self.source.facts(cast(Any, self.learner).collector.view.goals)}
-        session = self._session()
-        if session is not None:
-            self.warnings += session.losses
+        if self.source.book.session is not None:
+            self.facts |= {"usage": self.source.book.session.facts()}
+            self.warnings += self.source.book.session.losses
         unanswered, asked = self.source.unanswered
         if unanswered:
             self.warnings.append(f"{unanswered:,} of {asked:,} questions about goals had no answer to the end.")

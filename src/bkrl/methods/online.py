@@ -65,18 +65,12 @@ class OnlineTrainee(Trainee):
     """A learner whose potential is asked for as it learns."""
 
     comparisons: LiveComparisons = None  # type: ignore[assignment]
-    limits: tuple[int | None, float | None] = (None, None)
     potential: Any = None
 
     def begin(self, folder: Path) -> None:
         """See `Trainee.begin`: what is accepted, sent and paid is noted in the run's folder."""
-        from bkrl.llm.budget import FILE, Budget
-
         self.comparisons.open(folder)
-        session = self.comparisons.session
-        if session.backend.identity is not None:
-            session.budget = Budget(folder / FILE, *self.limits)
-            self.opened.append(session.budget)
+        self.comparisons.session.keep_account(folder)
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one answer came."""
@@ -141,7 +135,6 @@ def build(settings: OnlineSettings) -> Trainee:
             iteration_steps=settings.rollout_steps,
             opened=[stack.pop_all()],
             comparisons=comparisons,
-            limits=(settings.max_requests or None, settings.max_cost or None),
             potential=made[0],
         )
 

@@ -26,7 +26,6 @@ from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
-from bkrl.llm.budget import FILE as SPENDING
 from bkrl.llm.budget import Budget
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.kept import KeptAnswers, Speaker
@@ -167,20 +166,21 @@ def _from_store(job: _Job, batches: Batches, session: AskSession) -> tuple[KeptA
 def _at_work(job: _Job, reporter: Reporter) -> Iterator[tuple[Run, AskSession]]:
     """The run directory, and a session to ask the annotator with if there is something to do."""
     with ExitStack() as stack:
-        store, budget = None, None
+        store = None
         if job.backend.identity is not None and job.to_do:
             store = stack.enter_context(Store(job.cache, reporter))
         result = job.create()
         stack.callback(result.release)
-        if store is not None:
-            budget = Budget(result.file(SPENDING), job.max_requests, job.max_cost)
-            stack.callback(budget.close)
+        budget = Budget(None, job.max_requests, job.max_cost)
+        stack.callback(budget.close)
         if not result.complete:
             for sentence in filter(None, [job.backend.facts().get("notice")]):
                 reporter.say(sentence)
             for sentence in remarks(job.price):
                 reporter.warn(sentence)
         session = AskSession(job.backend, store, job.policy, reporter, budget, job.price)
+        if store is not None:
+            session.keep_account(result.path)
         yield result, stack.enter_context(session)
 
 

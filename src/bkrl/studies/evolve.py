@@ -24,8 +24,6 @@ from bkrl.labelers.plan import Plan
 from bkrl.labelers.proposals import TEMPLATE
 from bkrl.labelers.variants import VARIANTS
 from bkrl.llm.beside import open_session
-from bkrl.llm.budget import FILE as SPENDING
-from bkrl.llm.budget import Budget
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.protocol import Message, Request
 from bkrl.report.sets import SECOND
@@ -54,9 +52,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
         if result.complete or session is None:
             return result
         session.reporter = reporter
-        if session.backend.identity is not None:
-            session.budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
-            stack.callback(session.budget.close)
+        session.keep_account(result.path)
         Tournament(config, plan, session, result, reporter).hold()
     return result
 
