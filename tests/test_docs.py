@@ -179,6 +179,10 @@ def test_no_page_is_too_long():
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
+def test_the_changelog_is_what_a_user_must_know():
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 200
+
+
 def test_every_page_of_results_is_linked_from_its_index():
     for folder in (ROOT / "results", ROOT / "results" / "log"):
         index = (folder / "README.md").read_text()
