@@ -15,8 +15,10 @@ import pytest
 from bkrl import __version__
 from bkrl.cli.main import run_command
 from bkrl.core.flags import flags_of, option_name
+from bkrl.methods.goals import _HOUSE_ONLY, PLAIN
 from bkrl.runs.record import Run
 from bkrl.stages import MANY, VERBS
+from bkrl.studies.study import presets
 
 
 def test_help_lists_the_pipeline_in_order(capsys):
@@ -247,16 +249,32 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("bkrl: locked/config.json: Permission denied; ")
 
 
+def test_studies_conditions_and_suggesters_are_listed_with_what_they_are(capsys):
+    listed = {}
+    for what in ("studies", "conditions", "suggesters"):
+        assert run_command(["list", what, "--json"]) == 0
+        listed[what] = json.loads(capsys.readouterr().out)
+    assert [one["study"] for one in listed["studies"]] == presets()
+    confirm = next(one for one in listed["studies"] if one["study"] == "confirm")
+    assert confirm["trains"] == "ppo, rnd, noveld, icm, apt, bk-code, bk-goal"
+    assert (confirm["command"], confirm["on two cores"]) == ("bkrl sweep confirm", "4.3 h")
+    assert {one["set"]: one["conditions"] for one in listed["conditions"]}["glam"] == 26
+    named = {name for one in listed["suggesters"] for name in one["suggester"].split(", ")}
+    assert named >= {*PLAIN, *_HOUSE_ONLY} - {"votes"} | {"rules"}  # votes: oracle's other name
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (
             ["list"],
-            "Missing argument 'what'. Choose from: envs, options, algs, llms, potentials. Try bkrl list --help.",
+            "Missing argument 'what'. Choose from: envs, options, algs, llms, potentials, suggesters, studies, "
+            "conditions. Try bkrl list --help.",
         ),
         (
             ["list", "envz"],
-            "'envz' is not one of 'envs', 'options', 'algs', 'llms', 'potentials'. Did you mean 'envs'? Try",
+            "'envz' is not one of 'envs', 'options', 'algs', 'llms', 'potentials', 'suggesters', 'studies', "
+            "'conditions'. Did you mean 'envs'? Try",
         ),
         (["collect", "--steps", "0"], "'--steps': it must be at least 1. Try bkrl collect --help."),
         (["collect", "--steps", "x"], "'--steps': it must be a whole number. Try"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bkrl import envs
+from bkrl.agents.play import Episode, summarise
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.files import sha256
@@ -262,10 +263,18 @@ def test_a_policy_brings_its_goals_along(tmp_path):
     facts = Run.open(run.path, "train-rs").facts
     assert facts["goals"]["suggester"] == "rules"
     assert facts["goals"]["quality"]["suggested"]["good"] > 0.8
+    assert facts["achievements"] == [row for row in run.metrics() if "eval/return" in row][-1]["eval/achievements"]
     from bkrl.core.config import EvaluateConfig
 
     done = evaluate.run(EvaluateConfig(run.path, out=tmp_path / "eval", episodes=2), Reporter())
     assert done.facts["episodes"] == 2
+
+
+def test_achievements_are_counted_in_evaluations():
+    episodes = [Episode(0, ""), Episode(1, "")]
+    episodes[0].unlocked, episodes[1].unlocked = np.array([1, 1, 0], bool), np.array([0, 0, 1], bool)
+    assert summarise(episodes)["eval/achievements"] == 1.5
+    assert "eval/achievements" not in summarise([Episode(0, "")])  # MiniGrid has none
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

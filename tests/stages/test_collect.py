@@ -148,7 +148,7 @@ def test_missions_that_change_matter_to_an_explorer_that_is_paid_for_them(tmp_pa
         told = Said()
         run(replace(small, out=tmp_path / f"d{paid}", ext_coef=coef), told)
         assert any("and the explorer does not see them: it can learn only" in one for one in told.warned) == paid
-        assert any("does no harm while it is paid for novelty alone" in one for one in told.said) != paid
+        assert any("missions" in one for one in [*told.warned, *told.said]) == paid  # no word where it does no harm
 
 
 # ------------------------------------------------------------------------------------------- explorers that only act

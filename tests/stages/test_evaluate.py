@@ -51,6 +51,7 @@ def test_measures_both_modes_and_draws(tmp_path: Path, policy: Path) -> None:
     again = run(replace(config, out=tmp_path / "b"), Reporter())
     assert again.file("evaluation.json").read_bytes() == result.file("evaluation.json").read_bytes()
     assert result.facts["success_rate"] == document["modes"]["sampled"]["success_rate"]["mean"]
+    assert result.facts["counts"].startswith("sampled: that policy was trained")
 
 
 @pytest.mark.parametrize("greedy", [True, False])

@@ -278,8 +278,10 @@ class _Tape:
 
 
 def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:
-    """Means of `success_rate`, `return`, `length`, and the env's own metrics where they have a value."""
+    """Means of `success_rate`, `return`, `length`, of achievements where the env has any, and of its own metrics."""
     own = {name: values for name, values in metrics_of(episodes).items() if len(values)}
+    if len(episodes[0].unlocked):
+        own = {"achievements": np.array([e.unlocked.sum() for e in episodes], float), **own}
     return {
         f"{prefix}success_rate": float(np.mean([e.success for e in episodes])),
         f"{prefix}return": float(np.mean([e.episode_return for e in episodes])),
@@ -303,7 +305,7 @@ class Evaluation:
         self.kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
 
     def __call__(self, agent: Agent) -> dict[str, float]:
-        """Success rate, return and length of the sampled policy and, if asked, of the greedy one."""
+        """What `summarise` finds of the sampled policy and, if asked, of the greedy one."""
         scores: dict[str, float] = {}
         for prefix, greedy in self.kinds:
             with doing("evaluating", self.episodes, "episodes") as tick:

@@ -16,10 +16,24 @@ _POTENTIALS = (
         "zero, a random network, shuffled labels, constant advice",
     ),
 )
+_EVERYWHERE, _TYPED, _HOUSE = "typed Crafter, Housekeep", "typed Crafter", "Housekeep"
+_ASKS = "answers come beside training and are kept; --max-cost and --max-requests bound them"
+_SUGGESTERS = (
+    ("oracle", _EVERYWHERE, "the env's own rules; in Housekeep people's votes: the best that knowledge could give"),
+    ("noisy", _EVERYWHERE, "the oracle with stated shares of errors"),
+    ("rules", _EVERYWHERE, "hand-written rules, not a language model; in typed Crafter the same goals as oracle"),
+    ("novelty, uniform", _EVERYWHERE, "nothing: every deed, paid once an episode or every time"),
+    ("openai:MODEL", _EVERYWHERE, f"a language model behind an endpoint; {_ASKS}"),
+    ("local:NAME, gguf:PATH, hf:PATH", _EVERYWHERE, f"a language model on this machine; {_ASKS}"),
+    ("replay:RUN", _TYPED, "the goals of another run that asked"),
+    ("task", _TYPED, "the env's own mission; pays nothing itself"),
+    ("zs_mlm", _HOUSE, "a masked language model's prior of what belongs where"),
+    ("random, equal", _HOUSE, "controls: answers drawn at random, and the same answer to every question"),
+)
 
 
 def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
-    """Tables (title, header, rows) for "envs", "options" of envs, "algs", "llms" or "potentials"."""
+    """Tables (title, header, rows) of one kind of names, as `bkrl list` takes them."""
     if what == "algs":
         from bkrl.methods import methods
 
@@ -33,6 +47,19 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         return [
             kinds,
             ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by", "advice from"], _samples()),
+        ]
+    if what == "suggesters":
+        return [("Values of --suggester", ["suggester", "in", "what it knows"], [list(row) for row in _SUGGESTERS])]
+    if what == "studies":
+        title = "Studies that ship with bkrl; `bkrl sweep STUDY --dry-run` lists the runs of one"
+        return [(title, ["study", "what it asks", "trains", "on two cores", "command"], _studies())]
+    if what == "conditions":
+        from bkrl.stages.evaluate.conditions import SHIPPED, read_conditions
+
+        read = [(name, read_conditions(name)) for name in SHIPPED]
+        rows = [[name, one.title, len(one.conditions), one.measure] for name, one in read]
+        return [
+            ("Sets for `bkrl evaluate RUN --conditions SET`", ["set", "what it is", "conditions", "measures"], rows)
         ]
     from bkrl.envs import env_ids, family, world
 
@@ -54,6 +81,22 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
 def _some_of(ids: list[str]) -> str:
     """The first of some ids, and how many others there are."""
     return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
+
+
+def _studies() -> list[list[Any]]:
+    """The shipped studies: what each asks, which methods it trains, how long it took, and the command that does it."""
+    from bkrl.core.reporter import duration
+    from bkrl.studies.study import presets, shipped
+
+    rows: list[list[Any]] = []
+    for name in presets():
+        document = shipped(name)
+        parts = [part for world in document["world"] for part in (world, *world.get("task", ()))]
+        entries = [entry for part in parts for entry in part.get("algs", ())]
+        algs = [entry.partition(":")[0] if isinstance(entry, str) else entry["alg"] for entry in entries]
+        took = duration(60 * document["minutes"])
+        rows.append([name, document["title"], ", ".join(dict.fromkeys(algs)), took, f"bkrl sweep {name}"])
+    return rows
 
 
 def _samples() -> list[list[Any]]:

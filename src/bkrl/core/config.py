@@ -303,7 +303,9 @@ class EvaluateConfig:
             "own TOML file (docs/training.md)"
         ),
     ] = None
-    mode: Annotated[Literal["both", "greedy", "sampled"], Flag("take the likeliest action, or sample")] = "both"
+    mode: Annotated[
+        Literal["both", "greedy", "sampled"], Flag("sample actions, which is what counts, or take the likeliest")
+    ] = "both"
     gifs: Annotated[int, Flag("episodes to record as GIFs", least=0, only=(_ONE_ENV,))] = 2
     seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these", least=0)] = 1_000_003
     backend: Backend = "native"

@@ -167,11 +167,6 @@ def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Re
         )
     if missions_vary(config.env) and config.ext_coef > 0:
         reporter.warn(UNSEEN.format(env=config.env, who="the explorer"))
-    elif missions_vary(config.env):
-        reporter.say(
-            f"The missions of {config.env} change between episodes. The explorer does not see them, which does no harm "
-            "while it is paid for novelty alone; a policy that learns this world itself would not see them either."
-        )
 
 
 def recording_points(config: CollectConfig) -> list[int]:

@@ -131,6 +131,7 @@ def _finish(result: Run, made: Trainee, env_id: str, task_set: str) -> None:
     """Write the last policy and the manifest; the best one is there already."""
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])
+    unlocked = {"achievements": rows[-1]["eval/achievements"]} if "eval/achievements" in top else {}
     found = [*result.path.glob("policy-best.*"), *result.path.glob("policy-best/*")]
     best = sorted(file.relative_to(result.path).as_posix() for file in found)
     result.finish(
@@ -139,6 +140,7 @@ def _finish(result: Run, made: Trainee, env_id: str, task_set: str) -> None:
         env_id=env_id,
         steps=made.learner.step,
         **made.learner.facts(),
+        **unlocked,
         success_rate=rows[-1]["eval/success_rate"],
         episode_return=rows[-1]["eval/return"],
         best_success_rate=top["eval/success_rate"],

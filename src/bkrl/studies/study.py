@@ -63,6 +63,11 @@ def presets() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
+def shipped(name: str) -> dict[str, Any]:
+    """The document of a shipped study."""
+    return parse_toml(resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+
+
 class _Head(TypedDict):
     """What a study says of itself."""
 
@@ -80,22 +85,20 @@ def load_study(study: str, out: Path) -> Study:
         InputError: the file is missing or is not TOML.
         UsageError: it asks for something that does not exist.
     """
-    if study.endswith(".toml") or "/" in study:
+    if study in presets():
+        document = shipped(study)
+    elif study.endswith(".toml") or "/" in study:
         try:
-            text = Path(study).read_text(encoding="utf-8-sig")
+            document = parse_toml(Path(study).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise InputError(f"The study file {study} cannot be read ({error.strerror}).") from None
         except UnicodeDecodeError:
             raise InputError(f"The study file {study} is not text in UTF-8; save it as that.") from None
-    elif study in presets():
-        text = resources.files(__package__).joinpath(f"{study}.toml").read_text(encoding="utf-8")
+        except Mismatch as error:
+            raise InputError(f"The study file {study} is not TOML: {error}.") from None
     else:
         near, known = did_you_mean(study, presets()), ", ".join(presets())
         raise UsageError(f"There is no shipped study '{study}'.{near} Known: {known}; or name a .toml file.")
-    try:
-        document = parse_toml(text)
-    except Mismatch as error:
-        raise InputError(f"The study file {study} is not TOML: {error}.") from None
     planned = plan(document, out, Path(study).stem)
     _check_worlds(planned.cells)
     return planned

@@ -27,10 +27,13 @@ def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json
 
 
 def list_(
-    what: Annotated[Literal["envs", "options", "algs", "llms", "potentials"], typer.Argument(help="what to list")],
+    what: Annotated[
+        Literal["envs", "options", "algs", "llms", "potentials", "suggesters", "studies", "conditions"],
+        typer.Argument(help="what to list"),
+    ],
     as_json: Json = False,
 ) -> None:
-    """The names that flags take: worlds, algorithms, language models, potentials."""
+    """The names that flags take: envs, algorithms, language models, potentials, suggesters, studies, conditions."""
     from bkrl.cli.catalogue import catalogue
 
     tables = catalogue(what)

@@ -32,6 +32,8 @@ from bkrl.stats.scores import score_interval
 GIF_SIDE = 320
 FRAME_MILLISECONDS = 120
 SHOWN_METRICS = 3
+COUNTS = "sampled: that policy was trained; its likeliest actions (greedy) are another, which may walk in circles"
+"""Which of an evaluation's figures counts, and why."""
 _WORK = ("time/env", "time/policy", "time/potential", "time/update")
 
 
@@ -104,6 +106,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         episode_return=shown["return"]["mean"],
         episode_length=shown["length"]["mean"],
         modes={mode: _without_episodes(scores) for mode, scores in document["modes"].items()},
+        **({"counts": COUNTS} if len(modes) > 1 else {}),
         table={
             "header": [
                 "mode",
