@@ -54,12 +54,8 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         title = "Studies that ship with bkrl; `bkrl sweep STUDY --dry-run` lists the runs of one"
         return [(title, ["study", "what it asks", "trains", "on two cores", "command"], _studies())]
     if what == "conditions":
-        from bkrl.stages.evaluate.conditions import SHIPPED, read_conditions
-
-        read = [(name, read_conditions(name)) for name in SHIPPED]
-        rows = [[name, one.title, len(one.conditions), one.measure] for name, one in read]
         return [
-            ("Sets for `bkrl evaluate RUN --conditions SET`", ["set", "what it is", "conditions", "measures"], rows)
+            ("Sets for `bkrl evaluate RUN --conditions SET`", ["set", "what it is", "conditions", "measures"], _sets())
         ]
     from bkrl.envs import env_ids, family, world
 
@@ -97,6 +93,14 @@ def _studies() -> list[list[Any]]:
         took = duration(60 * document["minutes"])
         rows.append([name, document["title"], ", ".join(dict.fromkeys(algs)), took, f"bkrl sweep {name}"])
     return rows
+
+
+def _sets() -> list[list[Any]]:
+    """The shipped sets of conditions."""
+    from bkrl.stages.evaluate.conditions import SHIPPED, read_conditions
+
+    read = [(name, read_conditions(name)) for name in SHIPPED]
+    return [[name, one.title, len(one.conditions), one.measure] for name, one in read]
 
 
 def _samples() -> list[list[Any]]:
