@@ -1,4 +1,4 @@
-"""NovelD, ICM and APT against references written from the papers' definitions."""
+"""NovelD, DEIR, ICM and APT against references written from the papers' definitions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bkrl.rewards.apt import APT, LearntAPT, Particles, nearest
+from bkrl.rewards.deir import DEIR
 from bkrl.rewards.icm import ICM
 from bkrl.rewards.novelty import next_observations
 from bkrl.rewards.rnd import RND, NovelD
@@ -64,6 +65,68 @@ def test_without_the_first_visit_returns_pay_as_well() -> None:
     np.testing.assert_array_equal(gated > 0, [True, False, False, False])
     assert (bare > 0).all()
     np.testing.assert_array_equal(bare[gated > 0], gated[gated > 0])
+
+
+def test_deir_is_the_published_least_ratio_over_the_episode() -> None:
+    """Against lists of embeddings and one call of the model at a time; episodes run on over rollouts."""
+    stream, record = DEIR(SHAPE, 3, num_actions=4, seed=1), walk(0)
+    encoder, gru = stream.model.encoder, stream.model.gru
+    past: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[], [], []]
+    way = [torch.zeros(1, 64)] * 3
+    for number in (1, 2):
+        found = stream.raw(record)
+        with torch.no_grad():
+            for t, n in np.ndindex(12, 3):
+                seen, following = record.observations[t, n], next_observations(record)[t, n]
+                here, there = (encoder(stream.normalised(one[None])) for one in (seen, following))
+                if record.ages[t, n] == 0:
+                    past[n], way[n] = [(here, torch.zeros(1, 64))], torch.zeros(1, 64)
+                way[n] = gru(here, way[n])
+                ratios = [(e - there).square().sum() / ((w - way[n]).norm() + 1e-6) for e, w in past[n]]
+                assert found[t, n] == pytest.approx(float(min(ratios)), rel=1e-3, abs=1e-5)
+                past[n].append((there, way[n]))
+        assert (found > 0).any()
+        record = later(record, number)
+
+
+def test_deir_pays_nothing_for_what_the_episode_has_seen() -> None:
+    record = rollout(np.array([[[0] * 5], [[3] * 5], [[0] * 5], [[3] * 5], [[1] * 5]], np.uint8))
+    record.ages[:] = np.arange(5)[:, None]
+    found = DEIR(SHAPE, 1, num_actions=4, seed=1).raw(record)[:, 0]
+    np.testing.assert_array_equal(found > 0, [True, False, False, True])
+
+
+def test_deir_learns_which_observation_follows_an_action() -> None:
+    stream = DEIR((1,), 1, num_actions=2, seed=1)
+    actions = np.random.default_rng(0).integers(0, 2, 256)
+    seen = np.zeros(257, np.uint8)
+    for t, action in enumerate(actions):
+        seen[t + 1] = (seen[t] + (1 if action else 5)) % 6
+    record = rollout(seen.reshape(257, 1, 1))
+    record.actions[:], record.ages[:] = actions[:, None], np.arange(257)[:, None]
+    stream.raw(record)
+    optimiser = torch.optim.Adam(stream.parameters(), 1e-2)
+    losses = []
+    for _ in range(150):
+        loss = stream.loss(torch.randperm(256, generator=torch.Generator().manual_seed(len(losses))))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(np.log(2), abs=0.2)
+    assert np.mean(losses[-10:]) < 0.1
+
+
+def test_deirs_wrong_observations_are_no_true_ones() -> None:
+    stream, record = DEIR(SHAPE, 3, num_actions=4, seed=1), walk(0)
+    record.observations[1:] = 1
+    record.final_observations[:] = 1
+    stream.raw(record)
+    stream.queue[:] = 1  # nothing else can be drawn
+    seen, following = stream.normalised(stream._seen), stream.normalised(stream._following)
+    logits = stream.model(stream._ways, seen, stream._actions, [following])[0]
+    right = torch.nn.functional.softplus(-logits).mean()
+    assert float(stream.loss(torch.arange(36)).detach()) == pytest.approx(float(0.5 * right.detach()), rel=1e-5)
 
 
 def test_surprise_is_half_the_squared_error_of_the_forward_model() -> None:
@@ -177,7 +240,13 @@ def test_what_lies_apart_is_newer_in_both_kinds_of_features() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [NovelD, lambda *a, **k: ICM(*a, num_actions=4, **k), APT, lambda *a, **k: LearntAPT(*a, num_actions=4, **k)],
+    [
+        NovelD,
+        lambda *a, **k: DEIR(*a, num_actions=4, **k),
+        lambda *a, **k: ICM(*a, num_actions=4, **k),
+        APT,
+        lambda *a, **k: LearntAPT(*a, num_actions=4, **k),
+    ],
 )
 def test_it_goes_on_from_its_state_with_the_same_rewards(kind) -> None:
     whole, other = kind(SHAPE, 3, seed=1), kind(SHAPE, 3, seed=2)

@@ -1,4 +1,4 @@
-"""rnd, noveld, icm, apt: PPO that is paid for novelty too. `pqn` and `dqn` take the same by `--curiosity`."""
+"""rnd, noveld, deir, icm, apt: PPO that is paid for novelty too. `pqn` and `dqn` take the same by `--curiosity`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bkrl.learn.hardware import Hardware
     from bkrl.rewards.streams import RewardStream
 
-Curiosity = Literal["rnd", "noveld", "icm", "apt", "apt-learnt"]
+Curiosity = Literal["rnd", "noveld", "deir", "icm", "apt", "apt-learnt"]
 IntCoef = Annotated[float, Flag("weight of the novelty reward", least=0)]
 ALPHA = "noveld: α of max(novelty(s′) − α novelty(s), 0); ELLM's baseline has 1"
 FIRST_VISIT = "noveld: pay only an episode's first visit; ELLM's baseline pays every visit"
@@ -59,11 +59,12 @@ def curious(
     """The novelty stream of this kind, in an env of these facts."""
     from bkrl.core.seeds import derive_seed
     from bkrl.rewards.apt import APT, LearntAPT
+    from bkrl.rewards.deir import DEIR
     from bkrl.rewards.icm import ICM
     from bkrl.rewards.rnd import RND, NovelD
 
-    made: Any = {"rnd": RND, "noveld": NovelD, "icm": ICM, "apt": APT, "apt-learnt": LearntAPT}[kind]
-    if kind in ("icm", "apt-learnt"):
+    made: Any = {"rnd": RND, "noveld": NovelD, "deir": DEIR, "icm": ICM, "apt": APT, "apt-learnt": LearntAPT}[kind]
+    if kind in ("deir", "icm", "apt-learnt"):
         more["num_actions"] = len(facts.action_names)
     own_seed = derive_seed(seed, "rnd" if kind == "noveld" else kind)
     return made(facts.obs_shape, num_envs, gamma=gamma, coef=coef, seed=own_seed, device=hardware.device, **more)
@@ -93,6 +94,7 @@ for _colour, (_name, _settings, _what) in enumerate(
         ("noveld", NovelDSettings, "growing novelty at first visits (NovelD)"),
         ("icm", RNDSettings, "what a model of the dynamics predicts badly (ICM)"),
         ("apt", APTSettings, "distance to the nearest states seen lately (APT)"),
+        ("deir", RNDSettings, "how unlike all of the episode so far an observation is (DEIR)"),
     ),
     start=4,
 ):
