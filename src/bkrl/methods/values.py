@@ -85,8 +85,8 @@ class ValueSettings(GuidedSettings):
 
     env_coef: Annotated[float, Flag("weight of the env's own reward; 0 leaves it out", least=0)] = 1.0
     curiosity: Annotated[
-        Literal["none", "rnd", "noveld", "icm", "apt", "apt-learnt"],
-        Flag("pay for novelty: rnd, noveld, icm, apt in fixed random features or in learnt ones; or none"),
+        Literal["none", "rnd", "noveld", "deir", "icm", "apt", "apt-learnt"],
+        Flag("pay for novelty: rnd, noveld, deir, icm, apt in fixed random features or in learnt ones; or none"),
     ] = "none"
     int_coef: Annotated[float, Flag("weight of the novelty reward", least=0, only=(_CURIOUS,))] = 1.0
     noveld_alpha: Annotated[float, Flag(ALPHA, least=0, only=(_NOVELD,))] = 0.5

@@ -35,7 +35,7 @@ ALL = "upstream"
 DIVISORS = (10, 5, 3)  # what the published wrapper divides kind, colour and state by
 HARD_THRESHOLD = 0.85
 _ANY = ("code", "pref", "goal")
-_VALUES = ("values", "published", "rnd", "noveld", "icm", "apt", "apt-learnt")
+_VALUES = ("values", "published", "rnd", "noveld", "deir", "icm", "apt", "apt-learnt")
 _OTHERS = {
     "text": "Q-learning by an agent that reads",
     "lm": "a policy that is a language model",
