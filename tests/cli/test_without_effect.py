@@ -46,7 +46,7 @@ def labels(path: Path, variant: str) -> Path:
     [
         ("train-rs --shaping advice", "bk-own, bk-evolve, glam or glam-published;"),
         ("train-rs --shaping-shift 1 --advice-coef 1", "--shaping-shift and --advice-coef have no effect here, only"),
-        ("train-rs --int-coef 0.1", "only with --alg rnd, noveld, icm, apt, pqn or dqn;"),
+        ("train-rs --int-coef 0.1", "only with --alg rnd, noveld, icm, apt, deir, pqn or dqn;"),
         ("train-rs --alg rnd --shaping-until 9", "--shaping-until has no effect here, only with --alg bk-code"),
         ("train-rs --alg bk-code --potential p --advice-coef 2", "only with --shaping advice, pbrs+advice, start or"),
         ("train-rs --alg bk-code --potential p --shaping pbim --shaping-until 9", "decay, progress or progress+start;"),

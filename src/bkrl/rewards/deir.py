@@ -128,8 +128,8 @@ class DEIR(Novelty):
         if missing > 0:
             grown = max(missing, self._episodes.shape[1])
             self._episodes = np.pad(self._episodes, ((0, 0), (0, grown), (0, 0)))
-        numbers = [one.cpu().numpy() for one in (here, there, after)]
-        found = _distances(*numbers, began, self._episodes, self._lengths, np.float32(EPSILON))
+        saw, came, ways = (one.cpu().numpy() for one in (here, there, after))
+        found = _distances(saw, came, ways, began, self._episodes, self._lengths, np.float32(EPSILON))
         new = found.ravel() >= found.mean() if self.rollouts else np.ones(steps * envs, bool)
         self.queue = np.concatenate([self.queue, self._following[new]])[-self.size :]
         self.rollouts += 1
