@@ -208,11 +208,11 @@ def draw_forest(entries: Sequence[Entry], path: Path) -> None:
 
 
 def draw_dots(page: Path, images: Path) -> None:
-    """The picture of a page without a report, where a comment asks for one: `<!-- draw: COLUMN, … by N -->` names columns of the
-    next table that has them, and how many of its first columns name a row (1).
+    """The picture of a page without a report, where a comment asks for one: `<!-- draw: COLUMN, … by N as AXIS -->` names columns of the
+    next table that has them, how many of its first columns name a row (1), and the axis.
     """
     text = page.read_text(encoding="utf-8")
-    asked = re.search(r"<!-- draw: (.+?)(?: by (\d))? -->", text)
+    asked = re.search(r"<!-- draw: (.+?)(?: by (\d))?(?: as (.+?))? -->", text)
     if not asked:
         return
     columns, named = asked[1].split(", "), int(asked[2] or 1)
@@ -226,7 +226,7 @@ def draw_dots(page: Path, images: Path) -> None:
             parts = [part for part in cells[_cells(header).index(column)].split(";") if re.search(r"\d", part)]
             parts = parts if len(parts) == len(labels) else parts[-1:]
             dots += [
-                (label, column, _DOT.search(part.replace("**", "")) or _fail(page, part))
+                (label, column, _DOT.search(part.replace("**", "").replace("−", "-")) or _fail(page, part))
                 for label, part in zip(labels, parts, strict=False)
             ]
     names = list(dict.fromkeys(label for label, _, _ in dots))
@@ -252,9 +252,9 @@ def draw_dots(page: Path, images: Path) -> None:
                     axis.plot([float(low), float(high)], [y, y], color=f"C{at}", linewidth=1.2)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_xlim(left=0)
-        unit = " (%)" if "%" in _cells(rows[0])[_cells(header).index(columns[0])] else ""
-        axis.set_xlabel((columns[0] if len(columns) == 1 else "success") + unit)
+        if all(float(found[1]) >= 0 for _, _, found in dots):
+            axis.set_xlim(left=0)
+        axis.set_xlabel(asked[3] or columns[0])
         if len(columns) > 1:
             axis.legend(frameon=False)
         figure.tight_layout()
@@ -262,7 +262,7 @@ def draw_dots(page: Path, images: Path) -> None:
         plt.close(figure)
 
 
-_DOT = re.compile(r"([\d.]+)(?: %)?(?: ± ([\d.]+)| \(([\d.]+) to ([\d.]+)\))?")
+_DOT = re.compile(r"([-+]?[\d.]+)(?: %)?(?: ± ([\d.]+)| \(([-\d.]+) to ([-\d.]+)\))?")
 
 
 def _fail(page: Path, part: str) -> re.Match[str]:

@@ -37,7 +37,7 @@ ALIKE = 3
 MADE = "<!-- made by results/pages.py -->"
 READING = """How to read this page: intervals are 95 %; n is the number of training runs (seeds × draws of labels); "× PPO's steps"
 below 1 is faster; controls stand in italics. [Statistics](../docs/statistics.md) says how the figures are computed,
-[method](../docs/method.md) what each form of shaping keeps, [the index](README.md) what the other studies found.
+[shaping](../docs/shaping.md) what each form of shaping keeps, [the index](README.md) what the other studies found.
 """
 
 

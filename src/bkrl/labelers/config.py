@@ -187,7 +187,7 @@ class EvolveConfig(AskConfig):
     eval_episodes: Annotated[int, Flag("seeded episodes in each of eight evaluations of a training", least=1)] = 50
     train_shaping: Annotated[
         Literal["pbrs", "advice", "pbrs+advice", "progress"],
-        Flag("how agents use a program; docs/potentials.md has the forms"),
+        Flag("how agents use a program; docs/shaping.md has the forms"),
     ] = "advice"
     temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.8
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 4096

@@ -31,7 +31,7 @@ class DRRNSettings(TrainRsConfig):
     temperature: Annotated[float, Flag("values are divided by this before the softmax", least=0.001)] = 1.0
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
     compat: Annotated[
-        str, Flag("published defects to train with: g1 to g6 and b10, or upstream for all (docs/potentials.md)")
+        str, Flag("published defects to train with: g1 to g6 and b10, or upstream for all (docs/compat.md)")
     ] = ""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
 

@@ -255,7 +255,7 @@ class GlamSettings(PotentialSettings):
     ] = None
     reward_scale: RewardScale = 1.0
     compat: Annotated[
-        str, Flag("published defects to train with: g1 to g4, g7 and b10, or upstream for all (docs/potentials.md)")
+        str, Flag("published defects to train with: g1 to g4, g7 and b10, or upstream for all (docs/compat.md)")
     ] = ""
     echo: Annotated[
         float,

@@ -34,7 +34,7 @@ class PPOSettings(TrainRsConfig):
         str,
         Flag(
             "published defects to train with, to measure what they do: b1 to b10 and b30, as in b2,b3, or upstream for "
-            "all that concern the algorithm (docs/potentials.md); no guarantee holds then"
+            "all that concern the algorithm (docs/compat.md); no guarantee holds then"
         ),
     ] = ""
     network: Network = "compact"

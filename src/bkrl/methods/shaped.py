@@ -46,7 +46,7 @@ class PotentialSettings(TrainRsConfig):
         Literal["pbrs", "advice", "pbrs+advice", "start", "decay", "progress", "progress+start", "pbim", "additive"],
         Flag(
             "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
-            "little of the task; advice begins sooner, where the potential has any; docs/potentials.md has each form's "
+            "little of the task; advice begins sooner, where the potential has any; docs/shaping.md has each form's "
             "guarantee and its risk",
             pooled=True,
             only=(_POTENTIAL,),

@@ -5,7 +5,7 @@
 where s is the view (with the mission, where Φ reads that) in which the window h ends. S is fitted by least squares and
 becomes one small network, evaluated exactly; R is Φ − S of the same window, so both add up to Φ. Each part alone is a
 potential. A critic that sees s can learn to subtract S, but not R: to such a critic R is a bonus for what was done
-lately, to the extent that λ < 1 (docs/method.md).
+lately, to the extent that λ < 1 (docs/shaping.md).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ switches on, a rollout is paid as the published loop pays it (its potential is t
     F_t   = γ line_{t+1} / σ - line_t / σ                 added to the reward of a_t, whatever ended in between
 
 `PublishedShaping` is this arithmetic, `PublishedReward` the reward stream around it; the functions between them change
-what Φ sees.  docs/potentials.md says what every switch reproduces, and where it has to deviate.
+what Φ sees.  docs/compat.md says what every switch reproduces, and where it has to deviate.
 """
 
 from __future__ import annotations
