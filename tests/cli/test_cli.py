@@ -289,7 +289,6 @@ def test_studies_conditions_and_suggesters_are_listed_with_what_they_are(capsys)
         (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
         (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --n-step, --num-steps, --steps?"),
         (["collect", "--threads", "100000"], "'--threads': it must be at most 256."),
-        (["label", "merge"], "Missing argument 'SHARD'. Try bkrl label merge --help."),
     ],
 )
 def test_what_is_wrong_with_a_flag_is_one_sentence(arguments, sentence, capsys):

@@ -109,7 +109,7 @@ def code_run(path: Path, dataset: Dataset, script: Script, check: code.Checker, 
         validation,
         check,
         rounds=rounds,
-        conversations=range(1),
+        conversations=1,
         sampling=Sampling(),
     )
     responses = Responses()

@@ -58,7 +58,7 @@ def converse(  # type: ignore[no-untyped-def]
         validation,
         code.checker(dataset) if outcome is None else pretend,
         rounds=rounds,
-        conversations=range(votes),
+        conversations=votes,
         sampling=Sampling(),
     )
     responses = Responses()
@@ -229,7 +229,7 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
             code.validation_set(dataset, 5, seed=0),
             check,
             rounds=1,
-            conversations=range(2),
+            conversations=2,
             sampling=Sampling(),
         )
     assert [candidate.status for candidate in candidates] == ["ok", "ok"]

@@ -175,37 +175,6 @@ evaluate = { episodes = 3 }
     assert [c.config.episodes for c in found.evaluation if c.run_dir.parent.name == "key"] == [3, 3]
 
 
-def test_labels_in_shards_are_joined(tmp_path):
-    found = study(WORLD + 'algs = ["bk-pref"]\nlabel_shards = 2\n', tmp_path)
-    root = tmp_path / "w"
-    data, one, two, merge, rm = found.preparation
-    assert (data.stage, one.stage, two.stage, merge.stage, rm.stage) == (
-        "collect", "label", "label", "label_merge", "train_rm"
-    )  # fmt: skip
-    assert (one.config.shard, two.config.shard) == ("1/2", "2/2")
-    assert merge.config.runs == (one.run_dir, two.run_dir) == (root / "label-pref-shard1", root / "label-pref-shard2")
-    assert merge.run_dir == rm.config.labels == root / "label-pref"
-    assert needs(found.cells)[merge.run_dir] == [one.run_dir, two.run_dir, data.run_dir]
-    shards = f"{one.run_dir} {two.run_dir}"
-    assert shell.command(merge) == f"bkrl label merge {shards} --dataset {root / 'data'} --out {root / 'label-pref'}"
-
-
-def test_what_cannot_be_divided_is_labelled_as_a_whole(tmp_path):
-    found = study(
-        WORLD
-        + """
-algs = ["bk-code", { name = "coin", alg = "bk-pref", label = { llm = "random" } },
-        { name = "many", alg = "bk-code", label = { votes = 2 } }]
-label_shards = 3
-""",
-        tmp_path,
-    )
-    labelled = {c.run_dir.name: c.config.shard for c in found.preparation if c.stage == "label"}
-    assert labelled == {
-        "label-code": None, "label-coin": None, "label-many-shard1": "1/2", "label-many-shard2": "2/2"
-    }  # fmt: skip
-
-
 SHARED = (
     WORLD
     + """
@@ -270,11 +239,10 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\nvariants = ["prefs"]', "Did you mean 'pref'"),
         ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
         ('algs = ["ppo"]\ncollect_seeds = 2', "collect_seeds must be a list of seeds"),
-        ('algs = ["bk-pref"]\nlabel_shards = 0', "a number of parts"),
         ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
         ('algs = ["bk-pref"]\ncollect_shards = 0', "collect_shards must be a number of parts, not 0"),
         ('algs = ["bk-pref"]\ncollect_shards = 41', "collect_shards = 41 share the 40 episodes_per_checkpoint of w"),
-        ('algs = ["bk-pref"]\nlabel_shards = "2"', "label_shards must be a number of parts, not '2'"),
+        ('algs = ["bk-pref"]\nlabel_shards = 2', "leave label_shards out"),
         ('algs = ["ppo"]\ntrain_rs = 3', "Settings are a table"),
         ('algs = ["ppo"]\n[[world]]\nname = "v"', "The world v needs algs"),
         ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),
@@ -290,7 +258,6 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\ntrain_rs = { pref = { steps = 3 } }', "There is no setting 'pref'"),
         ('algs = ["ppo"]\ntrain_rs = { fresh = true }', "'fresh' of train_rs is decided by the study"),
         ('algs = ["bk-pref"]\nlabel = { dry_run = true }', "'dry_run' of label is decided by the study"),
-        ('algs = ["bk-pref"]\nlabel = { shard = "1/2" }', "'shard' of label is decided by the study"),
         ('algs = [{ name = "a", alg = "bk-pref", label = { num = 1979-01-01 } }]', "must be of type int"),
         ('algs = ["ppo"]\n[[world]]\nname = "sweep"\nalgs = ["ppo"]\nseeds = [1]', "would lie inside another run"),
     ],

@@ -306,24 +306,6 @@ def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
     assert "chain/label-pref" in do(tmp_path, monkeypatch, only="*/eval-bk*", out=tmp_path / "moved")[0].failed
 
 
-def test_labels_that_were_joined_and_moved_are_done(tmp_path, monkeypatch):
-    text = TOY.replace("seeds = [1]", "seeds = [1]\nlabel_shards = 2").replace('llm = "return"', 'llm = "rules"')
-    data, one, two, merge, *_ = plan(tomllib.loads(text), tmp_path / "out").cells
-    made_from = {"dataset": data.run_dir, "shard 1": one.run_dir, "shard 2": two.run_dir}
-    for cell, config, inputs in (*((cell, cell.config, {}) for cell in (data, one, two)),
-                                 (merge, merge.recorded[1], made_from)):  # fmt: skip
-        Run.create(cell.run_dir, stage="label", config=config, inputs=inputs).finish([])
-    (tmp_path / "out").rename(tmp_path / "moved")
-    merge = plan(tomllib.loads(text), tmp_path / "moved").cells[3]
-    assert state_of(merge) == "done"
-
-    given = []
-    monkeypatch.setattr("bkrl.stages.label_merge.run", lambda *args: given.append(args))
-    work(merge, tmp_path / "log")  # if it had not been: from the dataset where it lies now
-    assert given[0][0].runs == merge.config.runs
-    assert given[0][0].dataset == tmp_path / "moved" / "chain" / "data"
-
-
 def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_not(tmp_path):
     def cells(out, text=SHARED):
         return plan(tomllib.loads(text), tmp_path / out).cells
@@ -356,7 +338,7 @@ def shared(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("shared")
     with pytest.MonkeyPatch.context() as monkeypatch:
         outcome, _ = do(tmp_path, monkeypatch, SHARED, only="*/label-pref")
-    assert len(outcome.done) == 6
+    assert len(outcome.done) == 4
     return contents(tmp_path / "out")
 
 
@@ -374,10 +356,10 @@ def test_a_killed_sweep_of_shards_ends_in_the_same_bytes(tmp_path, shared):
 def test_the_printed_commands_of_shards_make_the_same(tmp_path, shared):
     """Each by itself; that bash can read them is tested with fewer, below."""
     printed = bkrl("sweep", toy(tmp_path, SHARED), "--out", OUT, "--only", "*/label-pref", "--executor", "print").stdout
-    assert "step 4 of 4" in printed
+    assert "step 3 of 3" in printed
     words = [shlex.split(line, comments=True) for line in printed.splitlines()]
     commands = [line for line in words if line[:1] == ["bkrl"]]
-    assert len(commands) == 6
+    assert len(commands) == 4
     for _, *line in commands:
         bkrl(*line, cwd=tmp_path)
     assert contents(tmp_path / "out") == shared

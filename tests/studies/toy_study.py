@@ -44,7 +44,6 @@ name = "chain"
 algs = ["bk-pref"]
 seeds = [1]
 collect_shards = 2
-label_shards = 2
 
 [world.collect]
 env = "BabyAI-Text-GoToLocal-RedBall-S20"

@@ -223,16 +223,10 @@ class CollectConfig:
 
 @dataclass(frozen=True)
 class MergeConfig:
-    """Join runs into one: datasets, or all shards of a labelling.
+    """Join datasets into one."""
 
-    part: what the run calls each of them, "dataset" or "shard". dataset: where the labelled dataset lies on this
-    machine, by default where the first shard found it.
-    """
-
-    part: Literal["dataset", "shard"]
     runs: tuple[Path, ...]
     out: Path
-    dataset: Path | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -242,7 +236,7 @@ class MergeConfig:
     @property
     def inputs(self) -> dict[str, Path]:
         """The runs, by the names under which they are recorded."""
-        return {f"{self.part} {number}": path for number, path in enumerate(self.runs, 1)}
+        return {f"dataset {number}": path for number, path in enumerate(self.runs, 1)}
 
 
 @dataclass(frozen=True)

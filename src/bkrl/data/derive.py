@@ -56,7 +56,7 @@ def merge(sources: Sequence[Path], out: Path, reporter: Reporter | None = None) 
         _check_apart(datasets)
     first = datasets[0]
     whole = Merged(first.env_id, first.language, len(datasets))
-    run = Run.create(out, stage="collect", config=whole, inputs=MergeConfig("dataset", tuple(sources), out).inputs)
+    run = Run.create(out, stage="collect", config=whole, inputs=MergeConfig(tuple(sources), out).inputs)
     everything = [np.arange(dataset.num_episodes) for dataset in datasets]
     return _copy(datasets, everything, run, reporter or Reporter(), merged=[Path(source).name for source in sources])
 

@@ -165,8 +165,7 @@ def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], 
 
 
 def _pairs(plan: Plan) -> list[tuple[int, preferences.Pair]]:
-    drawn = preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed)
-    return [(n, pair) for n, pair in enumerate(drawn) if plan.shard.holds(plan.dataset, pair.a, pair.b)]
+    return [*enumerate(preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed))]
 
 
 def _texts(plan: Plan, pair: preferences.Pair) -> tuple[SegmentText, SegmentText]:
@@ -379,8 +378,7 @@ def _captions(dataset: Dataset, queries: Sequence[tuple[int, Segment]]) -> list[
 
 
 def _goal_queries(plan: Plan) -> list[tuple[int, Segment]]:
-    drawn = goals.draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
-    return [(number, query) for number, query in enumerate(drawn) if plan.shard.holds(plan.dataset, query)]
+    return [*enumerate(goals.draw_queries(plan.dataset, plan.num, plan.length, plan.seed))]
 
 
 def _goal_questions(plan: Plan) -> list[ClosedQuestion]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -173,10 +173,10 @@ def write_programs(
     check: Checker,
     *,
     rounds: int,
-    conversations: Iterable[int],
+    conversations: int,
     sampling: Sampling,
 ) -> list[Candidate]:
-    """Hold the conversations of these numbers, at most `rounds` rounds each; returns all candidates in order."""
+    """Hold so many conversations, at most `rounds` rounds each; returns all candidates in order."""
     opening = opening_of(world, layout, dataset, validation)
     writer = Writer(session, sampling, validation.windows, check)
     asked = 0
@@ -208,7 +208,7 @@ def write_programs(
             messages = (*opening, Message("assistant", said), *turns(feedback))
         return candidates
 
-    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, number) for number in conversations]
+    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, n) for n in range(conversations)]
     with doing("writing programs", rounds * len(jobs), "rounds at most") as done:
         held = session.run(jobs, "write programs")
     return [candidate for conversation in held for candidate in conversation]
@@ -344,7 +344,7 @@ def _label(plan: Plan, session: AskSession) -> Done:
         validation,
         checker(dataset, world.mission_words, len(world.memory)),
         rounds=plan.num,
-        conversations=plan.shard.conversations(plan.votes),
+        conversations=plan.votes,
         sampling=plan.sampling,
     )
     responses = Responses()

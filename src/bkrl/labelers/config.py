@@ -133,13 +133,6 @@ class LabelConfig(AskConfig):
             "most tokens sent and awaited in a minute (estimated); 0: no limit", least=0, only=(_ASKED,), identity=False
         ),
     ] = 0.0
-    shard: Annotated[
-        str | None,
-        Flag(
-            "i/n: ask only the i-th of n shares, so that n machines label one dataset; `bkrl label merge` joins them",
-            planned=True,
-        ),
-    ] = None
     seed: Seed = 1
     fresh: Fresh = False
 
@@ -158,8 +151,7 @@ class LabelConfig(AskConfig):
     @property
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
-        part = "" if self.shard is None else f"-shard{self.shard.replace('/', 'of')}"
-        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}{part}"
+        return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,6 @@ from bkrl.labelers import quality
 from bkrl.labelers.plan import Done, Plan
 from bkrl.labelers.tables import TABLES
 from bkrl.labelers.variants import variant_of_plan
-from bkrl.llm.kept import KeptAnswers
 from bkrl.llm.session import AskSession
 from bkrl.runs.record import Run
 
@@ -26,12 +25,10 @@ def finish(
     session: AskSession,
     done: Done,
     reporter: Reporter,
-    usage: Mapping[str, Any] | None = None,
     outputs: Sequence[str] = (),
     **more: Any,
 ) -> None:
-    """Write everything and say what came out. `usage`: what asking took, by default in this session; `outputs`: further
-    files that were written; `more`: facts.
+    """Write everything and say what came out. `outputs`: further files that were written; `more`: facts.
 
     Raises RunFailed when there is not one usable label; the tables are left for a look.
     """
@@ -41,7 +38,7 @@ def finish(
     if done.responses is not None:
         tables = {"responses.parquet": pa.Table.from_pylist(done.responses, schema=RESPONSES), **tables}
         templates = variant_of_plan(plan).files(plan.world)
-        asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": usage or session.facts()}
+        asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": session.facts()}
         more = {**asked, **more}
     for name, table in tables.items():
         write_table(run.file(name), table)
@@ -59,7 +56,7 @@ def finish(
         table=quality.as_table(done.quality),
     )
     if done.responses is not None:
-        _say(session, "batches" in more, reporter)
+        _say(session, reporter)
     reporter.say(quality.in_words(done.quality))
     if doubted := quality.at_chance(done.quality):
         reporter.warn(
@@ -76,16 +73,14 @@ def _why_unusable(table: list[dict[str, Any]], responses: list[dict[str, Any]]) 
     return f"Not one usable answer came back ({reason}); look at responses.parquet in the run's folder."
 
 
-def _say(session: AskSession, batches: bool, reporter: Reporter) -> None:
+def _say(session: AskSession, reporter: Reporter) -> None:
     usage = session.usage
     if usage.failed:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(usage.reasons.items()))
         reporter.warn(
             f"{usage.failed:,} of {usage.asked:,} requests brought no answer ({reasons}); they carry no label."
         )
-    if isinstance(session, KeptAnswers) and not batches:
-        reporter.say(f"{usage.asked:,} answers read again; nothing was sent.")
-    elif session.backend.identity is not None:
+    if session.backend.identity is not None:
         cost = usage.cost_in_words()
         reporter.say(
             f"{usage.asked:,} requests: {usage.cached:,} from the store, {session.budget.sent:,} sent; {cost}."

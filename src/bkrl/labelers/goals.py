@@ -161,27 +161,19 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
-def _mine(plan: Plan) -> list[tuple[int, Segment]]:
-    """The queries of this shard, with their numbers in the whole."""
-    drawn = draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
-    return [(number, query) for number, query in enumerate(drawn) if plan.shard.holds(plan.dataset, query)]
-
-
 def _requests(plan: Plan) -> list[Request]:
     return [
         request(plan.dataset, plan.world, query, plan.sampling, sample)
-        for _, query in _mine(plan)
+        for query in draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
         for sample in range(plan.votes)
     ]
 
 
 def _label(plan: Plan, session: AskSession) -> Done:
-    mine = _mine(plan)
-    numbers, queries = [number for number, _ in mine], [query for _, query in mine]
+    queries = draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
     answers = ask_goals(session, plan.dataset, plan.world, queries, plan.votes, plan.sampling)
     responses = Responses()
     table = rows(plan.dataset, queries, answers, responses)
-    table = [{**row, "query_id": numbers[row["query_id"]]} for row in table]
     entries = pa.Table.from_pylist([entry.row for entry in library(table)], schema=LIBRARY)
     facts = of_goals(table, responses.rows)
     usable = any(row["goal"] is not None for row in table)

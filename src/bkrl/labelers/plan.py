@@ -13,7 +13,6 @@ from bkrl.data.dataset import Dataset
 from bkrl.labelers.asking import Sampling
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import WorldCard, world_card
-from bkrl.labelers.shards import Shard
 from bkrl.labelers.tables import names_of
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
@@ -30,8 +29,7 @@ LENGTH = {"pref": 5, "goal": 3, "code": 5}
 class Plan:
     """What is asked about a dataset, of any annotator.
 
-    num: pairs, queries, or rounds of a conversation, those of other shards included; length: actions in a segment.
-    A shard asks its share of the questions and has its share of the rows, numbered as in the whole.
+    num: pairs, queries, or rounds of a conversation; length: actions in a segment.
     """
 
     variant: Literal["code", "pref", "goal"]
@@ -43,7 +41,6 @@ class Plan:
     votes: int
     sampling: Sampling
     seed: int
-    shard: Shard
     closed: bool = False
     compare: Literal["pairs", "points"] = "pairs"
     criteria: tuple[str, ...] = ("overall",)
@@ -51,7 +48,7 @@ class Plan:
 
     @classmethod
     def of(cls, config: LabelConfig, dataset: Dataset) -> Plan:
-        """The plan of a label run's settings. Raises UsageError for a shard, InputError for prompts that do not fit."""
+        """The plan of a label run's settings. Raises InputError for prompts that do not fit."""
         return cls(
             config.variant,
             dataset,
@@ -69,7 +66,6 @@ class Plan:
                 config.temperature, config.max_tokens, None if config.effort == "default" else config.effort
             ),
             seed=config.seed,
-            shard=Shard.parse(config.shard),
             closed=config.closed,
             compare=config.compare,
             criteria=tuple(filter(None, (one.strip() for one in config.criteria.split(",")))),

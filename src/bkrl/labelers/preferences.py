@@ -161,24 +161,21 @@ def row_of(
     }
 
 
-def _mine(plan: Plan) -> tuple[list[Pair], set[int], list[Question]]:
-    """The pairs of all shards, the numbers of those of this shard, and its questions."""
-    dataset = plan.dataset
-    pairs = draw_pairs(dataset, plan.num, plan.length, plan.seed)
-    mine = {number for number, pair in enumerate(pairs) if plan.shard.holds(dataset, pair.a, pair.b)}
-    return pairs, mine, [q for q in questions_of(dataset, pairs, plan.swap, plan.votes, plan.world) if q.pair in mine]
+def _asked(plan: Plan) -> tuple[list[Pair], list[Question]]:
+    pairs = draw_pairs(plan.dataset, plan.num, plan.length, plan.seed)
+    return pairs, questions_of(plan.dataset, pairs, plan.swap, plan.votes, plan.world)
 
 
 def _requests(plan: Plan) -> list[Request]:
-    pairs, _, questions = _mine(plan)
+    pairs, questions = _asked(plan)
     return [request(plan.dataset, plan.world, pairs[q.pair], q, plan.sampling) for q in questions]
 
 
 def _label(plan: Plan, session: AskSession) -> Done:
-    pairs, mine, questions = _mine(plan)
+    pairs, questions = _asked(plan)
     answers = ask_pairs(session, plan.dataset, plan.world, pairs, questions, plan.sampling)
     responses = Responses()
-    table = [row for row in rows(pairs, questions, answers, responses) if row["pair_id"] in mine]
+    table = rows(pairs, questions, answers, responses)
     by_rules = session.backend.name == "rules"
     facts = of_pairs(plan.dataset, plan.world, table, responses.rows, by_rules=by_rules)
     return Done(table, responses.rows, facts, any(row["label"] is not None for row in table))

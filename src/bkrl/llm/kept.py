@@ -1,27 +1,19 @@
-"""Answers that were given before, asked for again: from a run's responses, a run's failures, and the store. Nothing is
-sent.
+"""Answers that were given before, asked for again: from the store, and a run's failures. Nothing is sent.
 
-So a batch that came back becomes tables, and shards are joined. What a run recorded comes back exactly as it was (key,
-text, tokens, cost).
+So a batch that came back becomes tables.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter
 from bkrl.llm.budget import Budget
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import NOT_ASKED, Backend, Exchange, Message, Reply, Request, address
+from bkrl.llm.protocol import NOT_ASKED, Backend, Exchange, Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
-
-Row = Mapping[str, Any]
-"""Of responses.parquet."""
 
 
 @dataclass
@@ -47,7 +39,6 @@ class KeptAnswers(AskSession):
     listed in `missing` by its key.
 
     Args:
-        rows: of responses.parquet, in the place of a store; every question must be among them, InputError otherwise.
         failures: reason and detail, by key, of requests to which no answer will ever come.
     """
 
@@ -55,7 +46,6 @@ class KeptAnswers(AskSession):
         self,
         backend: Backend,
         store: Store | None = None,
-        rows: Iterable[Row] = (),
         failures: Mapping[str, tuple[str, str]] | None = None,
         reporter: Reporter | None = None,
         budget: Budget | None = None,
@@ -64,22 +54,6 @@ class KeptAnswers(AskSession):
         super().__init__(backend, store, None, reporter, budget, price)
         self.missing: dict[str, Request] = {}
         self._failures = failures or {}
-        self._rows: dict[str, Row] = {}
-        for row in rows:
-            turns = [(turn["role"], turn["content"]) for turn in json.loads(row["prompt"])]
-            self._rows.setdefault(address(turns, row["sample"]), row)
-
-    async def _answer(self, request: Request) -> Exchange:
-        if self.store is not None:
-            return await super()._answer(request)
-        row = self._rows.get(address([(message.role, message.text) for message in request.messages], request.sample))
-        if row is None:
-            words = request.messages[-1].text.strip().splitlines()[-1][:60]
-            raise InputError(
-                f"No shard holds an answer to one of the questions (it ends {words!r}); they were labelled by another "
-                "version of bkrl, or their tables were changed."
-            )
-        return _exchange(row, request)
 
     async def _obtain(self, key: str, request: Request) -> Exchange:
         if key not in self._failures:
@@ -91,10 +65,3 @@ class KeptAnswers(AskSession):
             return Exchange(request, key, None, reason, detail)
         self.usage.count(key, refusal)
         return self._exchange(key, request, refusal)
-
-
-def _exchange(row: Row, request: Request) -> Exchange:
-    reply = None if row["reply"] is None else Reply.of_row(row)
-    asked = tuple(Message(turn["role"], turn["content"]) for turn in json.loads(row["prompt"]))
-    kept = replace(request, messages=asked)
-    return Exchange(kept, row["key"], reply, row["reason"], cached=True, cost_usd=row["cost_usd"])

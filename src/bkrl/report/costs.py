@@ -26,7 +26,7 @@ def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:
 
 
 def _repeats(chain: Chain, node: Node) -> bool:
-    """Whether a label run only joins what its shards, which are here too, were answered."""
+    """Whether a label run of an earlier version only joins what its parts, which are here too, were answered."""
     shards = [link for link in node.links if link.name != "dataset"] if "merged" in node.facts else []
     return bool(shards) and all(link.found is not None and chain.nodes[link.found].sound for link in shards)
 

@@ -95,7 +95,7 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     plan, notes = job.plan, remarks(job.price)
     requests = job.variant.requests(plan)
     if requests is None:
-        most = plan.num * len(plan.shard.conversations(plan.votes))
+        most = plan.num * plan.votes
         text = example_prompt("code", plan.dataset.env_id, config.prompt)
         notes.insert(
             0, f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
@@ -252,8 +252,6 @@ def _check(config: LabelConfig) -> None:
         raise UsageError(f"--llm {llm} answers open questions only; leave --ask closed out.")
     if config.closed and config.swap != "none":
         raise UsageError("Closed questions are always asked in both orders; leave --swap out.")
-    if config.closed and variant == "code" and config.shard is not None:
-        raise UsageError("Sub-goals are few, and one program is made of all answers; leave --shard out.")
     if control and variant != "pref":
         raise UsageError(f"--llm {llm} is a control for --variant pref only; train-rm --control makes the others.")
     if variant != "pref" and config.swap != "none":
@@ -277,8 +275,6 @@ def _check(config: LabelConfig) -> None:
         )
     if config.tier != "default" and not remote:
         raise UsageError("--tier is for --llm openai:MODEL.")
-    if control and config.shard is not None:
-        raise UsageError(f"--shard shares out questions, and --llm {llm} asks none.")
 
 
 def _check_plan(plan: Plan, variant: Variant) -> None:
@@ -291,7 +287,6 @@ def _check_plan(plan: Plan, variant: Variant) -> None:
     if plan.world.prompts is not SHIPPED:
         variant.try_prompts(plan.world)
     if plan.variant == "code":
-        plan.shard.conversations(plan.votes)
         return
     dataset, length = plan.dataset, plan.length
     draw_segments(dataset, 1, length, generator(plan.seed, "label", "check"))

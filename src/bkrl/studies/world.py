@@ -15,7 +15,6 @@ from bkrl.core.flags import flags_of
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build
 from bkrl.envs import world
-from bkrl.labelers.config import LabelConfig
 from bkrl.methods import find_method, methods
 from bkrl.report import sets
 from bkrl.stages import VERBS
@@ -25,7 +24,7 @@ from bkrl.studies.tables import check_choice, check_keys, name_of_folder, on_top
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _CONFIGS["lm_make"] = settings.LmMakeConfig
 _WORLD_KEYS = {
-    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "label_shards", "collect_shards", "task"),
+    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "collect_shards", "task"),
     *("methods", "demonstrations", "models"),
     *_CONFIGS,
 }
@@ -79,6 +78,8 @@ class World:
     """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
 
     def __init__(self, table: Mapping[str, Any], out: Path) -> None:
+        if "label_shards" in table:
+            raise UsageError("Labels are made by one cell, which asks 64 questions at once; leave label_shards out.")
         check_keys(table, _WORLD_KEYS, "A study's world")
         self.table = table
         self.root = out / name_of_folder(table, "world")
@@ -145,7 +146,7 @@ class World:
             )
             for number in range(1, count + 1)
         ]
-        merge = settings.MergeConfig("dataset", tuple(shard.run_dir for shard in shards), whole.run_dir)
+        merge = settings.MergeConfig(tuple(shard.run_dir for shard in shards), whole.run_dir)
         joined = settings.Merged(whole.config.env, whole.config.language, count)
         self.preparation += [
             *(Cell("collect", shard) for shard in shards),
@@ -260,16 +261,7 @@ class World:
             out = self.root / f"label-{entry.name if entry.label else entry.variant}{draw.suffix}"
             self._made[key] = out
             fixed: dict[str, Any] = {"dataset": self._data(draw), **_drawn(draw.labels)}
-            whole = self._cell("label", vars(entry), variant=entry.variant, out=out, **fixed)
-            shards = [
-                self._cell(
-                    "label", vars(entry), variant=entry.variant, out=Path(f"{out}-shard{i}"), shard=part, **fixed
-                )
-                for i, part in enumerate(_parts(_count(self.table, "label_shards"), whole.config), 1)
-            ]
-            merge = settings.MergeConfig("shard", tuple(cell.run_dir for cell in shards), out, whole.config.dataset)
-            joined = Cell("label_merge", merge, ("label", whole.config))
-            self.preparation += [*shards, joined] if shards else [whole]
+            self.preparation.append(self._cell("label", vars(entry), variant=entry.variant, out=out, **fixed))
         return self._made[key]
 
     def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
@@ -299,22 +291,6 @@ def _count(table: Mapping[str, Any], name: str) -> int:
     if type(count) is not int or count < 1:
         raise UsageError(f"{name} must be a number of parts, not {count!r}.")
     return count
-
-
-def _parts(count: int, config: LabelConfig) -> list[str]:
-    """["1/3", "2/3", "3/3"] of 3, and nothing where nothing is divided: of 1, and of a control.
-
-    Code is divided by conversations, so there are no more parts than those.
-    """
-    if count == 1:
-        return []
-    from bkrl.labelers import baseline  # which reads datasets, and so takes a moment to import
-
-    if config.llm in baseline.NAMES:
-        count = 1
-    elif config.variant == "code":
-        count = min(count, config.votes)
-    return [f"{part}/{count}" for part in range(1, count + 1)] if count > 1 else []
 
 
 def _seeds(table: Mapping[str, Any], key: str) -> list[int | None]:

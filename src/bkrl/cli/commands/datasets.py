@@ -76,7 +76,7 @@ def data_merge(
     """Join datasets of one kind of world into one, in this order: all their episodes, numbered anew."""
     from bkrl.stages.data_merge import run
 
-    show_run(run(MergeConfig("dataset", tuple(datasets), out), progress.reporter()), as_json)
+    show_run(run(MergeConfig(tuple(datasets), out), progress.reporter()), as_json)
 
 
 @data.command("make-episodes")

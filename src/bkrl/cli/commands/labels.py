@@ -1,4 +1,4 @@
-"""Commands about labels: view, audit, merge."""
+"""Commands about labels: view, audit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import LOOK, Json, show_run
-from bkrl.core.config import MergeConfig
+from bkrl.cli import console
+from bkrl.cli.commands.shown import LOOK, Json
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.config import LabelConfig
 
@@ -38,7 +37,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command("label view", rich_help_panel=LOOK)(view)
     app.command("label audit", rich_help_panel=LOOK)(audit)
-    app.command("label merge", rich_help_panel=LOOK)(merge)
 
 
 def view(
@@ -74,20 +72,6 @@ def audit(
         return
     table = as_table(found)
     console.print_table(found["answers"], table["header"], table["rows"])
-
-
-def merge(
-    shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="label runs made with --shard 1/n to n/n")],
-    out: Annotated[Path, typer.Option("--out", help="run directory")],
-    dataset: Annotated[
-        Path | None, typer.Option(help="the dataset  \\[default: where the first shard found it]")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Join all shards of one labelling: the same tables, byte for byte, as if one machine had labelled it all."""
-    from bkrl.stages.label_merge import run
-
-    show_run(run(MergeConfig("shard", tuple(shards), out, dataset), progress.reporter()), as_json)
 
 
 def _ask(text: str) -> str | None:

@@ -32,9 +32,7 @@ def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
 def command(cell: Cell) -> str:
     """The command line that does a cell; settings with their default are left out."""
     if isinstance(cell.config, MergeConfig):
-        where = ["--dataset", str(cell.config.dataset)] if cell.config.dataset else []
-        parts = map(str, cell.config.runs)
-        return shlex.join(["bkrl", *cell.stage.split("_"), *parts, *where, "--out", str(cell.run_dir)])
+        return shlex.join(["bkrl", "data", "merge", *map(str, cell.config.runs), "--out", str(cell.run_dir)])
     verb = ["lm", "make"] if cell.stage == "lm_make" else [cell.stage.replace("_", "-")]
     words, positional, given = ["bkrl", *verb], [], []
     for one in flags_of(type(cell.config)):
