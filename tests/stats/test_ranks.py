@@ -1,26 +1,21 @@
-"""Ranks, against scipy."""
+"""Rank statistics, against their definitions."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkrl.stats.ranks import area_under_curve, rank_correlation, ranks
+from bkrl.stats.ranks import area_under_curve, rank_correlation
 
 scipy_stats = pytest.importorskip("scipy.stats")
 VALUES = st.lists(st.integers(-5, 5), min_size=3, max_size=40)
-
-
-@given(VALUES)
-def test_ties_stand_at_their_mean_rank(values):
-    np.testing.assert_array_equal(ranks(np.array(values)), scipy_stats.rankdata(values))
 
 
 @given(VALUES, st.randoms())
 def test_spearman(values, random):
     other = [value + random.randint(-3, 3) for value in values]
     if len(set(values)) > 1 and len(set(other)) > 1:
-        expected = scipy_stats.spearmanr(values, other).statistic
+        expected = np.corrcoef(*map(scipy_stats.rankdata, (values, other)))[0, 1]
         assert rank_correlation(np.array(values), np.array(other)) == pytest.approx(expected, abs=1e-9)
 
 

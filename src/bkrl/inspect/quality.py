@@ -17,7 +17,7 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.inspect.report import Changes, Example, Report, Segments
 from bkrl.potentials.protocol import Potential, Scaled
-from bkrl.stats.ranks import area_under_curve, rank_correlation, ranks
+from bkrl.stats.ranks import area_under_curve, rank_correlation
 
 SEGMENT = 10
 """Moments in the segments of solved and failed episodes that are compared."""
@@ -190,6 +190,8 @@ def disagreement(
     """How differently several potentials order the same windows, with the windows whose places in two orders are
     furthest apart, at most one of an episode and one of a caption.
     """
+    from scipy.stats import rankdata
+
     longest = max(potential.horizon for potential in potentials.values())
     rows = end_to_end(len(dataset.actions), count)
     phi = {name: _phi(potential, dataset, rows) for name, potential in potentials.items()}
@@ -198,7 +200,7 @@ def disagreement(
         [None if np.ptp(phi[a]) == 0 or np.ptp(phi[b]) == 0 else rank_correlation(phi[a], phi[b]) for b in names]
         for a in names
     ]
-    places = {name: (ranks(values) - 0.5) / len(values) for name, values in phi.items()}
+    places = {name: (rankdata(values) - 0.5) / len(values) for name, values in phi.items()}
     couples = [(a, b) for i, a in enumerate(names) for b in names[:i]]
     gaps = np.stack([np.abs(places[a] - places[b]) for a, b in couples])
     windows: list[Disputed] = []

@@ -45,7 +45,7 @@ from bkrl.inspect.optimal import (
     walk,
 )
 from bkrl.potentials.protocol import Potential
-from bkrl.stats.ranks import rank_correlation, ranks
+from bkrl.stats.ranks import rank_correlation
 
 SMALL: Final = "BabyAI-GoToLocalS5N2-v0"
 SHARED: Final = "BabyAI-Text-GoToLocal-RedBall-S20"
@@ -287,7 +287,9 @@ def _correlation(phi: Sequence[NDArray[np.float32]], truth: Sequence[NDArray[np.
 
 def ceiling(views: NDArray[np.uint8], truth: NDArray[np.float64]) -> float:
     """Rank correlation with the truth of each view's mean rank."""
-    ranked = ranks(truth)
+    from scipy.stats import rankdata
+
+    ranked = rankdata(truth)
     _, inverse = distinct_rows(views)
     means = np.bincount(inverse, ranked) / np.bincount(inverse)
     return rank_correlation(means[inverse], truth)

@@ -17,8 +17,8 @@ from bkrl.stats.curves import step_label
 from bkrl.stats.intervals import (
     FEW_SEEDS,
     Interval,
-    mean_of_means,
-    stratified_bootstrap,
+    bootstrap,
+    mean,
     student_975,
     unknown,
 )
@@ -120,7 +120,7 @@ def summarise_steps(
     if not crossings:
         raise ValueError("steps to a threshold need at least one run")
     times, censored = restrict(crossings, horizon)
-    restricted = nested_interval(times, origins, rng, mean_of_means)
+    restricted = nested_interval(times, origins, rng, mean)
     # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
     reached = np.sort(np.where(censored, np.inf, times))
     median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
@@ -192,7 +192,7 @@ def steps_ratio(
         interval = ratio_over_datasets(ta, tb, origins)
     elif n >= FEW_SEEDS:
         with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step
-            drawn = stratified_bootstrap(
+            drawn = bootstrap(
                 [ta, tb],
                 rng,
                 lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1),

@@ -2,7 +2,7 @@
 
 Every estimate carries its interval, the number of runs ``n`` behind it and the method that made the interval. Follows
 Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264):
-interquartile mean, stratified percentile bootstrap, performance profiles, probability of improvement. With fewer than
+interquartile mean, percentile bootstrap over runs, performance profiles, probability of improvement. With fewer than
 ``FEW_SEEDS`` runs a bootstrap is far too sure of itself, so Student's t is used there instead, and callers are
 expected to show ``few_seeds_warning``.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -26,8 +25,8 @@ EXHAUSTIVE_FLIPS = 14  # 2**14 sign patterns are still instant; beyond that they
 SAMPLED_FLIPS = 20_000
 ENDS = (0.025, 0.975)
 
-Strata = Sequence[np.ndarray]
-"""One array per task; the last axis runs over seeds. Leading axes, where present, are bootstrap repetitions."""
+Samples = Sequence[np.ndarray]
+"""One array for each side; the last axis runs over runs. Leading axes, where present, are bootstrap repetitions."""
 
 
 @dataclass(frozen=True)
@@ -67,32 +66,23 @@ def few_seeds_warning(n: int) -> str:
 # --- centre ---------------------------------------------------------------------------------------
 
 
-def interquartile_mean(scores: np.ndarray, axis: int | None = None) -> np.ndarray:
+def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     """Mean of the middle half: ``floor(n/4)`` values are cut from each end (the 25 % trimmed mean of Agarwal et al.
-    2021).
-
-    ``axis=None`` pools all values, as the paper does over runs and tasks. With n < 4 nothing is cut and this is the
-    mean.
+    2021). With n < 4 nothing is cut and this is the mean.
     """
-    values = np.asarray(scores, dtype=np.float64)
-    if axis is None:
-        values, axis = values.reshape(-1), 0
-    n = values.shape[axis]
-    if n == 0:
-        raise ValueError("the interquartile mean of no values is undefined")
-    cut = n // 4
-    ordered = np.sort(values, axis=axis)
-    return np.asarray(np.take(ordered, np.arange(cut, n - cut), axis=axis).mean(axis=axis))
+    from scipy.stats import trim_mean
+
+    return np.asarray(trim_mean(values, 0.25, axis=axis))
 
 
-def pooled_iqm(strata: Strata) -> np.ndarray:
-    """Interquartile mean over all runs of all tasks: a statistic for ``stratified_bootstrap``."""
-    return interquartile_mean(np.concatenate(list(strata), axis=-1), axis=-1)
+def middle(samples: Samples) -> np.ndarray:
+    """Interquartile mean of one sample: a statistic for ``bootstrap``."""
+    return interquartile_mean(samples[0])
 
 
-def mean_of_means(strata: Strata) -> np.ndarray:
-    """Mean over tasks of the mean over runs: a statistic for ``stratified_bootstrap``."""
-    return np.asarray(np.mean([x.mean(axis=-1) for x in strata], axis=0))
+def mean(samples: Samples) -> np.ndarray:
+    """Mean of one sample: a statistic for ``bootstrap``."""
+    return np.asarray(samples[0].mean(axis=-1))
 
 
 # --- intervals ------------------------------------------------------------------------------------
@@ -131,11 +121,10 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     """
     if n == 0:
         return 0.0, 1.0
-    z, rate = float(special.ndtri(0.975)), successes / n
-    centre = rate + z**2 / (2 * n)
-    half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
-    scale = 1 + z**2 / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+    from scipy.stats import binomtest
+
+    found = binomtest(round(successes), n).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)
 
 
 def t_interval(values: np.ndarray) -> Interval:
@@ -151,42 +140,31 @@ def t_interval(values: np.ndarray) -> Interval:
     return symmetric(mean, float(x.std(ddof=1)) / math.sqrt(x.size), x.size - 1, int(x.size))
 
 
-def stratified_bootstrap(
-    strata: Strata,
+def bootstrap(
+    samples: Samples,
     rng: np.random.Generator,
-    statistic: Callable[[Strata], np.ndarray] = pooled_iqm,
+    statistic: Callable[[Samples], np.ndarray] = middle,
     *,
     repetitions: int = REPETITIONS,
     indices: Sequence[np.ndarray] | None = None,
 ) -> Interval:
-    """Percentile bootstrap of ``statistic``, resampling runs with replacement inside each task, never across tasks.
+    """Percentile bootstrap of ``statistic``, resampling the runs of each sample with replacement.
 
-    ``strata``: one (n_k,) array per task. ``statistic`` maps (R, n_k) arrays to (R,). ``indices``, one (R, m_k)
-    array per task, says which runs each repetition takes where they are not to be drawn one by one. ``n`` is the
-    smallest stratum: what the estimate can rest on at best.
+    ``samples``: one (n_k,) array for each side. ``statistic`` maps (R, n_k) arrays to (R,). ``indices``, one (R, m_k)
+    array for each side, says which runs each repetition takes where they are not to be drawn one by one, which
+    scipy's bootstrap cannot. ``n`` is the smallest sample: what the estimate can rest on at best.
     """
-    arrays = [np.asarray(x, dtype=np.float64).reshape(-1) for x in strata]
-    if not arrays or any(x.size == 0 for x in arrays):
-        raise ValueError("the bootstrap needs at least one run in every task")
+    arrays = [np.asarray(x, dtype=np.float64).reshape(-1) for x in samples]
+    if any(x.size == 0 for x in arrays):
+        raise ValueError("the bootstrap needs at least one run on every side")
     estimate = float(statistic([x[None] for x in arrays])[0])
     n = min(x.size for x in arrays)
     if n == 1:
         return unknown(estimate, 1)
     if indices is None:
         indices = [rng.integers(0, x.size, size=(repetitions, x.size)) for x in arrays]
-    draws = [x[index] for x, index in zip(arrays, indices, strict=True)]
-    low, high = np.quantile(statistic(draws), ENDS)
+    low, high = np.quantile(statistic([x[index] for x, index in zip(arrays, indices, strict=True)]), ENDS)
     return Interval(estimate, float(low), float(high), n, "bootstrap")
-
-
-def centre_interval(values: np.ndarray, rng: np.random.Generator) -> Interval:
-    """What the tables show: interquartile mean with bootstrap from ``FEW_SEEDS`` runs on, mean with Student's t
-    below.
-    """
-    x = np.asarray(values, dtype=np.float64).reshape(-1)
-    if x.size < FEW_SEEDS:
-        return t_interval(x)
-    return stratified_bootstrap([x], rng)
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -194,35 +172,10 @@ def centre_interval(values: np.ndarray, rng: np.random.Generator) -> Interval:
 
 def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """P(X > Y) + P(X = Y)/2 over all pairs of the last axes (Mann-Whitney U divided by n m): (..., n), (..., m) ->
-    (...).
+    (...). The probability of improvement of Agarwal et al. 2021, section 4.3, on one task.
     """
     difference = np.asarray(x)[..., :, None] - np.asarray(y)[..., None, :]
     return np.asarray((0.5 + 0.5 * np.sign(difference)).mean(axis=(-2, -1)))
-
-
-def probability_of_improvement(
-    x: Strata,
-    y: Strata,
-    rng: np.random.Generator,
-    *,
-    repetitions: int = REPETITIONS,
-    indices: Sequence[np.ndarray] | None = None,
-) -> Interval:
-    """Probability that a run of X beats a run of Y on the same task, averaged over tasks (Agarwal et al. 2021,
-    section 4.3).
-
-    ``x`` and ``y``: one (n_k,) and one (m_k,) array per task, tasks in the same order. ``indices``: as in
-    ``stratified_bootstrap``, of all of ``x`` and then of ``y``.
-    """
-    if len(x) != len(y) or not x:
-        raise ValueError("the probability of improvement needs the same tasks on both sides")
-
-    def statistic(strata: Strata) -> np.ndarray:
-        return np.asarray(
-            np.mean([improvement(a, b) for a, b in zip(strata[: len(x)], strata[len(x) :], strict=True)], axis=0)
-        )
-
-    return stratified_bootstrap([*x, *y], rng, statistic, repetitions=repetitions, indices=indices)
 
 
 def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Interval:
@@ -233,7 +186,7 @@ def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> I
     n = min(x.size, y.size)
     estimate = float(x.mean() - y.mean())
     if n >= FEW_SEEDS:
-        return stratified_bootstrap([x, y], rng, lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1))
+        return bootstrap([x, y], rng, lambda s: s[0].mean(axis=-1) - s[1].mean(axis=-1))
     if n == 1 or (np.ptp(x) == 0 and np.ptp(y) == 0):
         return unknown(estimate, n)
     parts = [float(v.var(ddof=1)) / v.size for v in (x, y)]
@@ -265,14 +218,24 @@ def paired_test(a: Mapping[int, float], b: Mapping[int, float], rng: np.random.G
         raise ValueError("a paired test needs at least one seed that both sides have")
     d = np.array([a[s] - b[s] for s in seeds], dtype=np.float64)
     n = len(d)
-    if n <= EXHAUSTIVE_FLIPS:
-        signs = np.array(list(product((1.0, -1.0), repeat=n)))
-    else:
-        signs = np.concatenate([np.ones((1, n)), rng.choice((1.0, -1.0), size=(SAMPLED_FLIPS, n))])
-    observed = abs(d.mean())
-    # The tolerance keeps sign patterns that equal the observed one up to rounding from being missed.
-    p = float((np.abs(signs @ d) / n >= observed - 1e-12 * max(1.0, observed)).mean())
-    return PairedTest(t_interval(d), p, max(2.0 ** (1 - n), 1.0 / len(signs)), n)
+    exact = n <= EXHAUSTIVE_FLIPS
+    p = 1.0 if n == 1 else _sign_flips(d, rng)
+    return PairedTest(t_interval(d), p, max(2.0 ** (1 - n), 0.0 if exact else 1.0 / (SAMPLED_FLIPS + 1)), n)
+
+
+def _sign_flips(d: np.ndarray, rng: np.random.Generator) -> float:
+    """The p of no difference: how often a mean as far from 0 comes of the same differences with random signs."""
+    from scipy.stats import permutation_test
+
+    found = permutation_test(
+        (d,),
+        lambda x, axis: np.abs(x.mean(axis=axis)),
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=SAMPLED_FLIPS,
+        rng=rng,
+    )
+    return float(found.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -292,25 +255,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def performance_profile(
-    strata: Strata,
-    thresholds: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    repetitions: int = REPETITIONS,
+    scores: np.ndarray, thresholds: np.ndarray, rng: np.random.Generator, *, repetitions: int = REPETITIONS
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Share of runs that score above each threshold, averaged over tasks (Agarwal et al. 2021, equation 1), with a
-    pointwise band.
+    """Share of runs that score above each threshold (Agarwal et al. 2021, equation 1), with a pointwise band.
 
-    ``thresholds`` (K,) -> ``share``, ``low``, ``high``, each (K,).
+    ``scores`` (n,), ``thresholds`` (K,) -> ``share``, ``low``, ``high``, each (K,).
     """
-    arrays = [np.asarray(x, dtype=np.float64).reshape(-1) for x in strata]
-    if not arrays or any(x.size == 0 for x in arrays):
-        raise ValueError("a performance profile needs at least one run in every task")
-    tau = np.asarray(thresholds, dtype=np.float64)
-
-    def share(sample: Strata) -> np.ndarray:
-        return np.asarray(np.mean([(x[..., None] > tau).mean(axis=-2) for x in sample], axis=0))
-
-    draws = [x[rng.integers(0, x.size, size=(repetitions, x.size))] for x in arrays]
-    low, high = np.quantile(share(draws), ENDS, axis=0)
-    return share(arrays), low, high
+    above = np.asarray(scores)[:, None] > np.asarray(thresholds)
+    draws = above[rng.integers(0, len(above), size=(repetitions, len(above)))]
+    low, high = np.quantile(draws.mean(axis=1), ENDS, axis=0)
+    return above.mean(axis=0), low, high

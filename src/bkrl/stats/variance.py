@@ -21,11 +21,10 @@ from bkrl.stats.intervals import (
     REPETITIONS,
     Interval,
     PairedTest,
-    Strata,
+    Samples,
+    bootstrap,
     improvement,
-    pooled_iqm,
-    probability_of_improvement,
-    stratified_bootstrap,
+    middle,
     student_975,
     symmetric,
     t_interval,
@@ -267,19 +266,20 @@ def nested_interval(
     values: NDArray[np.float64],
     origins: Sequence[Origin],
     rng: np.random.Generator,
-    statistic: Callable[[Strata], NDArray[np.float64]] = pooled_iqm,
+    statistic: Callable[[Samples], NDArray[np.float64]] = middle,
 ) -> Interval:
-    """What the tables show of runs: over seeds as `centre_interval`, but over datasets where there are several.
+    """What the tables show of runs. Over seeds the `statistic` with a bootstrap, and the mean with Student's t below
+    ``FEW_SEEDS``; over datasets where there are several.
 
-    From ``FEW_DATASETS`` on the `statistic` with the bootstrap of `resampled`; below, the mean of the datasets' means
-    with Student's t over those: so few datasets resampled look far too much alike.
+    There, from ``FEW_DATASETS`` on, the `statistic` with the bootstrap of `resampled`; below, the mean of the
+    datasets' means with Student's t over those: so few datasets resampled look far too much alike.
     """
     count = several(origins)
     if 0 < count < FEW_DATASETS:
         return t_interval(dataset_means(values, origins))
     if not count and len(values) < FEW_SEEDS:
         return t_interval(values)
-    return stratified_bootstrap([values], rng, statistic, indices=[resampled(origins, rng)] if count else None)
+    return bootstrap([values], rng, statistic, indices=[resampled(origins, rng)] if count else None)
 
 
 def nested_improvement(
@@ -297,4 +297,4 @@ def nested_improvement(
     if 0 < datasets < FEW_DATASETS:
         return unknown(float(improvement(x, y)), datasets)
     indices = both_resampled(*origins, rng) if datasets else None
-    return probability_of_improvement([x], [y], rng, indices=indices)
+    return bootstrap([x, y], rng, lambda sides: improvement(*sides), indices=indices)

@@ -127,7 +127,7 @@ def profiles_of(comparison: Comparison, groups: Sequence[Group]) -> list[Band]:
     for group in groups:
         _, scores = final_and_average(group, comparison.horizon)
         rng = generator(0, "report", "profile", comparison.env, group.label)
-        share, low, high = st.performance_profile([scores], tau, rng, repetitions=500)
+        share, low, high = st.performance_profile(scores, tau, rng, repetitions=500)
         if len(scores) < st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
             low = high = np.full_like(share, np.nan)
         method = "bootstrap" if len(scores) >= st.FEW_SEEDS else "none"
