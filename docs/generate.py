@@ -15,7 +15,7 @@ from bkrl.cli.main import app
 from bkrl.core.flags import flags_of, option_name
 from bkrl.core.settings import choices_of
 from bkrl.data import schema
-from bkrl.stages import MANY, VERBS
+from bkrl.verbs import MANY, VERBS
 
 HERE = Path(__file__).parent
 FILES = {

@@ -13,10 +13,10 @@ import pytest
 from typer.main import get_command
 
 from bkrl.cli.main import app, run_command
+from bkrl.envs.sets import FIRST, SECOND
 from bkrl.llm.prices import find_price
-from bkrl.report.sets import FIRST, SECOND
-from bkrl.stages import VERBS
 from bkrl.studies.study import plan
+from bkrl.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 FIRST_PAGE = ROOT / "README.md"

@@ -17,8 +17,8 @@ from bkrl.cli.main import run_command
 from bkrl.core.flags import flags_of, option_name
 from bkrl.methods.goals import _HOUSE_ONLY, PLAIN
 from bkrl.runs.record import Run
-from bkrl.stages import MANY, VERBS
 from bkrl.studies.study import presets
+from bkrl.verbs import MANY, VERBS
 
 
 def test_help_lists_the_pipeline_in_order(capsys):

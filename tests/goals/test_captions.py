@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkrl.agents import captioner
+from bkrl.agents.captioner import Learnt
 from bkrl.data.views import Views
-from bkrl.goals import captions
 from bkrl.goals.book import GoalBook
-from bkrl.goals.captions import NOTHING, Learnt, Noisy, Told
+from bkrl.goals.captions import NOTHING, Noisy, Told
 from bkrl.goals.match import Matcher
 from bkrl.goals.source import Source
 from bkrl.goals.suggesters import Oracle
@@ -90,9 +91,9 @@ def test_quality_is_counted_where_it_is_learnt_and_not_in_evaluations():
 
 
 def test_a_network_learns_to_tell_deeds_apart_and_is_tested_on_other_episodes(monkeypatch):
-    monkeypatch.setattr(captions, "TRAIN_STEPS", 12_000)
-    monkeypatch.setattr(captions, "TEST_STEPS", 4_000)
-    monkeypatch.setattr(captions, "BATCH", 128)
+    monkeypatch.setattr(captioner, "TRAIN_STEPS", 12_000)
+    monkeypatch.setattr(captioner, "TEST_STEPS", 4_000)
+    monkeypatch.setattr(captioner, "BATCH", 128)
     learnt = Learnt("Crafter-Typed-Easier", seed=1)
     assert learnt.figures["accuracy"] > 0.9
     assert learnt.figures["balanced_accuracy"] > 0.35  # always the same answer: one in ten

@@ -17,6 +17,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Rollout
 from bkrl.envs.babyai import runs_natively
 from bkrl.envs.babyai.constants import COLOR_NAMES
+from bkrl.envs.babyai.grammar import read_mission
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.tables import responses_of
 from bkrl.methods import TrainRsConfig
@@ -24,7 +25,6 @@ from bkrl.potentials import load_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.protocol import Scaled
 from bkrl.stages import collect, label, train_rm, train_rs
-from bkrl.text.missions import read_mission
 
 ENV = "BabyAI-GoToLocal-v0@max_steps=40"
 NUM = {"code": 3, "goal": 150, "pref": 400}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs.babyai.captions import caption
 from bkrl.envs.babyai.constants import ACTION_SETS, COLOR_NAMES, DOOR, LOCKED, TYPE_NAMES
+from bkrl.envs.babyai.french import french_mission
 from bkrl.text.language import (
     ACTIONS_FR,
     DEFECTS,
     WORDS,
     Substitution,
     french_actions,
-    french_mission,
     words,
 )
 

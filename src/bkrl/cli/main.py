@@ -26,7 +26,7 @@ from bkrl.cli.options import Commands, Group, command, complaint
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import BkrlError
 from bkrl.core.registry import load_plugins
-from bkrl.stages import VERBS
+from bkrl.verbs import VERBS
 
 
 class _Commands(Group):

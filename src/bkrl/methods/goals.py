@@ -166,10 +166,11 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
         UsageError: no goals can be set in this env, or settings that do not fit.
         InputError: a key, model or file is not there.
     """
+    from bkrl.agents.captioner import Learnt
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import find_placing, situations, world
     from bkrl.goals.book import GoalBook
-    from bkrl.goals.captions import Learnt, Noisy, Told
+    from bkrl.goals.captions import Noisy, Told
     from bkrl.goals.match import Matcher
     from bkrl.goals.source import TASK, Source, TaskSource
     from bkrl.goals.suggesters import plain_suggester

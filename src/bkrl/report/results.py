@@ -7,6 +7,7 @@ from typing import Any
 
 from bkrl.core.config import ReportConfig
 from bkrl.core.reporter import percent, percents
+from bkrl.envs.sets import sentence_of, set_of_all
 from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison, Difference
 from bkrl.report.comparison import Row as Compared
@@ -19,7 +20,6 @@ from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.plots.svg import Style
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import world_facts
-from bkrl.report.sets import sentence_of, set_of_all
 from bkrl.stats.curves import step_label
 
 

@@ -18,8 +18,8 @@ from bkrl.potentials.protocol import FILE
 from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
-from bkrl.stages import VERBS
 from bkrl.stats.curves import series_of
+from bkrl.verbs import VERBS
 
 _COUNTED = ("collect", "label", "train-rm")  # stages that may take env steps before a policy is trained
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}

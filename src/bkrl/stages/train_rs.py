@@ -21,10 +21,10 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import make_vec, missions_vary, world
+from bkrl.envs.sets import set_of
 from bkrl.learn import ranks
 from bkrl.learn.loop import finished, milestones, train
 from bkrl.methods import Trainee, TrainRsConfig, find_method, methods
-from bkrl.report.sets import set_of
 from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked

@@ -17,6 +17,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs import world
+from bkrl.envs.sets import SECOND
 from bkrl.labelers.code import FAILURES
 from bkrl.labelers.config import EvolveConfig, LabelConfig
 from bkrl.labelers.example import example_prompt
@@ -26,7 +27,6 @@ from bkrl.labelers.variants import VARIANTS
 from bkrl.llm.beside import open_session
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.protocol import Message, Request
-from bkrl.report.sets import SECOND
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.studies.tournament import Tournament

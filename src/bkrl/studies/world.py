@@ -14,12 +14,11 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build
-from bkrl.envs import world
+from bkrl.envs import sets, world
 from bkrl.methods import find_method, methods
-from bkrl.report import sets
-from bkrl.stages import VERBS
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
 from bkrl.studies.tables import check_choice, check_keys, name_of_folder, on_top, seed_list, tables_of
+from bkrl.verbs import VERBS
 
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _CONFIGS["lm_make"] = settings.LmMakeConfig

@@ -3,7 +3,7 @@
 A policy is trained on one wording and evaluated on another. Source of the lists: the generalisation tests of GLAM
 (Carta et al. 2023, arXiv 2302.02662). Words are replaced whole and at the same time, and articles follow; the published
 code is less careful, which `DEFECTS` can bring back. French captions come from the captioner of the environment
-(`bkrl.envs.captioner`), French missions and actions from here.
+(`bkrl.envs.captioner`), French missions from `bkrl.envs.babyai.french`, French actions from here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from typing import Final
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.babyai.captions import FRENCH_FEMININE, FRENCH_MASCULINE, FRENCH_NOUNS
-from bkrl.envs.babyai.constants import COLOR_NAMES, TYPE_NAMES
-from bkrl.text.missions import Task, Thing, read_mission
+from bkrl.envs.babyai.captions import FRENCH_FEMININE, FRENCH_MASCULINE
 
 LANGUAGES: Final = ("en", "fr")
 ALL: Final = "glam"
@@ -154,63 +152,3 @@ def french_actions(names: Sequence[str], compat: frozenset[str] = frozenset()) -
             near = did_you_mean(name, ACTIONS_FR)
             raise UsageError(f"The action '{name}' has no French name.{near} There are: {', '.join(ACTIONS_FR)}.")
     return tuple("dancer" if name == "dance" and "g3" in compat else ACTIONS_FR[name] for name in names)
-
-
-# ----------------------------------------------------------------------------------------------------------- missions
-
-_FRENCH = {
-    **dict(zip(TYPE_NAMES, FRENCH_NOUNS, strict=False)),
-    "object": "objet",
-    "in front of you": "devant toi",
-    "behind you": "derrière toi",
-    "on your left": "à ta gauche",
-    "on your right": "à ta droite",
-}
-_TO_DO = {"go to": "aller à", "pick up": "attraper", "open": "ouvrir", "put": "mettre"}
-_DONE = {"go to": "être allé à", "pick up": "avoir attrapé", "open": "avoir ouvert", "put": "avoir mis"}
-
-
-@lru_cache(1 << 14)
-def french_mission(mission: str, compat: frozenset[str] = frozenset()) -> str:
-    """A mission of BabyAI in French; with g2, as the published code has it.
-
-    Raises InputError for a sentence that is no mission of BabyAI.
-    """
-    if "g2" in compat:
-        return _published_mission(mission)
-    read = read_mission(mission)
-    first = " et ".join(_task(task, _TO_DO) for task in read.tasks)
-    if read.order == "then":
-        return f"{first}, puis {' et '.join(_task(task, _TO_DO) for task in read.others)}"
-    if read.order == "after":
-        return f"{first} après {' et '.join(_task(task, _DONE) for task in read.others)}"
-    return first
-
-
-def _task(task: Task, verbs: Mapping[str, str]) -> str:
-    done = f"{verbs[task.verb]} {_thing(task.thing)}"
-    if task.beside is None:
-        return done
-    of = "d'" if task.beside.article == "a" else "de "  # d'une boîte, de la boîte, de l'objet
-    return f"{done} à côté {of}{_thing(task.beside)}"
-
-
-def _thing(thing: Thing) -> str:
-    """An object with its article, its colour in the gender of its noun, and its place."""
-    noun, masculine = _FRENCH[thing.noun], thing.noun == "object"
-    if thing.article == "a":
-        article = "un " if masculine else "une "
-    else:
-        article = "l'" if masculine else "la "  # the one masculine noun begins with a vowel
-    forms = FRENCH_MASCULINE if masculine else FRENCH_FEMININE
-    color = forms[COLOR_NAMES.index(thing.color)] if thing.color else ""
-    return " ".join(filter(None, (article + noun, color, _FRENCH.get(thing.place, ""))))
-
-
-def _published_mission(mission: str) -> str:
-    """g2. Letters are looked for, not words, and what stands last in these lists wins: the noun of "put the key next
-    to the ball" is the key, and a door has no noun."""
-    article = "une" if "a" in mission else "la" if "the" in mission else ""
-    noun = next((_FRENCH[noun] for noun in ("key", "ball", "box") if noun in mission), "")
-    colors = [french for color, french in zip(COLOR_NAMES, FRENCH_FEMININE, strict=True) if color in mission]
-    return f"aller à {article} {noun} {colors[-1] if colors else ''}"

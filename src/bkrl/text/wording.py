@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.envs import sentences
 from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS
+from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.family import World
-from bkrl.text.language import LANGUAGES, Substitution, french_actions, french_mission, words
+from bkrl.text.language import LANGUAGES, Substitution, french_actions, words
 from bkrl.text.policy_prompts import GOAL_LABELS, LABELS, Labels
 
 _SAID = dict(zip(ACTION_NAMES, (*ACTION_SETS["canonical"], "do nothing"), strict=True))

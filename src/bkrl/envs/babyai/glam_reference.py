@@ -20,9 +20,9 @@ from minigrid.envs.babyai.core.verifier import (
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, KEY, TYPE_NAMES
+from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.babyai.glam import GlamLevel, Pair, cases, repeats
 from bkrl.envs.babyai.glam_crowds import DOUBLE, LOCKED_IN, SINGLE, crowd_of
-from bkrl.text.language import french_mission
 
 Cell = tuple[int, int]
 

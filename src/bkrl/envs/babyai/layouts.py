@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, TYPE_NAMES
+from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.glam_crowds import crowd_of
@@ -262,11 +263,7 @@ class GlamLayouts(Layouts):
         columns = [worlds[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural")]
         kinds = self.task_kinds()[which].tolist()
         missions = list(map(_glam_mission, kinds, self._episodes["form"][which].tolist(), *columns))
-        if self._level.language == "en":
-            return missions
-        from bkrl.text.language import french_mission
-
-        return [*map(french_mission, missions)]
+        return missions if self._level.language == "en" else [*map(french_mission, missions)]
 
     def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """(N, 3) turn, kind and form of each world."""

@@ -11,8 +11,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 from bkrl.core.errors import InputError
+from bkrl.envs.babyai import grammar
 from bkrl.llm.rules.segment import Segment, unknown_caption
-from bkrl.text import missions
 
 FAR = 14
 """Actions to face the farthest visible thing, and a little more."""
@@ -88,7 +88,7 @@ class Step:
     """One thing to do for a mission: "face", "take" or "open" a thing, or put the last one "beside" it."""
 
     what: str
-    thing: missions.Thing
+    thing: grammar.Thing
 
     def means(self, kind: str, colour: str) -> bool:
         """Whether an object is such a thing."""
@@ -108,7 +108,7 @@ _VERBS = {"face": "go to", "take": "pick up", "open": "open", "beside": "put it 
 def steps_of(mission: str) -> tuple[Step, ...]:
     """What a mission asks for, in order; () where it cannot be read."""
     try:
-        read = missions.read_mission(mission)
+        read = grammar.read_mission(mission)
     except InputError:
         return ()
     tasks = (*read.others, *read.tasks) if read.order == "after" else (*read.tasks, *read.others)
@@ -138,7 +138,7 @@ def _key_of(view: View, step: Step) -> Step | None:
     colour = step.thing.color if door is None else door.colour
     if view.carries == f"{colour} key" or (door is not None and door.state != "locked"):
         return None
-    key = Step("take", missions.Thing("the", colour, "key"))
+    key = Step("take", grammar.Thing("the", colour, "key"))
     return key if door is not None or (colour and view.nearest(key) is not None) else None
 
 

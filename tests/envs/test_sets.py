@@ -13,8 +13,8 @@ import bkrl.envs
 from bkrl.core.config import PPOConfig, ReportConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.envs.sets import FIRST, SECOND, set_of, set_of_all
 from bkrl.methods import TrainRsConfig
-from bkrl.report.sets import FIRST, SECOND, set_of, set_of_all
 from bkrl.stages import report, train_rs
 from bkrl.studies.study import plan
 from tests.report import synthetic

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bkrl.core.errors import InputError
 from bkrl.envs.babyai.constants import COLOR_NAMES
-from bkrl.text.missions import NOUNS, PLACES, Mission, Task, Thing, read_mission
+from bkrl.envs.babyai.grammar import NOUNS, PLACES, Mission, Task, Thing, read_mission
 
 LEVELS = ["GoToLocal", "PickupLoc", "PutNextLocal", "OpenDoorLoc", "OpenDoorsOrderN4", "GoToSeqS5R2", "MiniBossLevel"]
 
