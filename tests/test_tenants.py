@@ -5,6 +5,7 @@ method whose goals are in the views. Each is run by the real commands, stopped o
 """
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_a_method_from_outside_learns_continues_and_is_evaluated(alg, tmp_path):
     if alg == "table-q":  # its envs can be saved, so a run that was stopped ends with the same bytes
         bkrl(*train(alg, "whole"), cwd=tmp_path)
         assert (tmp_path / "whole/policy.json").read_bytes() == (tmp_path / "run/policy.json").read_bytes()
+
+
+def test_a_method_from_outside_that_does_not_fit_an_env_fails_in_one_sentence(tmp_path):
+    short = ("--env", "BabyAI-GoToObj-v0", "--steps", "256", "--out", "run")
+    said = bkrl("train", "--alg", "recall", *short, cwd=tmp_path, code=1).stderr.splitlines()
+    line = "at line [0-9]+ of recall.py. Choose an env that it was made for, or mend it"
+    assert re.match(f"bkrl: --alg recall, a plugin, fails in BabyAI-GoToObj-v0: RuntimeError .*{line}", said[-1])
+    assert not any("Traceback" in one for one in said)
 
 
 def test_what_a_method_says_of_itself_is_known_to_lists_help_refusals_and_reports(tmp_path):

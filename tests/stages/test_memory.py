@@ -270,6 +270,17 @@ def test_the_whole_chain_runs_with_a_policy_that_reads_memory_and_one_that_does_
         assert run.facts.get("memory", False) == sees
 
 
+def test_what_phi_counts_in_vain_is_said(phi: Path, tmp_path: Path) -> None:
+    """Where it was made are keys, balls and boxes; an empty room has none of them, a room with a door has keys."""
+    empty, like = "MiniGrid-Empty-5x5-v0", "BabyAI-GoToLocal-v0"
+    for env, counted in ((empty, "keys picked up, balls picked up"), (ENV, "balls picked up"), (like, "")):
+        made = find_method("bk-code").build(settings(phi, tmp_path / "a", env=env, shaping="progress"))  # type: ignore[union-attr]
+        said = [note for note in made.notes if "has nothing of the kind" in note]
+        assert len(said) == bool(counted)
+        assert [note for note in said if f"counts {counted}, " in note and f"and {env} has" in note] == said
+        made.close()
+
+
 def test_what_cannot_be_remembered_is_refused(phi: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="reads no memory of episodes"):
         train_rs.run(settings(phi, tmp_path / "a", see_memory=True, network="recurrent"), Reporter())

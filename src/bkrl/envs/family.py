@@ -281,6 +281,12 @@ class Family:
         """
         return None
 
+    def never_counted(self, env_id: str) -> tuple[str, ...]:
+        """Fields of its memory that stay 0 in every episode of this env, whose id may have options, as far as is known:
+        doors opened, where no door is.
+        """
+        return ()
+
     def relations(self, world: World) -> dict[str, tuple[str, str]]:
         """What the present view tells of an agent and the things around it, by a name that programs can use: said as a
         goal, and as a NumPy expression (B,) of `now`, the present observations (B, *obs_shape).

@@ -240,10 +240,37 @@ def shaped(
         made_so.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
+    if idle := _counted_in_vain(potential, settings.env):
+        made_so.notes.append(
+            f"Φ of {source} counts {', '.join(idle).replace('_', ' ')}, and {settings.env} has nothing of the kind: "
+            f"that part of Φ never changes here. It was made in {potential.artefact.env_id}; collect and label in an "
+            "env that is more alike, if more is to be known of this one."
+        )
     if form in ADVISED and is_empty(potential.artefact):
         made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
         made_so.facts["advice"] = EMPTY
     return made_so
+
+
+def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
+    """Fields of the episode's memory that Φ heeds, and that are filled where it was made but never in this env."""
+    import numpy as np
+
+    from bkrl.envs import family, make_vec, memory_of
+    from bkrl.potentials.asked import present
+
+    memory = memory_of(env_id) if potential.reads_memory else None
+    known = family(potential.artefact.env_family)
+    lost = [] if memory is None else known.never_counted(env_id)
+    idle = [name for name in lost if name not in known.never_counted(potential.artefact.env_id)]
+    if memory is None or not idle:
+        return []
+    envs = make_vec(env_id, len(idle) + 1)  # the first episode has counted nothing, each other one field
+    seen, _ = envs.reset(seed=[0] * envs.num_envs)
+    counted = np.zeros((envs.num_envs, len(memory.names)), np.uint8)
+    counted[1 + np.arange(len(idle)), [memory.names.index(name) for name in idle]] = 1
+    values = potential.of_numbered(present(seen, potential.horizon, envs.missions(), counted))
+    return [name for name, value in zip(idle, values[1:], strict=True) if value != values[0]]
 
 
 def _open(settings: PotentialSettings, source: Path, variant: str | None, facts: World) -> Scaled:

@@ -6,8 +6,11 @@ apart from training.
 
 from __future__ import annotations
 
+import inspect
 import tempfile
-from contextlib import ExitStack
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ import torch
 from bkrl.agents.build import options_of
 from bkrl.agents.play import MOST_AT_ONCE, Evaluation
 from bkrl.core.activity import doing
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
@@ -47,9 +50,28 @@ def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     """
     with ranks.joined(), ExitStack() as stack:
         apart = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run" if ranks.number() > 0 else None
-        result = _run(config, Reporter() if apart else reporter, apart)
+        with _of_a_plugin(config):
+            result = _run(config, Reporter() if apart else reporter, apart)
         ranks.wait()
     return Run.open(config.run_dir, verify=False) if apart else result
+
+
+@contextmanager
+def _of_a_plugin(config: TrainRsConfig) -> Iterator[None]:
+    """RunFailed says where a method from outside went wrong; Python's API shows the traceback, too."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        method = find_method(config.alg)
+        if method is None or method.settings.__module__.startswith("bkrl."):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one for one in frames if one.filename == inspect.getfile(method.settings)] or frames
+        raise RunFailed(
+            f"--alg {config.alg}, a plugin, fails in {config.env}: {type(error).__name__} ({error}), at line "
+            f"{own[-1].lineno} of {Path(own[-1].filename).name}. Choose an env that it was made for, or mend it; "
+            "bkrl.train_rs in Python shows the whole traceback."
+        ) from error
 
 
 def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:

@@ -191,6 +191,17 @@ class BabyAI(Family):
 
         return RoomMemory()
 
+    def never_counted(self, env_id: str) -> tuple[str, ...]:
+        """What the things of 64 layouts do not allow; nothing is known of envs that run on minigrid."""
+        from bkrl.envs import make_vec
+        from bkrl.envs.babyai.memory import never_counted
+
+        envs = make_vec(env_id, _LAYOUTS)
+        if not hasattr(envs, "env_states"):
+            return ()
+        envs.reset(seed=0)
+        return never_counted(envs.env_states()["grid"])
+
     def relations(self, world: World) -> dict[str, tuple[str, str]]:
         """See `Family.relations`."""
         kinds = {"door": 4, "key": 5, "ball": 6, "box": 7, "goal": 8}
@@ -214,6 +225,7 @@ class BabyAI(Family):
 
 
 FAMILY = BabyAI("babyai")
+_LAYOUTS = 64
 _DONE_ACTIONS = "BABYAI_DONE_ACTIONS"  # minigrid's switch for another kind of verifier
 
 

@@ -15,6 +15,7 @@ from bkrl.core.jit import helper, kernel
 from bkrl.envs.babyai.constants import (
     AGENT_X,
     AGENT_Y,
+    BALL,
     BOX,
     DOOR,
     DROP,
@@ -34,6 +35,7 @@ from bkrl.envs.babyai.constants import (
     VIEW,
     WALL,
 )
+from bkrl.envs.babyai.state import KIND_MASK, STATE_MASK, STATE_SHIFT
 from bkrl.envs.memory import count
 
 NAMES: Final[tuple[str, ...]] = (
@@ -86,6 +88,22 @@ class RoomMemory:
     ) -> None:
         """See `EpisodeMemory.update`."""
         _update(kept, before, actions, after)
+
+
+def never_counted(grids: NDArray[np.uint32]) -> tuple[str, ...]:
+    """The fields that nothing in these layouts, cells (..., H, W), can fill; a box may hold anything."""
+    kinds, states = grids & KIND_MASK, grids >> STATE_SHIFT & STATE_MASK
+    doors, boxes = kinds == DOOR, bool((kinds == BOX).any())
+    there = {
+        "doors_opened": doors.any(),
+        "doors_unlocked": (doors & (states == LOCKED)).any(),
+        "keys_picked_up": boxes or (kinds == KEY).any(),
+        "balls_picked_up": boxes or (kinds == BALL).any(),
+        "boxes_picked_up": boxes,
+        "boxes_opened": boxes,
+        "things_put_down": np.isin(kinds, (KEY, BALL, BOX)).any(),
+    }
+    return tuple(name for name, can in there.items() if not can)
 
 
 @kernel
