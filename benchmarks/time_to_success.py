@@ -26,7 +26,8 @@ from bkrl.core.reporter import percent
 from bkrl.report.groups import SUCCESS
 from bkrl.runs.record import Run
 from bkrl.stats.crossings import steps_to_threshold
-from bkrl.stats.curves import Series, series_of, step_label
+from bkrl.stats.curves import Series, series_of
+from bkrl.stats.intervals import step_label
 
 PHASES = ("time/env", "time/policy", "time/potential", "time/update")
 SEED = re.compile(r"-s\d+$")

@@ -20,12 +20,12 @@ from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import short_world
-from bkrl.report.model import FORMAT, Cost, Estimate, Evaluated, Paired, Results, Row, Said, Timings, World
+from bkrl.report.model import FORMAT, Cost, Evaluated, Results, Row, Said, Timings, World
 from bkrl.report.pages.html import figure
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.runs.record import Run
 from bkrl.stats.crossings import bounded
-from bkrl.stats.curves import step_label
+from bkrl.stats.intervals import Interval, PairedTest, step_label
 from bkrl.stats.variance import Part
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -333,11 +333,11 @@ def _finding(one: Said) -> str:
     return f"_{one.word}._ {worlds}{_text(one.text)}"
 
 
-def _share(x: Estimate) -> str:
+def _share(x: Interval) -> str:
     return percent(x.estimate) + x.spread(lambda end: f"{100 * end:.0f}")
 
 
-def _chance(x: Estimate | None) -> str:
+def _chance(x: Interval | None) -> str:
     return "–" if x is None else f"{x.estimate:.2f}" + x.spread("{:.2f}".format)
 
 
@@ -346,7 +346,7 @@ def _parts(parts: Sequence[Part]) -> str:
     return ", ".join(f"{one.name} {100 * one.sd:.1f} points ({percent(one.share)})" for one in parts)
 
 
-def _p(p: Paired | None) -> str:
+def _p(p: PairedTest | None) -> str:
     return "–" if p is None else f"{p.holm:.2g} ({p.n} {p.units})"
 
 

@@ -33,11 +33,11 @@ def test_two_folders(folder: Path):
     ((one,), problems) = contrast(str(folder / "rnd"), str(folder / "ppo"), 0.8)
     assert problems == []
     assert (one.env, one.a.n, one.b.n) == (RED, 6, 6)
-    assert one.difference.paired is not None
-    assert one.difference.paired.n == 6
+    assert one.difference.p is not None
+    assert one.difference.p.n == 6
     assert one.average.low > 0.3  # mean success: about 0.8 against 0.4
     assert one.difference.ratio is not None
-    assert one.difference.ratio.ratio.high < 0.5
+    assert one.difference.ratio.high < 0.5
     assert one.verdict == "A against B: at most half the steps"
     assert any("no guarantee" in row.group.legend for row in (one.a,))
     ((back,), _) = contrast(str(folder / "ppo"), str(folder / "rnd"), 0.8)
@@ -148,8 +148,8 @@ def test_one_method_in_two_places_is_compared_seed_by_seed(folder: Path, tmp_pat
     ((one,), problems) = contrast(str(tmp_path), str(folder / "ppo"), 0.8)
     assert problems == []
     assert (one.a.n, one.b.n) == (4, 6)
-    assert one.difference.paired is not None
-    assert one.difference.paired.n == 3
+    assert one.difference.p is not None
+    assert one.difference.p.n == 3
     assert one.average.estimate > 0.2
     assert any("missing: ppo (seeds 4, 5, 6); ppo (seed 7)" in note for note in one.notes)
     train_rs(tmp_path / "again", "ppo", 1, 300_000)

@@ -12,8 +12,8 @@ from bkrl.core.errors import UsageError
 from bkrl.report.comparison import Comparison, Difference, compare
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs, titled
-from bkrl.report.plots.svg import Style
-from bkrl.report.results import origins_text, ratio_of, row_of
+from bkrl.report.plots.draw import Style
+from bkrl.report.results import origins_text, row_of
 from bkrl.report.runs import _flat
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
@@ -71,7 +71,7 @@ def test_an_interval_without_width_is_called_the_grid_of_the_evaluations():
         "0.33 of PPO’s steps, no finer than the grid of 50 steps between evaluations" in one.text for one in found
     )
     (comparison,), _ = judged(runs("ppo", 600) + runs("bk-code", 200))
-    assert "grid" not in str(ratio_of(comparison.rows[1].against))
+    assert "grid" not in str(comparison.rows[1].ratio)
 
 
 def same(alg: str, reaches: float) -> list[Trained]:
@@ -174,8 +174,8 @@ def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict():
     (one,) = next(row for row in comparison.rows if row.versus).versus
     assert one.difference.ratio is not None
     assert one.difference.ratio.side == 1
-    assert one.difference.paired is not None
-    assert one.difference.paired.difference.high < 0
+    assert one.difference.p is not None
+    assert one.difference.p.difference.high < 0
     assert one.difference.verdict.words == "steps and mean success contradict each other"
     told = [one.text for one in found if one.tone == "against"]
     assert any("steps to 80 % and mean success in training contradict each other" in text for text in told)
@@ -217,14 +217,14 @@ def test_several_draws_of_labels_are_pooled_and_paired_only_where_they_are_cross
     assert row.n == 6
     assert row.ratio is not None
     assert row.against is not None
-    assert row.against.paired is not None
-    assert row.against.paired.n == 3  # three seeds, each with both draws
+    assert row.against.p is not None
+    assert row.against.p.n == 3  # three seeds, each with both draws
     assert row.split is not None
     assert (row.split.draws, row.split.n) == (2, 6)
     assert not any("draws of labels" in one.text for one in found)  # they do not differ: the table alone says so
     (comparison,), _ = judged(runs("ppo", 600, 6) + draws[:-1])
     assert comparison.rows[1].against is not None
-    assert comparison.rows[1].against.paired is None
+    assert comparison.rows[1].against.p is None
 
 
 def test_draws_that_differ_are_said():
@@ -269,7 +269,7 @@ def test_datasets_that_differ_are_said_and_intervals_speak_of_another_one():
     (comparison,), _ = judged(runs("ppo", 600) + mixed + controls)
     (versus,) = comparison.rows[1].versus
     assert versus.difference.ratio is not None
-    assert versus.difference.ratio.ratio.n == 3
+    assert versus.difference.ratio.n == 3
 
 
 def test_empty_advice_is_plain_ppo_and_no_method():
@@ -324,8 +324,8 @@ def test_control_tests_are_adjusted_together():
     (comparison,), _ = judged(trained)
     (row,) = [row for row in comparison.rows if row.group.label == "bk-pref"]
     raw = 2 / 2**10
-    assert [one.difference.paired and one.difference.paired.p for one in row.versus] == [raw] * 3
-    assert [one.difference.p_holm for one in row.versus] == pytest.approx([3 * raw] * 3)
+    assert [one.difference.p and one.difference.p.value for one in row.versus] == [raw] * 3
+    assert [one.difference.p.holm for one in row.versus] == pytest.approx([3 * raw] * 3)
 
 
 def test_a_form_without_guarantee_is_said_wherever_its_result_is():
@@ -390,7 +390,7 @@ def test_annotators_are_told_apart():
 
 def test_a_ratio_that_censoring_hides_is_called_what_was_seen_of_it():
     def word(low: float, high: float) -> str:
-        ratio = StepsRatio(st.Interval((low + high) / 2, low, high, 6, "bootstrap"), "unknown", (2, 1))
+        ratio = StepsRatio.of(st.interval((low + high) / 2, low, high, 6, "bootstrap"), "unknown", (2, 1))
         return Difference(ratio=ratio).verdict.words
 
     assert word(1.2, 1.5) == "slower as far as seen"

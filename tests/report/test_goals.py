@@ -12,7 +12,7 @@ from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
 from bkrl.learn.settings import PQNConfig
 from bkrl.methods import TrainRsConfig
-from bkrl.report.plots.png import identity_of
+from bkrl.report.plots.draw import identity_of
 from bkrl.runs.record import Run
 from bkrl.stages import evaluate, report, train_rs
 

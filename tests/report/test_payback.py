@@ -14,13 +14,13 @@ from bkrl.core.reporter import Reporter
 from bkrl.report.payback import Payback
 from bkrl.stages import report
 from bkrl.stats.crossings import StepsRatio
-from bkrl.stats.intervals import Interval
+from bkrl.stats.intervals import interval
 from bkrl.studies.study import plan
 from tests.report.synthetic import RED, collect, label, train_rm, train_rs
 
 
 def ratio(estimate: float, low: float = float("nan"), high: float = float("nan"), bound: str = "") -> StepsRatio:
-    return StepsRatio(Interval(estimate, low, high, 8, "bootstrap"), bound, (0, 0))  # type: ignore[arg-type]
+    return StepsRatio.of(interval(estimate, low, high, 8, "bootstrap"), bound, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_was_spent_once_is_divided_by_what_each_task_saves(found: StepsRati
     assert one.tasks == (None if tasks is None else pytest.approx(tasks))
     assert str(one) == said
     if tasks is not None:  # naively: at that many tasks both have cost the same
-        assert 400_000 + tasks * found.ratio.estimate * 100_000 == pytest.approx(tasks * 100_000)
+        assert 400_000 + tasks * found.estimate * 100_000 == pytest.approx(tasks * 100_000)
 
 
 def test_a_report_says_it_in_table_sentence_and_picture(tmp_path: Path):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bkrl.stats import curves
+from bkrl.stats import curves, intervals
 from bkrl.stats.curves import Curve
 
 
@@ -84,4 +84,4 @@ def test_bands_by_number_of_seeds():
     ],
 )
 def test_step_labels(steps: float, text: str):
-    assert curves.step_label(steps) == text
+    assert intervals.step_label(steps) == text

@@ -93,18 +93,18 @@ def test_paired_test_is_the_exact_permutation_test() -> None:
         n_resamples=np.inf,
     )
     assert ours.n == 9  # seed 99 has no partner
-    assert ours.p == pytest.approx(theirs.pvalue)
-    assert ours.smallest_p == 2 / 2**9
+    assert ours.value == pytest.approx(theirs.pvalue)
+    assert ours.smallest == 2 / 2**9
     reference = stats.ttest_rel([a[s] for s in range(9)], [b[s] for s in range(9)]).confidence_interval()
     assert (ours.difference.low, ours.difference.high) == pytest.approx((reference.low, reference.high))
 
 
 def test_paired_test_samples_signs_when_there_are_many_seeds() -> None:
     a = {s: 1.0 + 0.1 * s for s in range(20)}
-    p = st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).p
+    p = st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).value
     assert 0 < p < 1e-3
-    assert st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).smallest_p == 1 / (st.SAMPLED_FLIPS + 1)
-    assert st.paired_test({1: 0.5}, {1: 0.25}, rng()).p == 1.0
+    assert st.paired_test(a, dict.fromkeys(range(20), 0.0), rng()).smallest == 1 / (st.SAMPLED_FLIPS + 1)
+    assert st.paired_test({1: 0.5}, {1: 0.25}, rng()).value == 1.0
     with pytest.raises(ValueError, match="at least one seed"):
         st.paired_test({1: 0.0}, {2: 0.0}, rng())
 

@@ -99,7 +99,6 @@ class AskedSuggester:
         )
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        """See `Suggester.suggest`."""
         requests = [self.request(key) for key in keys]
         if self.session.backend.identity is None or self.wait:
             return [self._read(exchange) for exchange in self.session.ask(requests)]
@@ -115,7 +114,6 @@ class AskedSuggester:
         return found
 
     def poll(self) -> Mapping[int, Goals]:
-        """See `Suggester.poll`."""
         if not self._asked:
             return {}
         came: dict[int, Goals] = {}

@@ -45,7 +45,6 @@ class Told:
     def __call__(
         self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8], infos: Mapping[str, Any]
     ) -> NDArray[np.int64]:
-        """See `Captioner`."""
         return actions if self.success == "tried" else np.where(infos[f"{self.success}_success"], actions, NOTHING)
 
 
@@ -70,7 +69,6 @@ class Noisy:
     def __call__(
         self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8], infos: Mapping[str, Any]
     ) -> NDArray[np.int64]:
-        """See `Captioner`."""
         true = self.told(before, actions, after, infos)
         rng = generator(self.seed, "captions", self.steps)
         self.steps += 1

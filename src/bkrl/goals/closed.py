@@ -60,11 +60,9 @@ class AskedJudge:
         return closed
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
-        """See `Judge.judge`."""
         return [_yes(answer) for answer in self.chooser.ask([self.question(one) for one in questions])]
 
     def poll(self) -> Mapping[Question, float]:
-        """See `Judge.poll`."""
         return {self._questions[one]: float(np.exp(answer.scores[0, 0])) for one, answer in self.chooser.poll().items()}
 
     def facts(self) -> dict[str, Any]:
@@ -72,11 +70,9 @@ class AskedJudge:
         return self.chooser.facts()
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """See `Judge.state`."""
         return self.chooser.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Judge.restore`."""
         self.chooser.restore(state)
 
 

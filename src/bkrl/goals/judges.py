@@ -76,7 +76,6 @@ class Table:
         self.name, self.knows, self._answer, self._said = name, knows, answer, dict(said or {})
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
-        """See `Judge.judge`."""
         return [self._answer(question) for question in questions]
 
     def poll(self) -> Mapping[Question, float]:
@@ -84,7 +83,6 @@ class Table:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """See `Judge.facts`."""
         return self._said
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -177,13 +177,11 @@ class PlaceSource:
         return {**known, "answers": accuracy, "quality": tracker.shares()}
 
     def of(self, num_envs: int) -> PlaceTracker:
-        """See `agents.goal.GoalSource`."""
         return PlaceTracker(self.book, num_envs, self.rule, self.costs, self.shown)
 
     to_learn = of
 
     def to_json(self) -> dict[str, Any]:
-        """See `agents.goal.GoalSource`."""
         return {
             "name": PLACES,
             "env_id": self.env_id,

@@ -74,7 +74,6 @@ class Source:
         return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}
 
     def of(self, num_envs: int) -> GoalTracker:
-        """See `agents.goal.GoalSource`."""
         return GoalTracker(self.book, num_envs, self.rule, Told(self.success), shown=self.shown)
 
     def to_learn(self, num_envs: int) -> GoalTracker:
@@ -83,7 +82,6 @@ class Source:
         return GoalTracker(self.book, num_envs, self.rule, captioner, shown=self.shown, counted=True)
 
     def to_json(self) -> dict[str, Any]:
-        """See `agents.goal.GoalSource`."""
         return {
             "env_id": self.env_id,
             "rule": self.rule,
@@ -148,5 +146,4 @@ class TaskSource:
         return {"suggester": TASK}
 
     def to_json(self) -> dict[str, Any]:
-        """See `agents.goal.GoalSource`."""
         return {"name": TASK, "env_id": self.env_id}

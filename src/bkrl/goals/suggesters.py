@@ -44,7 +44,6 @@ class Oracle(_Known):
         self.situations = situations
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        """See `Suggester.suggest`."""
         return [self.situations.sensible(key) for key in keys]
 
     def facts(self) -> dict[str, Any]:
@@ -63,7 +62,6 @@ class EveryDeed(_Known):
         self._goals = tuple(dict.fromkeys(situations.deeds))
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        """See `Suggester.suggest`."""
         return [self._goals for _ in keys]
 
     def facts(self) -> dict[str, Any]:
@@ -97,7 +95,6 @@ class Noisy(_Known):
             raise UsageError("Every deed of this env makes sense somewhere, so there is no nonsense to suggest.")
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        """See `Suggester.suggest`."""
         return [self._of(key) for key in keys]
 
     def _of(self, key: int) -> Goals:
@@ -143,7 +140,6 @@ class Replayed(_Known):
         self.name, self._goals, self._facts = name, dict(goals), dict(facts)
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        """See `Suggester.suggest`."""
         return [self._goals.get(key) for key in keys]
 
     def facts(self) -> dict[str, Any]:

@@ -222,7 +222,6 @@ class Cloning:
     # ------------------------------------------------------------------------------------------------------ state
 
     def state(self) -> Saved:
-        """See `Learner.state`."""
         tensors = {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
         for index, parameter in enumerate(self.parameters):
             for key, tensor in self.optimizer.state.get(parameter, {}).items():
@@ -230,7 +229,6 @@ class Cloning:
         return Saved(tensors, {"step": self.step, "epoch": self.epoch, "place": self.place}, exact=True)
 
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         weights = {name: torch.from_numpy(array) for name, array in under(saved.tensors, "network.").items()}
         self.agent.module.load_state_dict(weights)
         for index, parameter in enumerate(self.parameters):
@@ -253,7 +251,6 @@ class Cloning:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """See `Learner.facts`."""
         return {
             "samples": self.step,
             "epochs": self.epoch,

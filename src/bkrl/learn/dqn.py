@@ -154,7 +154,6 @@ class DQN(ActionValueLearner):
         return Saved(tensors, counters, saved.exact)
 
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         self.agent.since = int(saved.counters["since"])
         super().restore(saved)
         tensors: Mapping[str, Any] = saved.tensors

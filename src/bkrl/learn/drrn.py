@@ -198,7 +198,6 @@ class DRRN:
     # ------------------------------------------------------------------------------------------------------ state
 
     def state(self) -> Saved:
-        """See `Learner.state`."""
         self._begin()
         parts: dict[str, dict[str, Any]] = {
             "network": dict(self.module.state_dict()),
@@ -219,7 +218,6 @@ class DRRN:
         return Saved(tensors, counters, exact=bool(parts["worlds"]))
 
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         tensors, counters = saved.tensors, saved.counters
 
         def weights(part: str) -> dict[str, torch.Tensor]:
@@ -252,7 +250,6 @@ class DRRN:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """See `Learner.facts`."""
         return {
             "episodes": self.episodes,
             "updates": self.updates,

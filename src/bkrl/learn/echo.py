@@ -52,7 +52,6 @@ class Echo:
             )
 
     def loss(self, index: Tensor) -> Tensor:
-        """See `Auxiliary.loss`."""
         pairs = [self._pair(step) for step in index.tolist()]
         found = cross_entropy_of(self.agent.lm, pairs, self.agent.device, each=True)
         self._losses.append(found.detach())

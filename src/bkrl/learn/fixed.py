@@ -32,11 +32,9 @@ class Fixed:
         return {}
 
     def state(self) -> Saved:
-        """See `Learner.state`."""
         return Saved({}, {"step": self.step}, True)
 
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         self.step = int(saved.counters["step"])
 
     def warnings(self, metrics: dict[str, float]) -> dict[str, str]:

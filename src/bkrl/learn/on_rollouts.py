@@ -186,7 +186,6 @@ class RolloutLearner:
     # ------------------------------------------------------------------------------------------------------ state
 
     def state(self) -> Saved:
-        """See `Learner.state`."""
         tensors = self.collector.saved() | {"rng.minibatches": self.shuffle.get_state()}
         tensors |= {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
         for index, parameter in enumerate(self.parameters):
@@ -203,7 +202,6 @@ class RolloutLearner:
         return Saved(tensors, counters, exact=bool(envs))
 
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         self.collector.begin()
         tensors, counters = saved.tensors, saved.counters
         weights = {name: torch.from_numpy(array) for name, array in under(tensors, "network.").items()}
@@ -236,7 +234,6 @@ class RolloutLearner:
         return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
 
     def facts(self) -> dict[str, Any]:
-        """See `Learner.facts`."""
         return {
             "episodes": self.collector.episodes,
             "device": self.device.type,

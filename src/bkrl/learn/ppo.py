@@ -309,12 +309,10 @@ class PPO(RolloutLearner):
     # ------------------------------------------------------------------------------------------------------ state
 
     def state(self) -> Saved:
-        """See `Learner.state`."""
         saved = super().state()
         return saved._replace(counters=saved.counters | {"ignorant_loss": self.ignorant_loss})
 
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         super().restore(saved)
         self.ignorant_loss = float(saved.counters.get("ignorant_loss", 0.0))
 

@@ -127,7 +127,6 @@ class Pretrainer:
         return float(np.mean([self.loss([self.pair(text, rng) for text in batch]).item() for batch in batches]))
 
     def state(self) -> Saved:
-        """See `Learner.state`."""
         tensors: dict[str, Any] = {}
         for index, parameter in enumerate(self.parameters):
             tensors[f"weights.{index}"] = parameter
@@ -137,7 +136,6 @@ class Pretrainer:
 
     @torch.no_grad()
     def restore(self, saved: Saved) -> None:
-        """See `Learner.restore`."""
         self.step = int(saved.counters["step"])
         for name, array in saved.tensors.items():
             kind, _, rest = name.partition(".")
@@ -154,7 +152,6 @@ class Pretrainer:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """See `Learner.facts`."""
         return {"device": "cpu", "precision": "fp32", "parameters": sum(one.numel() for one in self.parameters)}
 
     def close(self) -> None:

@@ -40,21 +40,19 @@ LABEL_FREE = ("zero", "random")
 class Difference:
     """One group against another: steps to the threshold, and mean success in training; None where it cannot be said.
 
-    ``p_holm``: the paired test's p, adjusted for all tests of its family (all methods against the baseline of a world,
-    or all methods against controls).
+    The test's p is adjusted for all tests of its family (all methods against the baseline of a world, or all methods
+    against controls).
     """
 
     ratio: StepsRatio | None = None
     improvement: st.Interval | None = None
-    paired: st.PairedTest | None = None
-    p_holm: float | None = None
+    p: st.PairedTest | None = None
 
     @property
     def verdict(self) -> Verdict:
         """What may be said of it."""
-        if self.paired is None or self.p_holm is None:
-            return verdict(self.ratio, None)
-        return verdict(self.ratio, self.paired.difference.estimate if self.p_holm < ALPHA else 0.0)
+        shift = None if self.p is None else self.p.difference.estimate if self.p.holm < ALPHA else 0.0
+        return verdict(self.ratio, shift)
 
 
 @dataclass(frozen=True)
@@ -208,8 +206,8 @@ def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> 
 
 
 def _adjusted(found: Sequence[Difference]) -> list[Difference]:
-    adjusted = iter(st.holm([one.paired.p for one in found if one.paired is not None]))
-    return [one if one.paired is None else replace(one, p_holm=next(adjusted)) for one in found]
+    adjusted = iter(st.holm([one.p.value for one in found if one.p is not None]))
+    return [one if one.p is None else replace(one, p=replace(one.p, holm=next(adjusted))) for one in found]
 
 
 def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
@@ -253,7 +251,7 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
         nested_interval(finals, group.origins, rng).clipped(),
         nested_interval(averages, group.origins, rng).clipped(),
         summarise_steps(crossings, horizon, rng, group.origins),
-        None if split is None else replace(split, over_draws=split.over_draws.clipped()),
+        None if split is None else replace(split, label=group.name, over_draws=split.over_draws.clipped()),
     )
 
 

@@ -13,9 +13,8 @@ from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import Difference, Row, compare, difference
 from bkrl.report.groups import Group, final_and_average, grouped, without_repeats
-from bkrl.report.model import Estimate
 from bkrl.report.provenance import follow, runs_below
-from bkrl.report.results import improvement_of, paired_of, ratio_cell, ratio_of, steps_text
+from bkrl.report.results import ratio_cell, steps_text
 from bkrl.report.runs import training_runs
 from bkrl.runs.folder import no_run
 from bkrl.runs.record import Run
@@ -94,11 +93,9 @@ def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]
                 "horizon": one.horizon,
                 **{name: _side(row) for name, row in (("a", one.a), ("b", one.b))},
                 "difference_of": "means",
-                "success_at_the_end": Estimate.of(one.final),
-                "mean_success_in_training": Estimate.of(one.average),
-                "ratio": ratio_of(one.difference),
-                "improvement": improvement_of(one.difference),
-                "p": paired_of(one.difference),
+                "success_at_the_end": one.final,
+                "mean_success_in_training": one.average,
+                **vars(one.difference),
                 "verdict": one.verdict,
                 "settings": {name: list(pair) for name, pair in one.settings.items()},
                 "notes": list(one.notes),
@@ -113,8 +110,8 @@ def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]
 def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
     """Header and rows for a terminal."""
     goal = percent(threshold)
-    paired = one.difference.paired
-    p = f"{paired.p:.3g} ({paired.n} {paired.units})" if paired is not None else "–"
+    test = one.difference.p
+    p = f"{test.value:.3g} ({test.n} {test.units})" if test is not None else "–"
     header = [
         "",
         f"A: {one.a.group.legend} (n = {one.a.n})",
@@ -122,7 +119,7 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
         "A − B, of means",
         "p",
     ]
-    ratio = ratio_cell(ratio_of(one.difference))
+    ratio = ratio_cell(one.difference.ratio)
     rows = [
         ["success at the end", percent(one.a.final.estimate), percent(one.b.final.estimate),
          _points(one.final), "–"],
@@ -136,12 +133,12 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
 
 
 def _points(interval: st.Interval) -> str:
-    spread = Estimate.of(interval).spread(lambda end: f"{100 * end:+.1f}")
+    spread = interval.spread(lambda end: f"{100 * end:+.1f}")
     return f"{100 * interval.estimate:+.1f} points{spread or ' (no interval)'}"
 
 
 def _chance(found: Difference) -> str:
-    chance = improvement_of(found)
+    chance = found.improvement
     if chance is None:
         return f"– (from {st.FEW_SEEDS} runs on each side)"
     return f"{chance.estimate:.2f}{chance.spread('{:.2f}'.format) or ' (no interval)'}"
@@ -155,8 +152,8 @@ def _side(row: Row) -> dict[str, Any]:
         "n": row.n,
         "centre": "interquartile mean" if row.final.method == "bootstrap" else "mean",
         "seeds": sorted(run.seed for run in row.group.runs),
-        "final": Estimate.of(row.final),
-        "average": Estimate.of(row.average),
+        "final": row.final,
+        "average": row.average,
         "reached": row.n - row.steps.censored,
         "steps": row.steps.restricted.estimate,
     }
@@ -216,8 +213,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     rng = generator(0, "report", "contrast", env, a.label, b.label)
     finals, scores = zip(*(final_and_average(group, both.horizon) for group in (a, b)), strict=True)
     found = difference(a, b, both.horizon, threshold)
-    found = Difference(found.ratio, found.improvement, found.paired, found.paired.p if found.paired else None)
-    average = found.paired.difference if found.paired else st.mean_difference(scores[0], scores[1], rng)
+    average = found.p.difference if found.p else st.mean_difference(scores[0], scores[1], rng)
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]
@@ -229,7 +225,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
             "difference of means over all of them: the columns need not differ by it."
         )
     warning = st.few_seeds_warning(min(len(a.runs), len(b.runs)))
-    notes += [text for text in (warning, too_few_pairs([found.paired])) if text]
+    notes += [text for text in (warning, too_few_pairs([found.p])) if text]
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
     return Contrast(
         env, both.horizon, both.rows[0], both.rows[1], found, st.mean_difference(finals[0], finals[1], rng), average,

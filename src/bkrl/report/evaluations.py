@@ -10,7 +10,7 @@ import numpy as np
 
 from bkrl.core.seeds import generator
 from bkrl.report.groups import is_baseline
-from bkrl.report.model import Estimate, Evaluated, Evaluation
+from bkrl.report.model import Evaluated, Evaluation
 from bkrl.report.provenance import Chain, Node
 from bkrl.stats.variance import nested_interval
 
@@ -94,6 +94,6 @@ def evaluated(played: Sequence[Played]) -> list[Evaluated]:
             if mode in modes:
                 rng = generator(0, "report", "evaluated", env, alg, mode)
                 rates = np.array([np.mean(again) for again in modes[mode].values()])
-                shown[mode] = Estimate.of(nested_interval(rates, (), rng).clipped())
+                shown[mode] = nested_interval(rates, (), rng).clipped()
         rows.append(shown)
     return rows

@@ -10,8 +10,8 @@ from bkrl.core.reporter import percent
 from bkrl.methods.advising import WITHOUT_ADVICE
 from bkrl.report.comparison import Comparison, Difference, Row
 from bkrl.stats import intervals as st
-from bkrl.stats.crossings import StepsRatio, bounded, on_grid
-from bkrl.stats.curves import step_label
+from bkrl.stats.crossings import StepsRatio, bounded
+from bkrl.stats.intervals import on_grid, step_label
 from bkrl.stats.verdicts import ALPHA, HALF, too_few_pairs
 
 Tone = Literal["caution", "against", "open", "for"]
@@ -111,11 +111,6 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
     return list(merged.values())
 
 
-def ratio_text(ratio: StepsRatio) -> str:
-    """The ratio with what censoring does to it: "at most 0.45"."""
-    return bounded(ratio.ratio.estimate, ratio.bound)
-
-
 def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     base = comparison.baseline
     found = [Finding("caution", note) for note in comparison.notes]
@@ -125,7 +120,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     if base is None:
         found.append(Finding("caution", "There is no plain PPO run here, so whether anything helps cannot be said."))
         return found
-    tests = [row.against.paired for row in comparison.rows if row.against is not None]
+    tests = [row.against.p for row in comparison.rows if row.against is not None]
     found += [Finding("caution", warning)] if (warning := too_few_pairs(tests)) else []
     for row in methods:
         found.append(_verdict(comparison, row, base, threshold))
@@ -210,9 +205,8 @@ def _difference_sentence(difference: Difference | None, other: str) -> str:
     parts = []
     if difference is not None and difference.ratio is not None:
         parts.append(_ratio_sentence(difference.ratio, other))
-    if difference is not None and difference.paired is not None and difference.p_holm is not None:
-        paired = difference.paired
-        points, p = 100 * paired.difference.estimate, difference.p_holm
+    if difference is not None and (paired := difference.p) is not None:
+        points, p = 100 * paired.difference.estimate, paired.holm
         parts.append(f"mean success in training {points:+.1f} points, p (Holm) = {p:.2g} over {_units(paired)}")
     return "; ".join(parts)
 
@@ -266,13 +260,12 @@ def _of_advice(row: Row) -> list[Finding]:
 
 
 def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
-    interval = ratio.ratio
-    spread = f"95 % interval {interval.low:.2f} to {interval.high:.2f}" if interval.known else "no interval"
-    if grid := on_grid(interval.low, interval.high, ratio.grid):
+    spread = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}" if ratio.known else "no interval"
+    if grid := on_grid(ratio, ratio.grid):
         spread = f"no finer than the {grid} between evaluations"
     owners = ("of its runs", f"of {other}’s")
     gone = [f"{count} {who} never got there" for count, who in zip(ratio.censored, owners) if count]
-    text = f"{ratio_text(ratio)} of {other}’s steps, {spread}"
+    text = f"{ratio.text} of {other}’s steps, {spread}"
     if ratio.bound == "unknown":
         text = f"the ratio of steps is not known, {spread} for the part that was seen"
     return text + (f", {' and '.join(gone)}" if gone else "")

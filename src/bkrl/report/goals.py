@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bkrl.report.groups import Group
-from bkrl.report.model import Estimate, GoalRow
-from bkrl.report.plots.png import Point
+from bkrl.report.model import GoalRow
+from bkrl.report.plots.draw import Point
 from bkrl.report.provenance import Chain, Node
-from bkrl.stats.intervals import t_interval
+from bkrl.stats.intervals import Interval, t_interval
 
 QUALITIES = ("good", "bad_timing", "nonsense", "impossible")
 
@@ -48,8 +48,8 @@ def _suggested(node: Node) -> Mapping[str, float]:
     return shares if set(shares) == set(QUALITIES) and any(shares.values()) else {}
 
 
-def _mean(values: Sequence[float]) -> Estimate:
-    return Estimate.of(t_interval(np.array(values)))
+def _mean(values: Sequence[float]) -> Interval:
+    return t_interval(np.array(values))
 
 
 def points(rows: Sequence[GoalRow]) -> list[Point]:

@@ -6,71 +6,17 @@ The fields stand in the order of the files. Shares lie in [0, 1], steps are envi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from bkrl.report.payback import Payback
-from bkrl.stats.crossings import on_grid
-from bkrl.stats.intervals import Interval
-from bkrl.stats.variance import Part
+from bkrl.stats.crossings import StepsRatio
+from bkrl.stats.intervals import Interval, PairedTest
+from bkrl.stats.variance import VarianceSplit
 
 FORMAT = 2
 """Of results.json: 2 since verdicts follow the adjusted test."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval over `n` runs or datasets; `low` and `high` are None where there is none."""
-
-    estimate: float
-    low: float | None
-    high: float | None
-    known: bool
-    method: str
-    n: int
-
-    @classmethod
-    def of(cls, found: Interval) -> Estimate:
-        """The same as plain values."""
-        low, high = (found.low, found.high) if found.known else (None, None)
-        return Estimate(found.estimate, low, high, found.known, found.method, found.n)
-
-    def spread(self, form: Callable[[float], str], grid: float = 0.0) -> str:
-        """The interval for the eye, each end in this form, as in " (0.71 to 0.92)"; "" where there is none.
-
-        grid: env steps between evaluations, for what is measured in steps: said where the interval has no width.
-        """
-        if self.low is None or self.high is None:
-            return ""
-        return f" ({on_grid(self.low, self.high, grid) or f'{form(self.low)} to {form(self.high)}'})"
-
-
-@dataclass(frozen=True)
-class Ratio(Estimate):
-    """A ratio of steps. `bound` says what censoring does to it, `text` is the ratio with that in words, `grid` are the
-    steps between evaluations.
-    """
-
-    bound: str
-    text: str
-    censored: tuple[int, int]
-    grid: float = 0.0
-
-    def __str__(self) -> str:
-        return self.text + self.spread("{:.2f}".format, self.grid)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paired:
-    """A test of mean success in training: `holm` is the p that is adjusted, `smallest` what `n` units could show."""
-
-    value: float
-    holm: float
-    smallest: float
-    n: int
-    units: str = "pairs"
-    difference: Estimate
 
 
 @dataclass(frozen=True)
@@ -81,25 +27,9 @@ class Versus:
     borrowed: bool
     verdict: str
     tone: str
-    ratio: Ratio | None
-    improvement: Estimate | None
-    p: Paired | None
-
-
-@dataclass(frozen=True)
-class Split:
-    """The variance of mean success between datasets, draws of labels and seeds."""
-
-    label: str
-    draws: int
-    datasets: int
-    n: int
-    parts: Sequence[Part]
-    between_sd: float
-    within_sd: float
-    share: float
-    p: float
-    over_draws: Estimate
+    ratio: StepsRatio | None
+    improvement: Interval | None
+    p: PairedTest | None
 
 
 @dataclass(frozen=True)
@@ -121,20 +51,20 @@ class Row:
     draws: int
     datasets: int
     rests_on: str
-    final: Estimate
-    average: Estimate
+    final: Interval
+    average: Interval
     reached: int
     steps: float
     steps_text: str
-    steps_interval: Estimate
+    steps_interval: Interval
     verdict: str
     with_collection: float | None
     collected: int | None
-    split: Split | None
+    split: VarianceSplit | None
     versus: Sequence[Versus]
-    ratio: Ratio | None
-    improvement: Estimate | None
-    p: Paired | None
+    ratio: StepsRatio | None
+    improvement: Interval | None
+    p: PairedTest | None
     slot: int
     dash: str
     payback: Payback | None = None
@@ -207,8 +137,8 @@ class Evaluated(TypedDict):
     alg: str
     elsewhere: str
     n: int
-    sampled: NotRequired[Estimate]
-    greedy: NotRequired[Estimate]
+    sampled: NotRequired[Interval]
+    greedy: NotRequired[Interval]
 
 
 # One policy's evaluation. "return" cannot be the name of a field in a class.
@@ -239,8 +169,8 @@ class GoalRow:
     env: str
     method: str
     n: int
-    quality: Mapping[str, Estimate]
-    achievements: Estimate
+    quality: Mapping[str, Interval]
+    achievements: Interval
 
 
 @dataclass(frozen=True)

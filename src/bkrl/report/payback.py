@@ -36,13 +36,13 @@ class Payback:
     @classmethod
     def of(cls, spent: int, ratio: StepsRatio, steps: float) -> Payback:
         """Of what was spent, the ratio of steps, and plain PPO's steps for one task."""
-        found, once = ratio.ratio, spent / steps
+        once = spent / steps
 
         def after(one: float) -> float | None:
             return once / (1.0 - one) if one < 1.0 else None
 
-        ends = (after(found.low), after(found.high)) if found.known else (None, None)
-        return cls(spent, once, after(found.estimate), found.known, *ends, ratio.bound)
+        ends = (after(ratio.low), after(ratio.high)) if ratio.known else (None, None)
+        return cls(spent, once, after(ratio.estimate), ratio.known, *ends, ratio.bound)
 
     def __str__(self) -> str:
         """ "8.4 (7.0 to 9.9)", "at most 3.0 (2.1 to never)", "never", "not known"."""

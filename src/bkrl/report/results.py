@@ -15,12 +15,13 @@ from bkrl.report.costs import costs
 from bkrl.report.evaluations import Played, evaluated
 from bkrl.report.forms import forms_of
 from bkrl.report.groups import Group, Trained
-from bkrl.report.model import FORMAT, Curves, Estimate, GoalRow, Paired, Ratio, Results, Row, Said, Split, Versus, World
+from bkrl.report.model import FORMAT, Curves, GoalRow, Results, Row, Said, Versus, World
+from bkrl.report.plots.draw import Style
 from bkrl.report.plots.figures import Figure, styles_of
-from bkrl.report.plots.svg import Style
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import world_facts
-from bkrl.stats.curves import step_label
+from bkrl.stats.crossings import StepsRatio
+from bkrl.stats.intervals import step_label
 
 
 def results_of(
@@ -102,31 +103,27 @@ def row_of(row: Compared, look: Style) -> Row:
         draws=len({run.potential for run in group.runs if run.potential}),
         datasets=len({run.dataset for run in group.runs if run.dataset}),
         rests_on=origins_text(group),
-        final=Estimate.of(row.final),
-        average=Estimate.of(row.average),
+        final=row.final,
+        average=row.average,
         reached=row.n - row.steps.censored,
         steps=row.steps.restricted.estimate,
         steps_text=steps_text(row),
-        steps_interval=Estimate.of(row.steps.restricted),
+        steps_interval=row.steps.restricted,
         verdict="" if row.against is None else row.against.verdict.words,
         with_collection=row.ratio_with_collection,
         collected=group.runs[0].collect_steps or None,
-        split=_split(row),
+        split=row.split,
         versus=[
             Versus(
                 control=one.control,
                 borrowed=one.borrowed,
                 verdict=one.difference.verdict.words,
                 tone=words.TONE_OF[one.difference.verdict.sign],
-                ratio=ratio_of(one.difference),
-                improvement=improvement_of(one.difference),
-                p=paired_of(one.difference),
+                **vars(one.difference),
             )
             for one in row.versus
         ],
-        ratio=ratio_of(row.against),
-        improvement=improvement_of(row.against),
-        p=paired_of(row.against),
+        **vars(row.against or Difference()),
         slot=look.slot,
         dash=look.dash,
         payback=row.payback,
@@ -148,51 +145,6 @@ def steps_text(row: Compared) -> str:
     return ("at least " if row.steps.censored else "") + step_label(row.steps.restricted.estimate)
 
 
-def ratio_of(difference: Difference | None) -> Ratio | None:
-    """Steps to the threshold over the other's; None where no run got there."""
-    ratio = difference.ratio if difference is not None else None
-    if ratio is None:
-        return None
-    whole = vars(Estimate.of(ratio.ratio))
-    return Ratio(**whole, bound=ratio.bound, text=words.ratio_text(ratio), censored=ratio.censored, grid=ratio.grid)
-
-
-def improvement_of(difference: Difference | None) -> Estimate | None:
-    """P(better)."""
-    found = difference.improvement if difference is not None else None
-    return None if found is None else Estimate.of(found)
-
-
-def paired_of(difference: Difference | None) -> Paired | None:
-    """The test of mean success in training."""
-    if difference is None or difference.paired is None or difference.p_holm is None:
-        return None
-    test = difference.paired
-    shift = Estimate.of(test.difference)
-    return Paired(
-        value=test.p, holm=difference.p_holm, smallest=test.smallest_p, n=test.n, units=test.units, difference=shift
-    )
-
-
-def _split(row: Compared) -> Split | None:
-    """The variance split of a row; standard deviations in the unit of mean success."""
-    split = row.split
-    if split is None:
-        return None
-    return Split(
-        label=row.group.name,
-        draws=split.draws,
-        datasets=split.datasets,
-        n=split.n,
-        parts=split.parts,
-        between_sd=split.between**0.5,
-        within_sd=split.within**0.5,
-        share=split.share,
-        p=split.p,
-        over_draws=Estimate.of(split.over_draws),
-    )
-
-
 def text_table(worlds: Sequence[World], threshold: float) -> Mapping[str, Any]:
     """The results table as text, for a terminal: `header` and `rows` of strings and numbers."""
     goal = percent(threshold)
@@ -207,7 +159,7 @@ def text_table(worlds: Sequence[World], threshold: float) -> Mapping[str, Any]:
             row.form_text,
             row.n,
             percent(row.final.estimate),
-            "–" if row.final.low is None or row.final.high is None else percents(row.final.low, row.final.high),
+            percents(row.final.low, row.final.high) if row.final.known else "–",
             f"{row.reached} of {row.n}",
             row.steps_text,
             ratio_cell(row.ratio),
@@ -219,6 +171,6 @@ def text_table(worlds: Sequence[World], threshold: float) -> Mapping[str, Any]:
     return {"header": header, "rows": rows}
 
 
-def ratio_cell(ratio: Ratio | None) -> str:
+def ratio_cell(ratio: StepsRatio | None) -> str:
     """A ratio of steps with its interval: "at least 1.42 (1.20 to 1.62)"."""
     return "–" if ratio is None else f"{ratio}" if ratio.known else f"{ratio} (no interval)"

@@ -10,7 +10,7 @@ from typing import Any
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json, sha256
-from bkrl.report.plots.png import identity_of
+from bkrl.report.plots.draw import identity_of
 from bkrl.report.provenance import Chain, Link, Node, follow
 from bkrl.runs.folder import locate
 

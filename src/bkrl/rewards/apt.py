@@ -113,11 +113,9 @@ class _Pooled(Novelty):
         return self.particles.novelty(features, pool, own).reshape(rollout.rewards.shape)
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """See `Novelty.state`."""
         return super().state() | self.particles.state()
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Novelty.restore`."""
         super().restore(state)
         self.particles.restore(state)
 
@@ -146,13 +144,11 @@ class APT(_Pooled):
         self.encoder = mlp(obs_shape, hidden, features, 1, generator).to(self.device).requires_grad_(False)
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        """See `Novelty.raw`."""
         following = next_observations(rollout)
         self.observe(following.reshape(-1, *following.shape[2:]))
         return self.scored(rollout)
 
     def networks(self) -> dict[str, nn.Module]:
-        """See `Novelty.networks`."""
         return {"encoder": self.encoder}
 
 
@@ -168,6 +164,5 @@ class LearntAPT(_Pooled, ICM):
         self.encoder = self.model.encoder
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        """See `Novelty.raw`."""
         self.take(rollout)
         return self.scored(rollout)

@@ -111,7 +111,6 @@ class DEIR(Novelty):
 
     @torch.no_grad()
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        """See `Novelty.raw`."""
         seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
         steps, envs = rollout.rewards.shape
         self._seen = seen.reshape(steps * envs, *seen.shape[2:])
@@ -158,7 +157,6 @@ class DEIR(Novelty):
         return 0.5 * (right.mean() + refused.sum() / told.sum().clamp_min(1))
 
     def networks(self) -> dict[str, nn.Module]:
-        """See `Novelty.networks`."""
         return {"model": self.model}
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
@@ -173,7 +171,6 @@ class DEIR(Novelty):
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Novelty.restore`."""
         super().restore(state)
         self.queue, self.rollouts = state["queue"].copy(), int(state["rollouts"])
         self._way = torch.from_numpy(state["way"].copy()).to(self.device)

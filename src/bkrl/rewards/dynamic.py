@@ -74,12 +74,10 @@ class DynamicReward(RolloutsOnly, ShapedReward):
         return super().metrics() | self.changing.metrics()
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful.state`."""
         visited = {f"visited.{name}": array for name, array in self.values.state().items()}
         return visited | {f"changing.{name}": array for name, array in self.changing.state().items()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Stateful.restore`."""
         self.values.restore(under(state, "visited."))
         self.changing.restore(under(state, "changing."))
         self.values.potential = self.changing.potential

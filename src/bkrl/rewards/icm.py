@@ -92,7 +92,6 @@ class ICM(Novelty):
         self._actions = torch.zeros(0, dtype=torch.int64)
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        """See `Novelty.raw`."""
         self.take(rollout)
         with torch.no_grad():
             features = self.model.encoder(self._before), self.model.encoder(self._after)
@@ -117,5 +116,4 @@ class ICM(Novelty):
         return (1 - self.beta) * inverse + self.beta * forward
 
     def networks(self) -> dict[str, nn.Module]:
-        """See `Novelty.networks`."""
         return {"model": self.model}

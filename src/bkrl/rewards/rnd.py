@@ -91,7 +91,6 @@ class RND(Novelty):
         return errors @ times.to(errors.dtype) / len(places)
 
     def networks(self) -> dict[str, nn.Module]:
-        """See `Novelty.networks`."""
         return {"target": self.target, "predictor": self.predictor}
 
 
@@ -121,7 +120,6 @@ class NovelD(RND):
         self._visited: list[set[int]] = [set() for _ in range(num_envs)]
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        """See `Novelty.raw`."""
         after = super().raw(rollout)
         before = np.empty_like(after)
         before[1:] = after[:-1]
@@ -153,7 +151,6 @@ class NovelD(RND):
         return super().state() | {"visited": flat, "visits": np.array([len(row) for row in numbers])}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Novelty.restore`."""
         super().restore(state)
         rows = np.split(state["visited"], np.cumsum(state["visits"])[:-1])
         self._visited = [set(row.tolist()) for row in rows]

@@ -24,8 +24,8 @@ from bkrl.report.groups import SUCCESS, group_runs, titled
 from bkrl.report.model import GoalRow, Timings
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.report import report_page
+from bkrl.report.plots.draw import Panel, write_png, write_points
 from bkrl.report.plots.figures import bands_of, figures_of, panels, styles_of
-from bkrl.report.plots.png import Panel, write_png, write_points
 from bkrl.report.provenance import Node, follow, named
 from bkrl.report.results import results_of, text_table
 from bkrl.report.runs import family_mismatches, training_runs

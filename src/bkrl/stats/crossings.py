@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
-from bkrl.stats.curves import step_label
 from bkrl.stats.intervals import (
     FEW_SEEDS,
     Interval,
     bootstrap,
+    interval,
     mean,
     student_975,
     unknown,
@@ -74,14 +73,6 @@ def _gap(steps: np.ndarray, place: int) -> float:
     return float(steps[there] - steps[there - 1]) if len(steps) > 1 else 0.0
 
 
-def on_grid(low: float | None, high: float | None, grid: float) -> str:
-    """What to say in place of an interval that has no width because all runs crossed at the same evaluation: the
-    spread is less than the steps between two evaluations, not none. "" for every other interval.
-    """
-    same = low is not None and high is not None and math.isclose(low, high, rel_tol=1e-9)
-    return f"grid of {step_label(grid)} steps" if same and grid > 0 else ""
-
-
 @dataclass(frozen=True)
 class StepsSummary:
     """Steps to a threshold over several runs, all looked at up to ``horizon`` steps.
@@ -129,34 +120,41 @@ def summarise_steps(
     )
 
 
-@dataclass(frozen=True)
-class StepsRatio:
-    """Restricted mean steps of A over those of B. ``bound`` says what censoring does to the estimate.
+def bounded(value: float, bound: str) -> str:
+    """A ratio of steps with what censoring does to it: "at most 0.45", "not known"."""
+    return "not known" if bound == "unknown" else f"{bound} {value:.2f}".strip()
 
-    ``""`` exact; ``"at least"``: some A never got there, the true ratio is larger; ``"at most"``: some B never got
-    there, the true ratio is smaller; ``"unknown"``: both. ``grid``: env steps between the evaluations of either side.
+
+@dataclass(frozen=True)
+class StepsRatio(Interval):
+    """Restricted mean steps of A over those of B. ``bound`` says what censoring does to the estimate, ``text`` is the
+    ratio with that in words, ``grid`` are the env steps between the evaluations of either side.
+
+    ``bound``: ``""`` exact; ``"at least"``: some A never got there, the true ratio is larger; ``"at most"``: some B
+    never got there, the true ratio is smaller; ``"unknown"``: both.
     """
 
-    ratio: Interval
-    bound: Literal["", "at least", "at most", "unknown"]
+    bound: str
+    text: str
     censored: tuple[int, int]
     grid: float = 0.0
+
+    @classmethod
+    def of(cls, found: Interval, bound: str, censored: tuple[int, int], grid: float = 0.0) -> StepsRatio:
+        """From the interval of the ratio."""
+        return cls(**vars(found), bound=bound, text=bounded(found.estimate, bound), censored=censored, grid=grid)
+
+    def __str__(self) -> str:
+        return self.text + self.spread("{:.2f}".format, self.grid)
 
     @property
     def side(self) -> int:
         """On which side of 1 the interval lies where censoring cannot have put it there: 1 if A took fewer steps, -1 if
         more, 0 if neither is shown.
         """
-        if not self.ratio.known:
-            return 0
-        fewer = self.ratio.high < 1 and self.bound in ("", "at most")
-        more = self.ratio.low > 1 and self.bound in ("", "at least")
+        fewer = self.high < 1 and self.bound in ("", "at most")  # without an interval both are false
+        more = self.low > 1 and self.bound in ("", "at least")
         return fewer - more
-
-
-def bounded(value: float, bound: str) -> str:
-    """A ratio of steps with what censoring does to it: "at most 0.45", "not known"."""
-    return "not known" if bound == "unknown" else f"{bound} {value:.2f}".strip()
 
 
 def steps_ratio(
@@ -182,14 +180,13 @@ def steps_ratio(
     (ta, ca), (tb, cb) = restrict(a, horizon), restrict(b, horizon)
     if tb.mean() <= 0:
         raise ValueError("the runs of the baseline reached the threshold before their first step")
-    bound: Literal["", "at least", "at most", "unknown"]
     bound = "unknown" if ca.any() and cb.any() else "at least" if ca.any() else "at most" if cb.any() else ""
     datasets = several(*origins)
     n = min(len(ta), len(tb), *([datasets] if datasets else []))
     estimate = float(ta.mean() / tb.mean())
-    interval = unknown(estimate, n)
+    found = unknown(estimate, n)
     if 0 < datasets < FEW_DATASETS:
-        interval = ratio_over_datasets(ta, tb, origins)
+        found = ratio_over_datasets(ta, tb, origins)
     elif n >= FEW_SEEDS:
         with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step
             drawn = bootstrap(
@@ -198,10 +195,10 @@ def steps_ratio(
                 lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1),
                 indices=both_resampled(*origins, rng) if datasets else None,
             )
-        interval = drawn if math.isfinite(drawn.high) else interval
+        found = drawn if math.isfinite(drawn.high) else found
     elif n > 1 and estimate > 0:
         variance = sum(float(x.var(ddof=1)) / (len(x) * float(x.mean()) ** 2) for x in (ta, tb))
         if variance > 0:
             half = student_975(n - 1) * math.sqrt(variance)
-            interval = Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
-    return StepsRatio(interval, bound, (int(ca.sum()), int(cb.sum())), _coarsest([*a, *b]))
+            found = interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
+    return StepsRatio.of(found, bound, (int(ca.sum()), int(cb.sum())), _coarsest([*a, *b]))

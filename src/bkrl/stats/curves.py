@@ -113,13 +113,3 @@ def final_and_average(steps: np.ndarray, values: np.ndarray, horizon: float) -> 
         s, v = np.append(s, horizon), np.append(v, np.interp(horizon, steps, values))
     width = float(s[-1] - s[0])
     return final, float(np.trapezoid(v, s) / width) if width > 0 else float(v.mean())
-
-
-def step_label(steps: float) -> str:
-    """Env steps for people: 950, 20k, 1.25M."""
-    if math.isinf(steps):
-        return "∞"
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(steps) >= 0.9995 * size:  # what is rounded to the next size is said in it
-            return f"{steps / size:.3g}{suffix}"
-    return f"{steps:.0f}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from scipy import special
@@ -29,24 +29,65 @@ Samples = Sequence[np.ndarray]
 """One array for each side; the last axis runs over runs. Leading axes, where present, are bootstrap repetitions."""
 
 
+def step_label(steps: float) -> str:
+    """Env steps for people: 950, 20k, 1.25M."""
+    if math.isinf(steps):
+        return "∞"
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(steps) >= 0.9995 * size:  # what is rounded to the next size is said in it
+            return f"{steps / size:.3g}{suffix}"
+    return f"{steps:.0f}"
+
+
+if TYPE_CHECKING:
+    End = float
+else:
+    End = float | None
+
+
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its two-sided interval; ``low`` and ``high`` are NaN where one run allows no interval."""
+    """An estimate with its two-sided interval over `n` runs or datasets, everywhere from here to a page's cell; `low`
+    and `high` are NaN, and null in a file, where there is none.
+    """
 
     estimate: float
-    low: float
-    high: float
+    low: End
+    high: End
+    known: bool
+    method: str
     n: int
-    method: Literal["t", "bootstrap", "none"]
 
-    @property
-    def known(self) -> bool:
-        return not (math.isnan(self.low) or math.isnan(self.high))
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):  # from a file
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, math.nan)
 
     def clipped(self, most: float = 1.0) -> Interval:
         """The interval of what cannot leave [0, most]; Student's t does not know that."""
         low, high = (float(np.clip(end, 0.0, most)) for end in (self.low, self.high))
         return replace(self, low=low, high=high)
+
+    def spread(self, form: Callable[[float], str], grid: float = 0.0) -> str:
+        """The interval for the eye, each end in this form, as in " (0.71 to 0.92)"; "" where there is none.
+
+        grid: env steps between evaluations, for what is measured in steps: said where the interval has no width.
+        """
+        return f" ({on_grid(self, grid) or f'{form(self.low)} to {form(self.high)}'})" if self.known else ""
+
+
+def interval(estimate: float, low: float, high: float, n: int, method: Literal["t", "bootstrap", "none"]) -> Interval:
+    """An interval; none where an end is NaN."""
+    known = not (math.isnan(low) or math.isnan(high))
+    return Interval(estimate, low if known else math.nan, high if known else math.nan, known, method, n)
+
+
+def on_grid(found: Interval, grid: float) -> str:
+    """What to say in place of an interval that has no width because all runs crossed at the same evaluation: the
+    spread is less than the steps between two evaluations, not none. "" for every other interval.
+    """
+    same = math.isclose(found.low, found.high, rel_tol=1e-9)
+    return f"grid of {step_label(grid)} steps" if same and grid > 0 else ""
 
 
 def few_seeds_warning(n: int) -> str:
@@ -95,13 +136,13 @@ def student_975(df: float) -> float:
 
 def unknown(estimate: float, n: int) -> Interval:
     """An estimate of which no interval can be given."""
-    return Interval(estimate, math.nan, math.nan, n, "none")
+    return interval(estimate, math.nan, math.nan, n, "none")
 
 
 def symmetric(estimate: float, error: float, df: float, n: int) -> Interval:
     """Student's t interval of an estimate with a standard error."""
     half = student_975(df) * error
-    return Interval(estimate, estimate - half, estimate + half, n, "t")
+    return interval(estimate, estimate - half, estimate + half, n, "t")
 
 
 def welch(parts: Sequence[float], sizes: Sequence[int]) -> int:
@@ -164,7 +205,7 @@ def bootstrap(
     if indices is None:
         indices = [rng.integers(0, x.size, size=(repetitions, x.size)) for x in arrays]
     low, high = np.quantile(statistic([x[index] for x, index in zip(arrays, indices, strict=True)]), ENDS)
-    return Interval(estimate, float(low), float(high), n, "bootstrap")
+    return interval(estimate, float(low), float(high), n, "bootstrap")
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -193,17 +234,18 @@ def mean_difference(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> I
     return symmetric(estimate, math.sqrt(sum(parts)), welch(parts, [x.size, y.size]), n)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PairedTest:
-    """Two methods compared over the seeds they share, or over datasets; ``p`` is two-sided, ``smallest_p`` what ``n``
-    ``units`` could show at best.
+    """A test of mean success in training over `n` shared seeds, or over datasets: `value` is the two-sided p, `holm`
+    the one that is adjusted for its family of tests, `smallest` what `n` `units` could show at best.
     """
 
-    difference: Interval
-    p: float
-    smallest_p: float
+    value: float
+    holm: float
+    smallest: float
     n: int
-    units: Literal["pairs", "datasets"] = "pairs"
+    units: str = "pairs"
+    difference: Interval
 
 
 def paired_test(a: Mapping[int, float], b: Mapping[int, float], rng: np.random.Generator) -> PairedTest:
@@ -220,7 +262,8 @@ def paired_test(a: Mapping[int, float], b: Mapping[int, float], rng: np.random.G
     n = len(d)
     exact = n <= EXHAUSTIVE_FLIPS
     p = 1.0 if n == 1 else _sign_flips(d, rng)
-    return PairedTest(t_interval(d), p, max(2.0 ** (1 - n), 0.0 if exact else 1.0 / (SAMPLED_FLIPS + 1)), n)
+    smallest = max(2.0 ** (1 - n), 0.0 if exact else 1.0 / (SAMPLED_FLIPS + 1))
+    return PairedTest(value=p, holm=p, smallest=smallest, n=n, difference=t_interval(d))
 
 
 def _sign_flips(d: np.ndarray, rng: np.random.Generator) -> float:

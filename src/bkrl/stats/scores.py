@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
-from bkrl.stats.intervals import Interval
+from bkrl.stats.intervals import Interval, interval, unknown
 
 _DRAWS = 1000
 
@@ -25,8 +25,8 @@ def score_interval(unlocked: NDArray[np.bool_], seed: int = 0) -> Interval:
     E = len(unlocked)
     score = float(geometric_score(unlocked.mean(0)))
     if E < 2:
-        return Interval(score, float("nan"), float("nan"), E, "none")
+        return unknown(score, E)
     draws = generator(seed, "score").integers(0, E, (_DRAWS, E))
     scores = geometric_score(np.stack([unlocked[row].mean(0) for row in draws]))
     low, high = np.quantile(scores, [0.025, 0.975])
-    return Interval(score, float(low), float(high), E, "bootstrap")
+    return interval(score, float(low), float(high), E, "bootstrap")

@@ -24,6 +24,7 @@ from bkrl.stats.intervals import (
     Samples,
     bootstrap,
     improvement,
+    interval,
     middle,
     student_975,
     symmetric,
@@ -52,23 +53,23 @@ class Part:
 class VarianceSplit:
     """Random-effects analysis of variance: runs within draws of labels, these within datasets.
 
-    ``between`` and ``within``: estimated variances of what a run rests on, datasets and labels together, and of a run
-    around it; ``share``: the part of their sum that is between (the intraclass correlation); ``parts``: the same for
-    datasets, draws of labels and seeds apart, as far as there are several. ``f`` and ``p`` test that what is drawn
-    first (datasets, else draws) does not differ. ``over_draws``: mean with Student's t over the means of those, so
-    ``n`` is their number: what can be said of another one.
+    ``label``: whose. ``parts``: of the variance, for datasets, draws of labels and seeds apart, as far as there are
+    several. ``between_sd`` and ``within_sd``: estimated standard deviations of what a run rests on, datasets and labels
+    together, and of a run around it; ``share``: the part of the variance that is between (the intraclass correlation).
+    ``p``: F test of no difference between what is drawn first (datasets, else draws). ``over_draws``: mean with
+    Student's t over the means of those, so its ``n`` is their number: what can be said of another one.
     """
 
+    label: str
     draws: int
+    datasets: int
     n: int
-    between: float
-    within: float
+    parts: Sequence[Part]
+    between_sd: float
+    within_sd: float
     share: float
-    f: float
     p: float
     over_draws: Interval
-    datasets: int = 1
-    parts: tuple[Part, ...] = ()
 
 
 def split_variance(
@@ -121,19 +122,19 @@ def split_variance(
     sources = [("datasets", a, var_a)] * (a > 1) + [("draws of labels", b, var_b)] * (b > a) + [("seeds", total, ms_e)]
     f = tested[0] / tested[1] if tested[1] > 0 else (math.inf if tested[0] > 0 else 0.0)
     return VarianceSplit(
+        label="",
         draws=b,
-        n=total,
-        between=var_a + var_b,
-        within=ms_e,
-        share=(var_a + var_b) / whole_variance if whole_variance > 0 else 0.0,
-        f=f,
-        p=float(special.fdtrc(*df, f)),
-        over_draws=t_interval(np.array([one.mean() for one in (wholes if a > 1 else draws.values())])),
         datasets=a,
+        n=total,
         parts=tuple(
             Part(name, count, math.sqrt(value), value / whole_variance if whole_variance > 0 else 0.0)
             for name, count, value in sources
         ),
+        between_sd=math.sqrt(var_a + var_b),
+        within_sd=math.sqrt(ms_e),
+        share=(var_a + var_b) / whole_variance if whole_variance > 0 else 0.0,
+        p=float(special.fdtrc(*df, f)),
+        over_draws=t_interval(np.array([one.mean() for one in (wholes if a > 1 else draws.values())])),
     )
 
 
@@ -240,7 +241,7 @@ def ratio_over_datasets(
     if sum(parts) == 0:
         return unknown(estimate, n)
     half = student_975(welch(parts, [len(one) for one in units])) * math.sqrt(sum(parts))
-    return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
+    return interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), n, "t")
 
 
 def compare_over_datasets(
@@ -259,7 +260,8 @@ def compare_over_datasets(
         return None
     df, error = welch(parts, [len(one) for one in units]), math.sqrt(sum(parts))
     p = 2 * float(special.stdtr(df, -abs(estimate) / error))
-    return PairedTest(symmetric(estimate, error, df, n), p, 0.0, n, "datasets")
+    shift = symmetric(estimate, error, df, n)
+    return PairedTest(value=p, holm=p, smallest=0.0, n=n, units="datasets", difference=shift)
 
 
 def nested_interval(

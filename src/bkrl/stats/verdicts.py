@@ -63,13 +63,13 @@ def verdict(ratio: StepsRatio | None, shift: float | None) -> Verdict:
     if steps * tested < 0:
         return _CONTRADICT
     if steps and tested:
-        half = ratio is not None and ratio.ratio.high <= HALF
+        half = ratio is not None and ratio.high <= HALF
         return _SLOWER if steps < 0 else _HALF if half else _FASTER
     if tested:
         return _MORE if tested > 0 else _LESS
     if steps:
         return _only_steps(steps, shift is not None)
-    if ratio is not None and ratio.ratio.known:
+    if ratio is not None and ratio.known:
         return _as_far_as_seen(ratio) or _NONE
     return _NOTHING if shift is None else _NONE
 
@@ -83,16 +83,16 @@ def _only_steps(side: int, tested: bool) -> Verdict:
 
 def _as_far_as_seen(ratio: StepsRatio) -> Verdict | None:
     """Where some runs of both never got there, what the others say; None if they say nothing."""
-    if ratio.bound != "unknown" or ratio.ratio.low <= 1 <= ratio.ratio.high:
+    if ratio.bound != "unknown" or ratio.low <= 1 <= ratio.high:
         return None
-    words = f"{'slower' if ratio.ratio.low > 1 else 'faster'} as far as seen"
+    words = f"{'slower' if ratio.low > 1 else 'faster'} as far as seen"
     return Verdict(0, words, f"was {words} than {{other}} to reach {{goal}}, which is no verdict")
 
 
 def too_few_pairs(tests: Sequence[PairedTest | None]) -> str:
     """A sentence where no p of this family of tests can fall below `ALPHA`, whatever the runs did, else ""."""
     made = [one for one in tests if one is not None]
-    smallest = min([1.0, *(len(made) * one.smallest_p for one in made)])
+    smallest = min([1.0, *(len(made) * one.smallest for one in made)])
     if not made or smallest < ALPHA:
         return ""
     needed = math.floor(2 + math.log2(len(made) / ALPHA))

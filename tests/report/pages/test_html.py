@@ -11,22 +11,23 @@ import pytest
 
 import bkrl
 from bkrl.core.reporter import percent, percents
-from bkrl.report.model import Ratio
 from bkrl.report.pages import html
+from bkrl.stats.crossings import StepsRatio
+from bkrl.stats.intervals import interval
 
 
 @pytest.mark.parametrize("bound", ["", "at least", "at most", "unknown"])
 def test_forest_stays_inside_its_box(bound: str):
-    def forest(*ends: float | None) -> str:
-        return str(html.forest(Ratio(*ends, ends[1] is not None, "bootstrap", 8, bound, "", (0, 0))))
+    def forest(*ends: float) -> str:
+        return str(html.forest(StepsRatio.of(interval(*ends, 8, "bootstrap"), bound, (0, 0))))
 
     root = ElementTree.fromstring(forest(0.01, 0.001, 100.0))
     circle = next(element for element in root.iter() if element.tag == "circle")
     assert 0 <= float(circle.attrib["cx"]) <= 120
     assert circle.attrib["class"] == ("open" if bound == "unknown" else "dot")
     assert float(circle.attrib["cx"]) >= float(circle.attrib["r"])  # not cut in half at the end of the axis
-    assert ("bar" in forest(0.5, None, None)) == bound.startswith("at")  # of an interval or of an arrow
-    assert ("m4 -4" in forest(0.5, None, None)) == (bound == "at most")
+    assert ("bar" in forest(0.5, math.nan, math.nan)) == bound.startswith("at")  # of an interval or of an arrow
+    assert ("m4 -4" in forest(0.5, math.nan, math.nan)) == (bound == "at most")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_every_section_shows_its_content(page: browser.Page, html: Path):
         assert height > 80, name
         assert text > 60, name
     drawn = page.run(
-        "[...document.querySelectorAll('path.line')].filter((p) => p.getClientRects().length)"
+        "[...document.querySelectorAll('[id*=line] path')].filter((p) => p.getClientRects().length)"
         ".map((p) => p.getTotalLength())"
     )
     assert len(drawn) > 10

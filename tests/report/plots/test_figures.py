@@ -14,10 +14,9 @@ from PIL import Image
 from bkrl.core.errors import InputError
 from bkrl.report.comparison import Comparison, compare
 from bkrl.report.groups import SUCCESS, Group, Trained
-from bkrl.report.plots import svg
+from bkrl.report.plots import draw as drawn
+from bkrl.report.plots.draw import COLOURS, DARK_COLOURS, Panel, Style, identity_of, write_png
 from bkrl.report.plots.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
-from bkrl.report.plots.png import Panel, identity_of, write_png
-from bkrl.report.plots.svg import COLOURS, DARK_COLOURS, Style
 from bkrl.stats.curves import Band, Curve, band
 
 STEPS = np.arange(0.0, 1001.0, 100.0)
@@ -31,9 +30,9 @@ def bands() -> list[Band]:
     return [band(label, several, np.random.default_rng(0)) for label, several in curves]
 
 
-def draw(name: str = "fig") -> svg.Drawing:
+def draw(name: str = "fig") -> drawn.Drawing:
     looks = [Style(0, "6 4"), Style(1), Style(5)]
-    return svg.draw(bands(), looks, name=name, description='a "quoted" <text>', share=True, threshold=0.8)
+    return drawn.draw(bands(), looks, name=name, description='a "quoted" <text>', share=True, threshold=0.8)
 
 
 def test_svg_is_deterministic_themed_and_well_formed():
@@ -41,10 +40,11 @@ def test_svg_is_deterministic_themed_and_well_formed():
     assert drawing == draw()
     root = ElementTree.fromstring(drawing.svg)
     assert root.get("aria-label") == 'a "quoted" <text>'
-    assert "var(--s0)" in drawing.svg
-    assert "var(--s1)" in drawing.svg
-    assert not re.findall(r"#[0-9a-f]{6}\b", drawing.svg)  # every colour is the theme's
-    assert "http" not in drawing.svg
+    assert "var(--s0,#5f6670)" in drawing.svg
+    assert "var(--s1,#0072b2)" in drawing.svg
+    assert not re.findall(r"(?<!,)#[0-9a-f]{6}\b", drawing.svg)  # every colour is the theme's
+    assert "<use" not in drawing.svg  # what is used would need an id of its own in the page
+    assert "http" not in drawing.svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
     for part in ("line-0", "line-1", "line-2", "band-0", "band-1"):
         assert drawing.svg.count(f'id="fig-{part}"') == 1
     assert 'id="fig-band-2"' not in drawing.svg  # one seed has no interval
@@ -57,18 +57,34 @@ def test_svg_is_deterministic_themed_and_well_formed():
 
 def test_lines_lie_where_their_values_are():
     root = ElementTree.fromstring(draw().svg)
-    line = root.find(".//*[@id='fig-line-0']")
+    line = root.find(".//*[@id='fig-line-0']/*")
     assert line is not None
-    assert line.attrib["d"] == "M0 1000L500 800L1000 400"  # 0, 0.2 and 0.6 at none, half and all of the steps
+    assert root.attrib["viewBox"] == "0 0 720 360"
+    assert line.attrib["d"].strip() == "M 0 360 L 360 288 L 720 144"  # 0, 0.2, 0.6 at none, half and all of the steps
     assert draw().x_ticks[-1] == (100.0, "100k")
     assert [label for _, label in draw().y_ticks] == ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 401_408.0), (-3.0, 17.2), (0.91, 0.94), (0.0, 5e-4)])
-def test_ticks_are_few_round_and_inside(low: float, high: float):
-    ticks = svg._nice(low, high, 5)
+def test_ticks_are_few_round_and_hold_all_values(low: float, high: float):
+    ends = np.array([low, high])
+    line = Band("m", np.array([0.0, 10.0]), ends, ends, ends, 5, "t")
+    ticks = drawn.draw([line], [Style(0)], name="fig", description="", share=False).y_ticks
     assert 3 <= len(ticks) <= 7
-    assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
+    assert (ticks[0][0], ticks[-1][0]) == (100.0, 0.0)
+    assert float(ticks[0][1]) <= low + 1e-9
+    assert float(ticks[-1][1]) >= high * 0.999
+
+
+def test_one_evaluation_is_a_dot_and_constant_lines_have_a_range():
+    dot = Band("m", np.array([50.0]), np.array([2.0]), np.array([np.nan]), np.array([np.nan]), 1, "none")
+    shown = drawn.draw([dot], [Style(0)], name="fig", description="", share=False)
+    root = ElementTree.fromstring(shown.svg)
+    path = root.find(".//*[@id='fig-line-0']/*")
+    assert path is not None
+    assert path.attrib["d"].split()[1:3] == path.attrib["d"].split()[4:6]  # two equal points
+    assert "round" in path.attrib["style"]
+    assert len(shown.y_ticks) >= 2
 
 
 def group(alg: str, control: str = "none", form: str = "pbrs", note: str = "") -> Group:

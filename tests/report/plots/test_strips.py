@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from bkrl.envs import make_vec
+from bkrl.report.plots.draw import COLOURS
 from bkrl.report.plots.strips import Strip, moments, pictures
 
 
@@ -43,17 +44,20 @@ def test_a_strip_is_an_svg_whose_texts_are_escaped():
     texts = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
     assert "step 4, Φ -0.50" in texts
     assert any("alert(1)" in text for text in texts)
-    line = next(node for node in root.iter() if node.tag.endswith("polyline"))
-    heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    line = next(node for node in root.iter() if COLOURS[1] in node.get("style", ""))
+    heights = [float(place) for place in line.attrib["d"].split()[2::3]]
+    assert len(heights) == 3
     assert heights == sorted(heights, reverse=True)
 
 
 def test_a_long_action_stays_in_its_column():
     name = "put the washing-up liquid of the kitchen on the shelf beside the sink"
     root = ElementTree.fromstring(strip([-1.0, -0.5], actions=[name]).svg())
-    bold = [node.text for node in root.iter() if node.tag.endswith("text") and node.get("font-weight")][2:]
-    assert " ".join(bold[:-1]) == f"→ {name}"  # the last is the other moment's step
-    assert max(map(len, bold[:-1])) <= 21
+    texts = [node.text or "" for node in root.iter() if node.tag.endswith(("text", "tspan"))]
+    start = next(place for place, text in enumerate(texts) if text.startswith("→"))
+    shown = texts[start : next(place for place, text in enumerate(texts) if text.endswith("sink")) + 1]
+    assert " ".join(shown) == f"→ {name}"
+    assert max(map(len, shown)) <= 21
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,6 @@ class BabyAI(Family):
         return [*own, Setting(("actions",), str, _ACTIONS, _ALL), Setting(("max_steps",), int, _MAX_STEPS, None)]
 
     def changed(self, world: World, options: Mapping[str, Any]) -> World:
-        """See `Family.changed`."""
         rest = dict(options)
         limit = _checked(rest.pop("max_steps", None))
         world, _ = _chosen(world, rest, "max_steps")
@@ -203,7 +202,6 @@ class BabyAI(Family):
         return never_counted(envs.env_states()["grid"])
 
     def relations(self, world: World) -> dict[str, tuple[str, str]]:
-        """See `Family.relations`."""
         kinds = {"door": 4, "key": 5, "ball": 6, "box": 7, "goal": 8}
         found = {
             f"facing_{kind}": (

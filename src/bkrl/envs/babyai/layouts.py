@@ -82,7 +82,6 @@ class RecipeLayouts(Layouts):
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
-        """See `Layouts`."""
         shares.run(begin_worlds, grids, worlds, *self._tables, chosen, self.width + 2 * MARGIN, observations)
         self._texts[chosen] = ""
 
@@ -147,7 +146,6 @@ class MiniGridLayouts(Layouts):
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
-        """See `Layouts`."""
         stride = self.width + 2 * MARGIN
         if self._level.layout >= GRID_OF_ROOMS:
             shares.run(begin_room_worlds, grids, worlds, self._plans, self._record, chosen, stride, observations)
@@ -238,11 +236,9 @@ class GlamLayouts(Layouts):
         self._tables = glam_record(level), self._episodes, *bounds, crowd_of(level)
 
     def seeded(self, n: int, seed: int) -> None:
-        """See `Layouts`."""
         self._episodes["turn"][n] = self._level.first_turn(seed)
 
     def task_kinds(self) -> NDArray[np.object_]:
-        """See `Layouts`."""
         kinds: NDArray[np.object_] = self._names[self._episodes["kind"]]
         return kinds
 
@@ -254,7 +250,6 @@ class GlamLayouts(Layouts):
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
-        """See `Layouts`."""
         stride = self.width + 2 * MARGIN
         shares.run(begin_glam_worlds, grids, worlds, *self._tables, chosen, stride, observations)
 

@@ -86,7 +86,6 @@ class RoomMemory:
         actions: NDArray[np.int64],
         after: NDArray[np.uint8],
     ) -> None:
-        """See `EpisodeMemory.update`."""
         _update(kept, before, actions, after)
 
 

@@ -61,7 +61,6 @@ class BabyAIVectorEnv(WorldVectorEnv):
         return self.engine.frame(index)
 
     def env_states(self) -> NDArray[Any]:
-        """See `Engine.states`."""
         self._check_begun("env_states")
         return self.engine.states()
 

@@ -72,7 +72,6 @@ class Crafter(Family):
         return [*own, Setting(("length",), int, Flag("actions after which an episode is truncated"), world.max_steps)]
 
     def changed(self, world: World, options: Mapping[str, Any]) -> World:
-        """See `Family.changed`."""
         from bkrl.envs.crafter.tasks import tracker_of
 
         tracker_of(world.env_id, 1, options.get("subgoals", "hidden"))
@@ -128,7 +127,6 @@ class Crafter(Family):
         return None if rules.typed else SurvivalMemory(rules)
 
     def relations(self, world: World) -> dict[str, tuple[str, str]]:
-        """See `Family.relations`."""
         ahead = f"np.array({list(layout.FACED_CELL)})[np.minimum(now[:, {layout.FACING}], 3)]"
         faced = ("tree", "water", "stone", "coal", "iron", "diamond", "table", "furnace", "cow", "zombie", "ripe_plant")
         found = {

@@ -100,7 +100,6 @@ class SurvivalMemory:
         actions: NDArray[np.int64],
         after: NDArray[np.uint8],
     ) -> None:
-        """See `EpisodeMemory.update`."""
         _update(kept, before, self._verbs[actions], after, self._base_damage, self._full_item_fails)
 
 

@@ -286,7 +286,6 @@ class CrafterEnv(WorldEnv):
         return self._tracker.mission(0) if self._tracker else ""
 
     def _around(self, index: int) -> list[str]:
-        """See `engine.Engine.around`."""
         player = self.game._player
         x, y = int(player.pos[0] + player.facing[0]), int(player.pos[1] + player.facing[1])
         beside = [(x + i, y + j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)]

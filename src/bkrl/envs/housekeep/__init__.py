@@ -65,7 +65,6 @@ class Housekeep(Family):
         return settings(world.env_id)
 
     def changed(self, world: World, options: Mapping[str, Any]) -> World:
-        """See `Family.changed`."""
         from bkrl.envs.housekeep.catalogue import action_names, episodes_of
         from bkrl.envs.housekeep.options import chosen
 

@@ -121,7 +121,6 @@ class Engine:
             )
 
     def deeds(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """See `kernels.tell_deeds`."""
         deeds, kinds, places = (np.empty(self.num_envs, np.int64) for _ in range(3))
         kernels.tell_deeds(self.worlds, self.things, deeds, kinds, places)
         return deeds, kinds, places

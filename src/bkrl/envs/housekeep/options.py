@@ -46,7 +46,6 @@ class Chosen(NamedTuple):
 
 
 def settings(env_id: str) -> list[Setting]:
-    """See `Family.options`."""
     own = [
         Setting(("scene",), str, Flag("house of the episodes; without it, all of the split"), ""),
         Setting(("split",), str, Flag("train, val or test scenes"), "train"),

@@ -49,7 +49,6 @@ class Places:
         self.places = places()
 
     def read(self, symbols: NDArray[np.uint8]) -> Placed:
-        """See `family.Placing.read`."""
         place_of, right = _tables()
         N, n = len(symbols), np.arange(len(symbols))
         house = np.maximum(0, symbols[:, layout.SCENE].astype(np.int64) - 1)
@@ -69,7 +68,6 @@ class Places:
         return Placed(things, status == layout.IN_VIEW, place, held, seen, np.concatenate([wrong, belongs], 1), house)
 
     def done(self, infos: Mapping[str, Any], before: Placed) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """See `family.Placing.done`."""
         place_of, _ = _tables()
         deed, kind = np.asarray(infos["deed"]), np.asarray(infos["deed_thing"])
         is_it = (before.things == kind[:, None]) & (kind >= 0)[:, None]  # no class comes twice in an episode

@@ -72,7 +72,6 @@ class LivePreferences:
         self.accuracy = float("nan")
 
     def saw(self, rollout: Rollout) -> None:
-        """See `Changing.saw`."""
         before, self.steps = self.steps, self.steps + rollout.rewards.size
         self.comparisons.offer(rollout)
         if self.steps // self.every > before // self.every and self.steps < self.until:
@@ -110,7 +109,6 @@ class LivePreferences:
         return Scaled(raw, Artefact("preference", raw.horizon, world.env_id, world.family, shape, names, scale))
 
     def state(self) -> dict[str, Any]:
-        """See `Changing.state`."""
         arrays: dict[str, Any] = {f"comparisons.{name}": one for name, one in self.comparisons.state().items()}
         arrays["counts"] = np.array([self.steps, self.fits, self.fitted])
         if isinstance(self.potential, Scaled) and isinstance(raw := self.potential.raw, PreferenceRaw):
@@ -120,7 +118,6 @@ class LivePreferences:
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Changing.restore`."""
         self.comparisons.restore(under(state, "comparisons."))
         self.steps, self.fits, self.fitted = (int(count) for count in state["counts"])
         if "scale" in state:

@@ -23,10 +23,9 @@ from bkrl.core.files import plain
 from bkrl.core.reporter import duration, percent, percents
 from bkrl.methods import find_method
 from bkrl.report.groups import short_world
-from bkrl.report.model import Ratio
-from bkrl.report.plots.svg import COLOURS, DARK_COLOURS
-from bkrl.stats.crossings import bounded, on_grid
-from bkrl.stats.curves import step_label
+from bkrl.report.plots.draw import COLOURS, DARK_COLOURS
+from bkrl.stats.crossings import StepsRatio, bounded
+from bkrl.stats.intervals import on_grid, step_label
 
 RATIO_RANGE = (0.25, 4.0)
 _TEMPLATES = resources.files("bkrl.report.pages").joinpath("templates")
@@ -173,7 +172,7 @@ def _short(value: Any) -> Any:
 # --- small pictures
 
 
-def forest(ratio: Ratio) -> Markup:
+def forest(ratio: StepsRatio) -> Markup:
     """A ratio with its interval on a logarithmic axis around 1; an arrow where censoring leaves a side open. What lies
     beyond the axis stands at its end.
     """
@@ -183,7 +182,7 @@ def forest(ratio: Ratio) -> Markup:
         return 6 + 108 * (math.log(min(max(x, RATIO_RANGE[0]), RATIO_RANGE[1])) - a) / (b - a)
 
     parts = [f'<path class="rule" d="M{place(1):.1f} 0V16"/>']
-    if ratio.low is not None and ratio.high is not None:
+    if ratio.known:
         parts.append(f'<path class="bar" d="M{place(ratio.low):.1f} 8H{place(ratio.high):.1f}"/>')
     at, bound = place(ratio.estimate), ratio.bound
     if bound == "at least":

@@ -11,7 +11,7 @@ from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison
 from bkrl.report.comparison import Row as Compared
 from bkrl.report.evaluations import Played
-from bkrl.report.model import Estimate, Evaluation, Results, Row, Time, World
+from bkrl.report.model import Evaluation, Results, Row, Time, World
 from bkrl.report.pages import samples
 from bkrl.report.pages.html import render
 from bkrl.report.pages.lineage import software, stages
@@ -19,7 +19,7 @@ from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import Figure
 from bkrl.report.provenance import Chain, Node
-from bkrl.report.results import ratio_of
+from bkrl.stats.crossings import StepsRatio
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Cell:
     text: str = ""
     tone: str = "open"
     verdict: str = ""
-    ratio: Estimate | None = None
+    ratio: StepsRatio | None = None
 
 
 @dataclass(frozen=True)
@@ -151,5 +151,5 @@ def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
 def _cell(row: Compared | None) -> Cell:
     if row is None or row.against is None:
         return Cell()
-    verdict, ratio = row.against.verdict, ratio_of(row.against)
+    verdict, ratio = row.against.verdict, row.against.ratio
     return Cell("–" if ratio is None else ratio.text, words.TONE_OF[verdict.sign], verdict.words, ratio)

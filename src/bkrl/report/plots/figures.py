@@ -20,9 +20,10 @@ from bkrl.methods import find_method
 from bkrl.report.comparison import Comparison
 from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, final_and_average
 from bkrl.report.model import Line
-from bkrl.report.plots.svg import COLOURS, Drawing, Style, draw
+from bkrl.report.plots.draw import COLOURS, Drawing, Style, draw
 from bkrl.stats import intervals as st
-from bkrl.stats.curves import Band, band, step_label
+from bkrl.stats.curves import Band, band
+from bkrl.stats.intervals import step_label
 
 MOST_LINES = 8
 METRICS = (
@@ -250,7 +251,7 @@ def _profile(name: str, comparison: Comparison, groups: Sequence[Group], styles:
 
 def _costs(name: str, comparison: Comparison, styles: dict[str, Style]) -> Figure | None:
     """What several tasks cost each method, what was spent once included, and plain PPO; None where nothing was."""
-    rows = [(row.group, row.payback, row.ratio.ratio, row.n) for row in comparison.rows if row.payback and row.ratio]
+    rows = [(row.group, row.payback, row.ratio, row.n) for row in comparison.rows if row.payback and row.ratio]
     base, rows = comparison.baseline, rows[: MOST_LINES - 1]
     if base is None or not rows:
         return None

@@ -5,10 +5,12 @@ A strip is one SVG that needs nothing beside it; its text takes the colour of th
 
 from __future__ import annotations
 
+import base64
+import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from bkrl.envs import family as family_named
 from bkrl.envs import world
 from bkrl.inspect.quality import courses, in_words
 from bkrl.potentials.protocol import Scaled
+from bkrl.report.plots.draw import COLOURS, INK, RC, embedded
 from bkrl.report.plots.pictures import png_uri
 
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
@@ -25,7 +28,7 @@ _MOMENTS = 8
 _PICTURE_TOP = _TOP + _PLOT + 30
 _COLUMN = (_WIDTH - _LEFT) / _MOMENTS
 _PICTURE = 100  # its longer side
-_LINES, _LINE, _CHARACTERS = 9, 11.5, 21
+_LINES, _LINE, _CHARACTERS = 9, 13.0, 21
 
 
 @dataclass(frozen=True)
@@ -53,67 +56,56 @@ class Strip:
 
     def svg(self) -> str:
         """The strip as an SVG document; texts of others are escaped."""
-        chosen = self.moments
-        last = max(1, len(self.phi) - 1)
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
 
-        def x(i: float) -> float:
-            return _LEFT + 6 + (_WIDTH - _LEFT - 12) * i / last
+        chosen, last = self.moments, max(1, len(self.phi) - 1)
+        below = {i: self._below(i) for i in chosen}
+        pictured = _PICTURE + 8 if any(self.pictures[i] for i in chosen) else 2
+        bottom = _PICTURE_TOP + pictured + _LINE * max(text.count("\n") + 1 for text, _ in below.values()) + 6
+        x, y = _LEFT + 6 + (_WIDTH - _LEFT - 12) * np.arange(len(self.phi)) / last, -_PLOT * np.clip(self.phi, -1, 0)
+        with mpl.rc_context({**RC, "svg.fonttype": "none", "font.size": 7.2}):
+            axes = Figure(figsize=(_WIDTH / 100, bottom / 100)).add_axes((0, 0, 1, 1), xlim=(0, _WIDTH))
+            axes.set_axis_off()
+            axes.hlines([_TOP, _TOP + _PLOT], _LEFT, _WIDTH, colors=INK, linewidth=0.7, alpha=0.25)
+            axes.plot(x, _TOP + y, color=COLOURS[1], linewidth=1.3)
+            axes.text(0, 11, self.title, size=8.6, weight="bold", color=INK)
+            for text, place in (("0", 0.0), ("Φ", 0.5), ("−1", 1.0)):
+                axes.text(_LEFT - 6, _TOP + _PLOT * place, text, ha="right", va="center", color=INK)
+            for column, i in enumerate(chosen):
+                left = _LEFT + column * _COLUMN
+                middle = left + _COLUMN / 2 - 3
+                to = [_TOP + y[i], _TOP + _PLOT + 4, _PICTURE_TOP - 16]
+                axes.plot([x[i], x[i], middle], to, color=INK, linewidth=0.7, alpha=0.3)
+                at = x[i].repeat(2), (_TOP + y[i]).repeat(2)
+                axes.plot(*at, color=COLOURS[1], linewidth=5, solid_capstyle="round")
+                head = f"step {self.first_step + i}, Φ {self.phi[i]:.2f}"
+                axes.text(middle, _PICTURE_TOP - 4, head, ha="center", weight="bold", color=INK)
+                if self.pictures[i]:
+                    _show(axes, self.pictures[i], middle)
+                text, acted = below[i]
+                axes.text(left, _PICTURE_TOP + pictured, text, va="top", linespacing=1.25, color=INK)
+                axes.text(left, _PICTURE_TOP + pictured, acted, va="top", linespacing=1.25, color=INK, weight="bold")
+            axes.set(xlim=(0, _WIDTH), ylim=(bottom, 0), aspect="auto")
+            return embedded(axes.figure, self.title, 'style="width:100%;height:auto" fill="currentColor"')
 
-        def y(value: float) -> float:
-            return _TOP - _PLOT * min(0.0, max(-1.0, value))
-
-        line = " ".join(f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(self.phi))
-        parts = [
-            f'<text x="0" y="12" font-size="12" font-weight="600">{escape(self.title)}</text>',
-            f'<path d="M{_LEFT} {y(0):.1f}H{_WIDTH}M{_LEFT} {y(-1):.1f}H{_WIDTH}" stroke="currentColor" '
-            'opacity=".25"/>',
-            f'<text x="{_LEFT - 6}" y="{y(0) + 4:.1f}" text-anchor="end">0</text>',
-            f'<text x="{_LEFT - 6}" y="{y(-1) + 4:.1f}" text-anchor="end">−1</text>',
-            f'<text x="0" y="{y(-0.5) + 4:.1f}" font-size="13">Φ</text>',
-            f'<polyline points="{line}" fill="none" stroke="#0072b2" stroke-width="1.8" stroke-linejoin="round"/>',
-        ]
-        bottom: float = _PICTURE_TOP
-        for column, i in enumerate(chosen):
-            left = _LEFT + column * _COLUMN
-            middle = left + _COLUMN / 2 - 3
-            parts.append(
-                f'<path d="M{x(i):.1f} {y(self.phi[i]):.1f}V{y(-1) + 4:.1f}L{middle:.1f} {_PICTURE_TOP - 16}" '
-                'fill="none" stroke="currentColor" opacity=".3"/>'
-                f'<circle cx="{x(i):.1f}" cy="{y(self.phi[i]):.1f}" r="3.4" fill="#0072b2"/>'
-            )
-            text, end = self._below(i, left, middle)
-            parts.append(text)
-            bottom = max(bottom, end)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 6:.0f}" role="img" '
-            f'aria-label="{escape(self.title)}" font-family="system-ui,sans-serif" font-size="10" fill="currentColor" '
-            f'style="width:100%;height:auto">{"".join(parts)}</svg>'
-        )
-
-    def _below(self, i: int, left: float, middle: float) -> tuple[str, float]:
-        """Step, picture, caption and action of one moment, and where they end."""
-        caption = str(self.captions[i])
-        parts = [
-            f"<g><title>{escape(caption)}</title>",
-            f'<text x="{middle:.1f}" y="{_PICTURE_TOP - 4}" text-anchor="middle" font-weight="600">'
-            f"step {self.first_step + i}, Φ {self.phi[i]:.2f}</text>",
-        ]
-        down: float = _PICTURE_TOP
-        if self.pictures[i]:
-            parts.append(
-                f'<image x="{middle - _PICTURE / 2:.1f}" y="{down:.1f}" width="{_PICTURE}" height="{_PICTURE}" '
-                f'preserveAspectRatio="xMidYMin" style="image-rendering:pixelated" href="{self.pictures[i]}"/>'
-            )
-            down += _PICTURE + 6
-        lines = textwrap.wrap(caption, _CHARACTERS)
+    def _below(self, i: int) -> tuple[str, str]:
+        """Caption and action of one moment in lines, the action below as many empty ones as the caption has."""
+        lines = textwrap.wrap(str(self.captions[i]), _CHARACTERS)
         if len(lines) > _LINES:
             lines = [*lines[: _LINES - 1], lines[_LINES - 1][: _CHARACTERS - 2] + " …"]
         acted = textwrap.wrap(f"→ {self.actions[i]}", _CHARACTERS) if i < len(self.actions) else []
-        for number, text in enumerate([*lines, *acted]):
-            down += _LINE
-            strong = ' font-weight="600"' if number >= len(lines) else ""
-            parts.append(f'<text x="{left:.1f}" y="{down:.1f}"{strong}>{escape(text)}</text>')
-        return "".join(parts) + "</g>", down
+        return "\n".join([*lines, *[""] * len(acted)]), "\n".join([""] * len(lines) + acted)
+
+
+def _show(axes: Any, uri: str, middle: float) -> None:
+    """A picture below the line, its longer side `_PICTURE` long."""
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+    high, wide = (_PICTURE * side / max(pixels.shape[:2]) for side in pixels.shape[:2])
+    place = (middle - wide / 2, middle + wide / 2, _PICTURE_TOP + high, _PICTURE_TOP)
+    axes.imshow(pixels, extent=place, interpolation="none", zorder=2)
 
 
 def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:

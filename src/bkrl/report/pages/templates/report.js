@@ -13,7 +13,7 @@
       button.addEventListener("click", () => {
         const shown = button.getAttribute("aria-pressed") !== "true";
         button.setAttribute("aria-pressed", String(shown));
-        for (const part of area.querySelectorAll(`[data-i="${i}"]`)) part.style.display = shown ? "" : "none";
+        for (const part of area.querySelectorAll(`[id$="-${i}"]`)) part.style.display = shown ? "" : "none";
       });
     });
 
