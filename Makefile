@@ -76,10 +76,11 @@ bench: $(READY)
 		echo $$script >&2; $(BIN)/python $$script --json $(QUICK) || exit 1; \
 	done
 
+WORLDS ?= minigrid crafter missions
 samples: $(READY)
 	rm -rf build/samples
-	sh src/bkrl/runs/samples/make.sh build/samples $(BIN)/bkrl minigrid crafter missions
-	for run in build/samples/data-* build/samples/bk-* build/samples/lm-*; do rm -rf src/bkrl/runs/samples/$$(basename $$run) && cp -R $$run src/bkrl/runs/samples/ || exit 1; done
+	sh src/bkrl/runs/samples/make.sh build/samples $(BIN)/bkrl $(WORLDS)
+	for run in $$(ls -d build/samples/* | grep -E '/(data|bk|lm|labels-qwen)[^/]*$$'); do rm -rf src/bkrl/runs/samples/$$(basename $$run) && cp -R $$run src/bkrl/runs/samples/ || exit 1; done
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

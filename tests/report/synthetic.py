@@ -64,7 +64,9 @@ def responses(run: Run, replies: list[str]) -> None:
     write_table(run.file("responses.parquet"), pa.Table.from_pylist(rows, schema=RESPONSES))
 
 
-def label(root: Path, variant: str, llm: str = "rules", dataset: Path | None = None, seed: int = 1) -> Path:
+def label(
+    root: Path, variant: str, llm: str = "rules", dataset: Path | None = None, seed: int = 1, **facts: str
+) -> Path:
     dataset = dataset or root / "data"
     config = LabelConfig(dataset=dataset, variant=variant, llm=llm, out=root / f"label-{variant}", seed=seed)
     run = Run.create(config.run_dir, stage="label", config=config, inputs={"dataset": dataset})
@@ -110,6 +112,7 @@ def label(root: Path, variant: str, llm: str = "rules", dataset: Path | None = N
         annotator="rules (hand-written heuristics, not a language model)" if llm == "rules" else llm,
         usage={"requests": 3, "sent": 2, "cached": 1, "prompt_tokens": 700, "completion_tokens": 77},
         quality={"tie": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 100}, "note": EVIL},
+        **facts,
     )
     return run.path
 

@@ -435,3 +435,43 @@ def test_labels_that_are_the_truth_are_named_so(tmp_path: Path) -> None:
     html = (tmp_path / "report" / "report.html").read_text()
     assert "Labels of the votes annotator are the truth that success is judged by" in html
     assert "hand-written heuristics" not in html
+
+
+def test_whose_knowledge_each_curve_is(tmp_path: Path) -> None:
+    """A model is called by its name however it was asked; all draws of random answers are one control."""
+    data, runs = collect(tmp_path), [train_rs(tmp_path, "ppo", seed) for seed in (1, 2)]
+    qwen = {"model_sha256": "c" * 64}
+    asked: tuple[tuple[str, str, dict[str, str]], ...] = (
+        ("asked", "local:qwen", {"model": "qwen", **qwen}),
+        ("replayed", "replay:sample:x", {"replay_of": "qwen", **qwen}),
+        ("rules", "rules", {}),
+        ("random-1", "random:1", {}),
+        ("random-2", "random:2", {}),
+        ("equal", "equal", {}),
+    )
+    for seed, (name, llm, facts) in enumerate(asked):
+        label(tmp_path / name, "code", llm, data, seed, **facts)
+        potential = train_rm(tmp_path / name, "code", dataset=data)
+        runs += [train_rs(tmp_path, "bk-code", s, potential=potential, name=f"{name}-s{s}") for s in (1, 2)]
+    result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report"), Listener())
+    found = json.loads(result.file("results.json").read_text())
+    rows = {row["label"]: row for row in found["worlds"][0]["rows"]}
+    assert {name: row["n"] for name, row in rows.items()} == {
+        "ppo": 2,
+        "bk-code (qwen)": 4,
+        "bk-code (rules)": 2,
+        "bk-code (equal labels)": 2,
+        "bk-code (random labels)": 4,
+    }
+    assert [name for name, row in rows.items() if row["control"]] == [
+        "bk-code (equal labels)",
+        "bk-code (random labels)",
+    ]
+    assert {one["control"] for one in rows["bk-code (qwen)"]["versus"]} == {
+        "bk-code (equal labels)",
+        "bk-code (random labels)",
+    }
+    said = " ".join(one["text"] for one in found["findings"])
+    assert "What bk-code (qwen) knows is from qwen (a language model, SHA-256 cccccccccccc…)." in said
+    assert "What bk-code (rules) knows is from rules (hand-written heuristics, not a language model)." in said
+    assert "Nothing on this page shows what a language model knows" not in said

@@ -114,7 +114,7 @@ def _samples() -> list[list[Any]]:
         run = Run.open(Path(name), verify=False)
         if run.stage == "lm":  # what reads, and is no potential
             continue
-        kind = run.facts.get("kind", "dataset")
+        kind = run.facts.get("kind", "dataset" if run.stage == "collect" else run.stage)
         source = advice_source(run.facts.get("training", {})) or "–"
         rows.append([name, kind, run.facts.get("env_id"), run.facts.get("llm") or "–", source])
     return rows

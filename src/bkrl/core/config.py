@@ -343,6 +343,9 @@ class ReportConfig:
         return self.out or Path("logs/report")
 
 
+_ANEW = "asked in the place of the recorded answers that ship with bkrl, such as local:qwen2.5-coder-0.5b"
+
+
 @dataclass(frozen=True)
 class ReproduceConfig:
     """The whole chain: collect → label → train-rm → train-rs → evaluate → report."""
@@ -353,6 +356,7 @@ class ReproduceConfig:
         Flag("folder for all runs and report.html  [default: logs/reproduce; smoke: logs/smoke]", identity=False),
     ] = None
     jobs: Annotated[int, Flag("training runs side by side; 0: one for each core", least=0)] = 0
+    llm: Annotated[str, Flag(f"{_ANEW}; needs an --out of its own")] = ""
     dry_run: Annotated[bool, Flag("print what would be done")] = False
 
     @property
@@ -388,6 +392,7 @@ class SweepConfig:
         int, Flag("cells at the same time, on a cluster of each array; 0: one for each core, there no limit", least=0)
     ] = 0
     only: Annotated[str, Flag("only cells of these names and what they need: 'babyai/bk-*,*/ppo-s1'")] = ""
+    llm: Annotated[str, Flag(_ANEW)] = ""
     retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
     report: Annotated[bool, Flag("make the report when all is done")] = False
     dry_run: Annotated[bool, Flag("list the cells and what has become of them; do nothing")] = False

@@ -44,6 +44,8 @@ _ROWS = (
 )
 CONTROLS = ("random", "equal")
 """Those that know nothing; `random:SEED` draws by a seed."""
+UNINFORMED = (*CONTROLS, "return")
+"""Annotators whose labels are controls: no language model was asked, and none of their answers is knowledge."""
 EMBEDDED = ("rules", "votes", *CONTROLS)
 """Those that answer in this process, of what is written in the package."""
 KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housekeep",)}

@@ -24,14 +24,18 @@ class ReplayBackend:
     def __init__(self, spec: str, connection: Connection) -> None:
         del connection
         self.name = f"replay:{spec}"
-        path = Path(spec)
-        self._file = path if path.is_file() else Run.open(path, "label").file("responses.parquet")
+        path, run = Path(spec), None
+        if not path.is_file():
+            run = Run.open(path, "label")
+        self._file = path if run is None else run.file("responses.parquet")
         if not self._file.exists():
             raise InputError(f"{path} is a label run without responses.parquet: it is a control.")
         rows = read_table(self._file, RESPONSES).to_pylist()
         self._rows = {address(_turns(row), row["sample"]): row for row in rows}
         models = sorted({row["model"] for row in self._rows.values() if row["model"]})
         self._facts = {"replay_of": ", ".join(models), "replay_sha256": sha256(self._file)}
+        if run is not None and "model_sha256" in run.facts:
+            self._facts["model_sha256"] = run.facts["model_sha256"]
 
     async def complete(self, request: Request) -> Reply:
         row = self._rows.get(address([(message.role, message.text) for message in request.messages], request.sample))
@@ -40,7 +44,7 @@ class ReplayBackend:
                 "stop",
                 "not in the replay",
                 f"{self._file} holds no answer to one of these questions; they were asked with other prompts, another "
-                "dataset, seed, --num, --length, --swap or --votes",
+                "dataset, seed, --ask, --num, --length, --swap or --votes",
             )
         if row["reply"] is None:
             raise Fault("item", row["reason"], f"the original request failed: {row['reason']}")

@@ -19,7 +19,7 @@ from bkrl.report.model import FORMAT, Curves, GoalRow, Results, Row, Said, Versu
 from bkrl.report.plots.draw import Style
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.provenance import Chain, Node
-from bkrl.report.runs import world_facts
+from bkrl.report.runs import annotator_of, world_facts
 from bkrl.stats.crossings import StepsRatio
 from bkrl.stats.intervals import step_label
 
@@ -38,8 +38,9 @@ def results_of(
     instead = "" if config.measure == ReportConfig.measure else f"{config.measure} of the evaluations, in its place."
     held = set_of_all((one.env, one.seed) for one in trained)
     said = [*([sentence_of(held)] if held else []), *([_TRUTH] if any(map(_by_truth, chain.of("label"))) else [])]
-    said += problems
-    found = words.findings(comparisons, threshold, any(map(_by_rules, chain.of("label"))), said)
+    models = _models(chain, comparisons)
+    said += [*models, *problems]
+    found = words.findings(comparisons, threshold, not models and any(map(_by_rules, chain.of("label"))), said)
     return Results(
         format=FORMAT,
         title=config.title,
@@ -65,6 +66,25 @@ _TRUTH = (
 
 def _by_truth(labels: Node) -> bool:
     return labels.facts.get("llm", labels.config.get("llm")) == "votes"
+
+
+def _models(chain: Chain, comparisons: Sequence[Comparison]) -> list[str]:
+    """Whose knowledge each method carries, where a local language model was asked; else nothing."""
+    hashes = {
+        annotator_of(one): str(one.facts["model_sha256"]) for one in chain.of("label") if "model_sha256" in one.facts
+    }
+    methods: dict[str, dict[str, None]] = {}
+    for row in (row for comparison in comparisons for row in comparison.rows if row.group.is_method):
+        methods.setdefault(row.group.runs[0].annotator, {})[row.group.name] = None
+    if not hashes.keys() & methods.keys():
+        return []
+    who = {"rules": "hand-written heuristics, not a language model"}
+    who |= {name: f"a language model, SHA-256 {found[:12]}…" for name, found in hashes.items()}
+    return [
+        f"What {', '.join(names)} knows is from {annotator}" + (f" ({who[annotator]})." if annotator in who else ".")
+        for annotator, names in methods.items()
+        if annotator
+    ]
 
 
 def _by_rules(labels: Node) -> bool:

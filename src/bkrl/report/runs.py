@@ -12,6 +12,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.files import plain, to_json
 from bkrl.core.flags import flags_of, kinds_of
 from bkrl.inspect.report import doubts_of
+from bkrl.llm import UNINFORMED
 from bkrl.methods.advising import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
@@ -86,7 +87,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         settings=_settings(node, ancestors),
         series=series,
         control=_control(ancestors),
-        annotator=next((str(a.facts.get("llm", "")) for a in ancestors if a.stage == "label"), ""),
+        annotator=next((annotator_of(a) for a in ancestors if a.stage == "label"), ""),
         collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in _COUNTED),
         dataset=_hash(made, "dataset"),
         potential=_hash(node, "potential"),
@@ -108,9 +109,21 @@ def _control(ancestors: Sequence[Node]) -> str:
     for node in ancestors:
         if node.stage == "train-rm" and node.facts.get("control", "none") != "none":
             return str(node.facts["control"])
-        if node.stage == "label" and node.facts.get("llm") in ("random", "return"):
-            return f"{node.facts['llm']} labels"
+        if node.stage == "label" and (llm := annotator_of(node)) in UNINFORMED:
+            return f"{llm} labels"
     return "none"
+
+
+def annotator_of(labels: Node) -> str:
+    """Who gave the answers: a local model by its name, however it was asked, else as `--llm` names it.
+
+    All draws of `random` are one annotator, whose draws are pooled; a replay is that of the model which answered.
+    """
+    llm, facts = str(labels.facts.get("llm", "")), labels.facts
+    kind = llm.partition(":")[0]
+    if kind in UNINFORMED:
+        return kind
+    return str(facts.get("replay_of") or (facts.get("model") if kind in ("local", "gguf") else "") or llm)
 
 
 def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.inspect.examination import examine
 from bkrl.labelers.quality import at_chance
 from bkrl.labelers.tables import dataset_of
+from bkrl.llm import UNINFORMED
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.config import TrainRmConfig
@@ -47,7 +48,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     result = Run.begin(config, "train-rm", {"labels": config.labels, "dataset": source}, reporter)
     if material is None or result.complete:
         return result
-    known = control == "none" and labels.facts.get("llm") not in ("random", "equal", "return")
+    known = control == "none" and str(labels.facts.get("llm")).partition(":")[0] not in UNINFORMED
     doubted = at_chance(labels.facts.get("quality", {})) if known else []
     if doubted:
         reporter.warn(f"The labels of {labels.path} may be at chance: {'; '.join(doubted)}.")

@@ -19,11 +19,19 @@ def run(config: ReproduceConfig, reporter: Reporter) -> Run | None:
     """
     reporter.say(f"preset {config.preset}, everything under {config.folder}")
     if config.dry_run:
-        study = load_study(config.preset, config.folder)
+        study = load_study(config.preset, config.folder, config.llm)
         sweep.announce(study, study.cells, config.jobs or cores(), reporter)
         return None
     outcome = sweep.run(
-        SweepConfig(study=config.preset, out=config.folder, jobs=config.jobs, retry_failed=True, report=True), reporter
+        SweepConfig(
+            study=config.preset,
+            out=config.folder,
+            jobs=config.jobs,
+            llm=config.llm,
+            retry_failed=True,
+            report=True,
+        ),
+        reporter,
     )
     if outcome.report is None:
         raise RunFailed(f"{sweep.failures(outcome)} Run the same command to retry.")

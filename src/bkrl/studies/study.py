@@ -17,6 +17,7 @@ from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs import world
+from bkrl.runs.samples import PREFIX
 from bkrl.studies.tables import check_keys, check_unique, tables_of
 from bkrl.studies.world import Cell, World
 
@@ -78,8 +79,9 @@ class _Head(TypedDict):
     slurm: NotRequired[dict[str, Any]]
 
 
-def load_study(study: str, out: Path) -> Study:
-    """Read a study file, or a shipped one by its name, and place all its runs under `out`.
+def load_study(study: str, out: Path, llm: str = "") -> Study:
+    """Read a study file, or a shipped one by its name, and place all its runs under `out`. `llm`: who is asked anew
+    where the study has recorded answers of a sample.
 
     Raises:
         InputError: the file is missing or is not TOML.
@@ -99,9 +101,20 @@ def load_study(study: str, out: Path) -> Study:
     else:
         near, known = did_you_mean(study, presets()), ", ".join(presets())
         raise UsageError(f"There is no shipped study '{study}'.{near} Known: {known}; or name a .toml file.")
+    if llm and (document := _asked_anew(recorded := document, llm)) == recorded:
+        raise UsageError(f"The study {study} has no recorded answers; leave --llm out.")
     planned = plan(document, out, Path(study).stem)
     _check_worlds(planned.cells)
     return planned
+
+
+def _asked_anew(document: Any, llm: str) -> Any:
+    """The document with `llm` wherever answers of a sample are replayed."""
+    if isinstance(document, Mapping):
+        return {key: _asked_anew(value, llm) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_asked_anew(one, llm) for one in document]
+    return llm if isinstance(document, str) and document.startswith(f"replay:{PREFIX}") else document
 
 
 def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:

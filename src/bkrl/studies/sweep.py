@@ -87,7 +87,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
         KeyboardInterrupt: Ctrl-C; local workers have stopped and kept what they have.
     """
     out = config.folder
-    study = load_study(config.study, out)
+    study = load_study(config.study, out, config.llm)
     cells = chosen(study, out, config.only)
     state = State(out / "sweep" / "state.json")
     executor = open_executor(config, study, state)

@@ -27,7 +27,7 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
     from bkrl.studies.study import load_study
 
     if settings.dry_run or settings.executor == "print":
-        study = load_study(settings.study, settings.folder)
+        study = load_study(settings.study, settings.folder, settings.llm)
         cells = chosen(study, settings.folder, settings.only)
         if settings.dry_run:
             console.print_rows(("cell", "stage", "steps", "state"), sweep.listed(cells, settings.folder), as_json)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the runs that ship with bkrl, in FOLDER, with the commands that stand in their manifests. `make samples` calls it
 # and copies them here; it takes about five minutes on one core.
-#   make.sh FOLDER BKRL WORLD...     worlds: minigrid, crafter, missions (the language model)
+#   make.sh FOLDER BKRL WORLD...     worlds: minigrid, crafter, missions (the language model), and answers, which
+#                                    needs `bkrl lm fetch qwen2.5-coder-1.5b`, 9 GB of memory and some minutes
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
@@ -24,6 +25,16 @@ for world in "$@"; do
       settle experience-missions
       "$bin/bkrl" lm make --from experience-missions --steps 600 --out lm-t5
       settle lm-t5
+      continue ;;
+    answers)
+      # The questions are the same for each dataset of a family.
+      "$bin/bkrl" collect --env MiniGrid-KeyCorridorS3R2-v0 --explorer random --episodes 60 --out experience-keys
+      "$bin/bkrl" collect --env Crafter-Text-Reward --explorer random --episodes 10 --out experience-tools
+      for pair in keys-minigrid tools-crafter; do
+        settle experience-${pair%-*}
+        "$bin/bkrl" label experience-${pair%-*} --variant code --with-memory --llm local:qwen2.5-coder-1.5b --out labels-qwen1.5b-${pair#*-}
+        settle labels-qwen1.5b-${pair#*-}
+      done
       continue ;;
   esac
   settle experience-$world
