@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from bkrl.core.errors import UsageError
+from bkrl.data.partition import partition
 from bkrl.labelers import closed
 from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.material import SegmentText
 from bkrl.labelers.plan import Plan
 from bkrl.llm.protocol import Request, chances
 from bkrl.potentials.preference.fit import bradley_terry
@@ -38,6 +40,11 @@ def worth(text: str) -> float:
     return 0.3 * (text.count("ball") - text.count("key"))
 
 
+def shown(one: SegmentText) -> str:
+    """What a question shows of a segment."""
+    return " ".join((one.captions[0], *one.actions, one.captions[-1]))
+
+
 def fond_of_the_first(request: Request) -> str:
     one, two = request.messages[1].text.split("Segment 2:")
     return odds_of(worth(one) - worth(two) + 4.0)
@@ -51,7 +58,7 @@ def test_pairs_become_soft_labels_without_the_favourite_place(data):
     answered = [row for row in done.table if row["status"] == "labelled"]
     assert len(answered) > 20
     for row, (_, pair) in zip(done.table, closed._pairs(plan), strict=True):
-        a, b = (worth(" ".join((*one.captions, *one.actions))) for one in closed._texts(plan, pair))
+        a, b = (worth(shown(one)) for one in closed._texts(plan, pair))
         if row["status"] == "labelled":
             assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
         elif row["status"] == "inconsistent":
@@ -68,10 +75,15 @@ def test_points_and_criteria_are_combined_by_log_odds(data):
     plan = plan_of(data, "pref", num=20, length=3, compare="points", criteria="overall,safety")
     with asker(say) as session:
         done = closed.CLOSED["pref"].label(plan, session)
-    for row, (_, pair) in zip(done.table, closed._pairs(plan), strict=True):
-        a, b = (worth(" ".join((*one.captions, *one.actions))) for one in closed._texts(plan, pair))
+    pairs = [pair for _, pair in closed._pairs(plan)]
+    for row, pair in zip(done.table, pairs, strict=True):
+        a, b = (worth(shown(one)) for one in closed._texts(plan, pair))
         if row["status"] == "labelled":
             assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
+    assert len(set(pairs)) == len(pairs) == 20
+    assert len({one for pair in pairs for one in (pair.a, pair.b)}) == 20, "each segment stands in two pairs"
+    for pair in pairs:
+        assert len(set(partition(np.array([pair.a.episode_id, pair.b.episode_id])))) == 1
     with pytest.raises(UsageError, match="--criteria are of"):
         closed.CLOSED["pref"].requests(plan_of(data, "pref", num=5, criteria="beauty"))
 

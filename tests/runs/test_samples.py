@@ -22,24 +22,27 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs.babyai.constants import ACTION_SETS
 from bkrl.inspect import worth
+from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials import load_potential
 from bkrl.report.pages.html import fragment
 from bkrl.report.pages.potential import section
 from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES, samples
+from bkrl.stages import label
 from bkrl.stages.train_rs import run
 
 NAMES = [
     f"sample:{kind}-{world}" for kind in ("bk-code", "bk-goal", "bk-pref", "data") for world in ("crafter", "minigrid")
 ]
+ANSWERS = ["sample:labels-qwen1.5b-crafter", "sample:labels-qwen1.5b-minigrid"]
 
 
 def test_there_is_one_of_each_and_all_are_small():
-    assert samples() == [*NAMES, "sample:lm-t5"]
+    assert samples() == [*NAMES, *ANSWERS, "sample:lm-t5"]
     # half of it is advice on actions
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 3_200_000
-    assert [row[0] for row in catalogue("potentials")[1][2]] == NAMES
+    assert [row[0] for row in catalogue("potentials")[1][2]] == [*NAMES, *ANSWERS]
 
 
 CPU = Path("/proc/cpuinfo")
@@ -90,6 +93,28 @@ def test_the_language_model_has_read_and_names_actions():
     assert (lm.level, lm.kind) == ("P1", "seq2seq")
     scorer = Scorer(lm, ACTION_SETS["canonical"], Scoring(normalise="token"))
     assert torch.isfinite(scorer(scorer.prompts(["Goal of the agent: go to the red ball"])).logits).all()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_of_a_language_model_label_any_dataset_of_the_family(name, tmp_path):
+    recorded = Run.open(Path(name), "label")  # verifies every hash
+    qwen = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
+    assert (recorded.facts["llm"], recorded.facts["model_sha256"]) == ("local:qwen2.5-coder-1.5b", qwen)
+    for memory in (True, False):
+        config = LabelConfig(
+            dataset=Path("sample:data-" + name.rpartition("-")[2]),
+            variant="code",
+            llm=f"replay:{name}",
+            ask="closed",
+            with_memory=memory,
+            out=tmp_path / f"labels-{memory}",
+        )
+        made = label.run(config, Reporter())
+        ratings = made.facts["quality"]["ratings"]
+        assert ratings.items() <= recorded.facts["quality"]["ratings"].items()
+        assert (ratings == recorded.facts["quality"]["ratings"]) is memory
+        assert (made.facts["replay_of"], made.facts["model_sha256"]) == ("qwen2.5-coder-1.5b", qwen)
+        assert made.facts["usage"]["sent"] == len(ratings)
 
 
 def test_an_unknown_sample_is_refused_with_the_nearest(capsys):

@@ -7,7 +7,9 @@ import pytest
 
 from bkrl.cli.main import run_command
 from bkrl.core.config import ReproduceConfig
+from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.runs.samples import samples
 from bkrl.studies.reproduce import run
 from bkrl.studies.study import load_study
 
@@ -29,6 +31,18 @@ def test_two_presets_write_into_two_folders():
     folders = {preset: ReproduceConfig(preset=preset).folder.as_posix() for preset in ("laptop", "smoke")}
     assert folders == {"laptop": "logs/reproduce", "smoke": "logs/smoke"}
     assert ReproduceConfig(preset="smoke", out=Path("here")).folder == Path("here")
+
+
+def test_recorded_answers_ship_and_another_model_can_be_asked(tmp_path):
+    def asked(study: str, llm: str = "") -> set[str]:
+        return {cell.config.llm for cell in load_study(study, tmp_path, llm).cells if cell.stage == "label"}
+
+    recorded = {one for one in asked("laptop") if one.startswith("replay:")}
+    assert recorded == {f"replay:sample:labels-qwen1.5b-{world}" for world in ("crafter", "minigrid")}
+    assert {one.removeprefix("replay:") for one in recorded} <= set(samples())
+    assert asked("laptop", "local:smollm2-135m") == asked("laptop") - recorded | {"local:smollm2-135m"}
+    with pytest.raises(UsageError, match="smoke has no recorded answers; leave --llm out"):
+        load_study("smoke", tmp_path, "local:smollm2-135m")
 
 
 @pytest.mark.slow

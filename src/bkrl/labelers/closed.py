@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from bkrl import envs
 from bkrl.core.errors import UsageError
 from bkrl.data.dataset import Dataset, Segment
+from bkrl.data.partition import partition
 from bkrl.data.schema import CHOICES, LIBRARY
 from bkrl.labelers import code, goals, preferences
 from bkrl.labelers.answers import Unparsed, parse_goals
@@ -165,7 +167,23 @@ def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], 
 
 
 def _pairs(plan: Plan) -> list[tuple[int, preferences.Pair]]:
-    return [*enumerate(preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed))]
+    if plan.compare == "pairs":
+        return [*enumerate(preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed))]
+    # Points are asked about singly: each segment stands in two pairs, at no further cost.
+    half = preferences.draw_pairs(plan.dataset, -(-plan.num // 2), plan.length, plan.seed)
+    return [*enumerate(_crossed(half)[: plan.num])]
+
+
+def _crossed(pairs: Sequence[preferences.Pair]) -> list[preferences.Pair]:
+    """The pairs, and as many others of the same segments: A of each with B of the next one in the same part of the
+    dataset, the last one of a part with B of the first.
+    """
+    parts = partition(np.array([pair.a.episode_id for pair in pairs], np.int64))
+    found = list(pairs)
+    for part in np.unique(parts):
+        own = [pairs[place] for place in np.flatnonzero(parts == part)]
+        found += [replace(one, b=other.b) for one, other in zip(own, own[1:] + own[:1], strict=True) if other != one]
+    return found
 
 
 def _texts(plan: Plan, pair: preferences.Pair) -> tuple[SegmentText, SegmentText]:
