@@ -114,7 +114,7 @@ def test_answers_of_a_language_model_label_any_dataset_of_the_family(name, tmp_p
         assert ratings.items() <= recorded.facts["quality"]["ratings"].items()
         assert (ratings == recorded.facts["quality"]["ratings"]) is memory
         assert (made.facts["replay_of"], made.facts["model_sha256"]) == ("qwen2.5-coder-1.5b", qwen)
-        assert made.facts["usage"]["sent"] == len(ratings)
+        assert made.facts["usage"]["requests"] == len(ratings)
 
 
 def test_an_unknown_sample_is_refused_with_the_nearest(capsys):
