@@ -181,7 +181,7 @@ def _crossed(pairs: Sequence[preferences.Pair]) -> list[preferences.Pair]:
     parts = partition(np.array([pair.a.episode_id for pair in pairs], np.int64))
     found = list(pairs)
     for part in np.unique(parts):
-        own = [pairs[place] for place in np.flatnonzero(parts == part)]
+        own = [pair for pair, at in zip(pairs, parts, strict=True) if at == part]
         found += [replace(one, b=other.b) for one, other in zip(own, own[1:] + own[:1], strict=True) if other != one]
     return found
 
