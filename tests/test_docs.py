@@ -190,6 +190,13 @@ def test_every_page_is_linked_from_its_index():
             assert page.name == "README.md" or f"]({page.name})" in index, page
 
 
+def test_ids_of_gymnasium_are_written_in_one_way():
+    """Without the second bkrl/ a level of minigrid is minigrid's own env."""
+    for page in PAGES:
+        for wanted in re.findall(r'gym\.make(?:_vec)?\("([^"]*)"', page.read_text()):
+            assert wanted.startswith("bkrl.envs:bkrl/"), f"{page.name}: {wanted}"
+
+
 def test_the_readme_links_the_indexes():
     text = FIRST_PAGE.read_text()
     for page in ("docs/README.md", "results/README.md", "results/log/README.md", "CHANGELOG.md"):

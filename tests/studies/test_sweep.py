@@ -678,13 +678,21 @@ def test_a_full_disk_ends_the_sweep_after_its_workers(tmp_path, monkeypatch):
     assert told.lines[-1] == "some jobs go on"
 
 
-def test_the_estimate_is_for_this_machine_alone(tmp_path):
+def test_the_estimate_is_for_this_machine_alone(tmp_path, monkeypatch):
     text = "minutes = 4\n" + TOY
-    for jobs, sentences in ((2, 1), (0, 0)):
+    for jobs, pace, said in ((2, 1.0, ["about 4 min on 2"]), (2, 0.25, ["about 16 min on 2"]), (0, 1.0, [])):
         told = Told()
         study = plan(tomllib.loads(text), tmp_path)
+        monkeypatch.setattr(sweep, "speed", lambda pace=pace: pace)
         sweep.announce(study, study.cells, jobs, told)
-        assert sum("about" in line for line in told.lines) == sentences
+        found = [line for line in told.lines if "about" in line]
+        assert [line.strip()[: len(words)] for line, words in zip(found, said, strict=True)] == said
+
+
+def test_the_speed_of_a_machine_is_measured_in_a_few_tenths_of_a_second(monkeypatch):
+    began = time.perf_counter()
+    assert 0.01 < clocks.speed() < 20  # 1: a core of the machine that the studies' minutes were measured on
+    assert 0.3 <= time.perf_counter() - began < 5
 
 
 LINES = [

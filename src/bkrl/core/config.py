@@ -350,7 +350,7 @@ _ANEW = "asked in the place of the recorded answers that ship with bkrl, such as
 class ReproduceConfig:
     """The whole chain: collect → label → train-rm → train-rs → evaluate → report."""
 
-    preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: half a minute")] = "laptop"
+    preset: Annotated[Literal["laptop", "smoke"], Flag("laptop: the real thing; smoke: every stage, small")] = "laptop"
     out: Annotated[
         Path | None,
         Flag("folder for all runs and report.html  [default: logs/reproduce; smoke: logs/smoke]", identity=False),

@@ -1,4 +1,4 @@
-"""Worlds by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:ID")` imports it for you.
+"""Envs by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:bkrl/ID")` imports it for you.
 
 Every world belongs to a `Family` (`family.py`): what differs between kinds of worlds is asked of it. An id may have
 options, `ID@NAME=VALUE,NAME=VALUE` (`options.py`).

@@ -17,11 +17,11 @@ from typing import NamedTuple, NotRequired, TypedDict
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, make_folder, read_json, to_json
-from bkrl.core.reporter import Line, Reporter
+from bkrl.core.reporter import Line, Reporter, duration
 from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies.cells import chosen, name_of, needs, state_of
-from bkrl.studies.clocks import Clock, summary
+from bkrl.studies.clocks import Clock, speed, summary
 from bkrl.studies.executors import Executor, cores
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
@@ -152,10 +152,11 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
     everything = sum(cell.steps for cell in study.training)
     left = sum(c.steps for c in cells if c.stage == "train_rs" and not (c.run_dir / "manifest.json").exists())
     if left and jobs and study.minutes:
-        minutes = study.minutes * 2 / min(jobs, len(study.training)) * left / everything
+        now = speed()
+        seconds = 60 * study.minutes / now * 2 / min(jobs, len(study.training)) * left / everything
         reporter.say(
-            f"  about {minutes:.0f} minutes on {jobs} cores (the whole study took {study.minutes:.0f} on 2); "
-            "stop at any time, the same command continues"
+            f"  about {duration(seconds)} on {jobs} cores, measured now: each has {now:.1f} times the speed of those two on "
+            f"which the study took {duration(60 * study.minutes)}; stop at any time, the same command continues"
         )
 
 
