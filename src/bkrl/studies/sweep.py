@@ -155,8 +155,8 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
         now = speed()
         seconds = 60 * study.minutes / now * 2 / min(jobs, len(study.training)) * left / everything
         reporter.say(
-            f"  about {duration(seconds)} on {jobs} cores, measured now: {now:.1f} times as fast as the two on which the "
-            f"study took {duration(60 * study.minutes)}; stop at any time, the same command continues"
+            f"  about {duration(seconds)} on {jobs} cores, measured now: {now:.1f} times as fast as the two on which "
+            f"the study took {duration(60 * study.minutes)}; stop at any time, the same command continues"
         )
 
 
