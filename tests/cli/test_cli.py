@@ -15,8 +15,10 @@ import pytest
 from bkrl import __version__
 from bkrl.cli.main import run_command
 from bkrl.core.flags import flags_of, option_name
+from bkrl.data.dataset import Dataset
 from bkrl.methods.goals import _HOUSE_ONLY, PLAIN
 from bkrl.runs.record import Run
+from bkrl.runs.samples import SAMPLES
 from bkrl.studies.study import presets
 from bkrl.verbs import MANY, VERBS
 
@@ -247,6 +249,16 @@ def test_a_place_that_is_closed_gets_a_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Run, "open", closed)
     assert run_command(["show", "locked"]) == 1
     assert capsys.readouterr().err.startswith("bkrl: locked/config.json: Permission denied; ")
+
+
+def test_the_first_rows_of_a_dataset_are_shown(capsys):
+    assert run_command(["show", "sample:data-minigrid"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    data = Dataset.open(SAMPLES / "data-minigrid")
+    assert f"The first of {data.num_episodes} episodes, whose mission is: {data.missions[0]}" in shown
+    for row in range(min(6, data.lengths[0])):
+        assert data.caption(row) in shown
+        assert data.action_names[data.actions[row]] in shown
 
 
 def test_studies_conditions_and_suggesters_are_listed_with_what_they_are(capsys):

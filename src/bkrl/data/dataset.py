@@ -242,6 +242,14 @@ class Dataset:
                     **{name: episode[name] for name in _KEPT},
                 }
 
+    def beginning(self, count: int) -> tuple[str, list[tuple[int, str, str, float]]]:
+        """What the first episode is, and its first `count` steps: step, caption, action, reward."""
+        [first] = self.recorded(np.zeros(1, np.int64))
+        mission = f", whose mission is: {first['mission']}" if first["mission"] else ""
+        names = [self.action_names[action] for action in first["actions"][:count].tolist()]
+        parts = zip(range(count), first["captions"], names, first["rewards"].tolist(), strict=False)
+        return f"The first of {self.num_episodes:,} episodes{mission}", list(parts)
+
     @cached_property
     def _steps(self) -> pa.Table:
         names = sorted(name for name in self.run.manifest["outputs"] if name.startswith("steps/"))

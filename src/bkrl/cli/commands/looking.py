@@ -10,6 +10,9 @@ import typer
 from bkrl.cli import console
 from bkrl.cli.commands.shown import LOOK, Json, show_run
 
+_ROWS = 6
+"""So many rows of a dataset are shown."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
@@ -20,10 +23,16 @@ def register(app: typer.Typer) -> None:
 
 
 def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json: Json = False) -> None:
-    """What a run is, where it came from and what it found."""
+    """What a run is, where it came from and what it found; of a dataset also its first rows."""
     from bkrl.runs.record import Run
 
-    show_run(Run.open(run), as_json, origin=True)
+    opened = Run.open(run)
+    show_run(opened, as_json, origin=True)
+    if "episodes.parquet" in opened.manifest["outputs"] and not as_json:
+        from bkrl.data.dataset import Dataset
+
+        title, rows = Dataset(opened).beginning(_ROWS)
+        console.print_table(title, ("step", "caption", "action", "reward"), rows)
 
 
 def list_(
