@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -12,9 +13,12 @@ from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
 from bkrl.learn.settings import PQNConfig
 from bkrl.methods import TrainRsConfig
+from bkrl.report.goals import points
+from bkrl.report.model import GoalRow
 from bkrl.report.plots.draw import identity_of
 from bkrl.runs.record import Run
 from bkrl.stages import evaluate, report, train_rs
+from bkrl.stats.intervals import t_interval
 
 ENV = "Crafter-Typed-Harder@length=30"
 PQN = PQNConfig(num_envs=4, num_steps=16, num_minibatches=2)
@@ -50,6 +54,16 @@ def test_quality_stands_beside_what_was_achieved(runs, tmp_path):
         with Image.open(picture) as image:
             assert len(image.convert("RGB").getcolors(1 << 24)) > 10
     assert "badly timed" in made.file("report.html").read_text()
+
+
+def test_methods_on_one_spot_are_one_point_with_both_names():
+    spots = {"oracle": (1.0, 4.86), "rules": (1.0, 4.87), "noisy": (0.62, 4.86), "pqn": (None, 4.86)}
+    rows = [
+        GoalRow("x", name, 5, {} if good is None else {"good": t_interval([good] * 5)}, t_interval([height] * 5))
+        for name, (good, height) in spots.items()
+    ]
+    assert [point.label for point in points(rows)] == ["oracle and rules", "noisy", "pqn"]
+    assert [point.label for point in points([rows[0], replace(rows[1], n=4)])] == ["oracle", "rules"]
 
 
 def test_a_report_without_goals_says_nothing_of_them(runs, tmp_path):

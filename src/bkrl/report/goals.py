@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,5 +54,23 @@ def _mean(values: Sequence[float]) -> Interval:
 
 
 def points(rows: Sequence[GoalRow]) -> list[Point]:
-    """Share of good goals against achievements; methods without goals are lines across, by their achievements alone."""
-    return [Point(row.method, row.n, row.quality["good"] if row.quality else None, row.achievements) for row in rows]
+    """Share of good goals against achievements; methods without goals are lines across, by their achievements alone.
+
+    Methods on one spot are one point with all their names: the same n and share, achievements less than 1 % apart.
+    """
+    found: list[Point] = []
+    for row in rows:
+        one = Point(row.method, row.n, row.quality["good"] if row.quality else None, row.achievements)
+        same = next((i for i, other in enumerate(found) if _on_one_spot(one, other)), None)
+        if same is None:
+            found.append(one)
+        else:
+            found[same] = replace(found[same], label=f"{found[same].label} and {one.label}")
+    return found
+
+
+def _on_one_spot(one: Point, other: Point) -> bool:
+    if one.x is None or other.x is None or one.n != other.n:
+        return False
+    y, height = one.y.estimate, other.y.estimate
+    return abs(one.x.estimate - other.x.estimate) < 0.001 and abs(y - height) < 0.01 * max(y, height)
