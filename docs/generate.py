@@ -22,7 +22,7 @@ FILES = {
     "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the world, its actions, shapes), `README.md` (the "
     "dataset card), `policies/`",
     "label": "`responses.parquet` (but for controls) and `preferences.parquet`, `goals.parquet` with `library.parquet`, or "
-    "`programs.parquet`, with `choices.parquet` of closed questions; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
+    "`programs.parquet`, with `choices.parquet` of closed questions and `truth.parquet` of exact values; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
     "train-rm": "`potential.json` and the files it names, `potential_report.json`, `certificate.json`",
     "train-rs": "`policy.safetensors` and `policy.json`, `policy-best.*`; `checkpoints/` until it is complete",
     "evaluate": "`evaluation.json`, `gifs/`",

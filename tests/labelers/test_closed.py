@@ -57,8 +57,8 @@ def test_pairs_become_soft_labels_without_the_favourite_place(data):
         done = closed.CLOSED["pref"].label(plan, session)
     answered = [row for row in done.table if row["status"] == "labelled"]
     assert len(answered) > 15
-    for row, (_, pair) in zip(done.table, closed._pairs(plan), strict=True):
-        a, b = (worth(shown(one)) for one in closed._texts(plan, pair))
+    for row, (_, pair) in zip(done.table, closed.pairs_of(plan), strict=True):
+        a, b = (worth(shown(one)) for one in closed.texts_of(plan, pair))
         if row["status"] == "labelled":
             assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
         elif row["status"] == "inconsistent":
@@ -75,9 +75,9 @@ def test_points_and_criteria_are_combined_by_log_odds(data):
     plan = plan_of(data, "pref", num=20, length=3, compare="points", criteria="overall,safety")
     with asker(say) as session:
         done = closed.CLOSED["pref"].label(plan, session)
-    pairs = [pair for _, pair in closed._pairs(plan)]
+    pairs = [pair for _, pair in closed.pairs_of(plan)]
     for row, pair in zip(done.table, pairs, strict=True):
-        a, b = (worth(shown(one)) for one in closed._texts(plan, pair))
+        a, b = (worth(shown(one)) for one in closed.texts_of(plan, pair))
         if row["status"] == "labelled":
             assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
     assert len(set(pairs)) == len(pairs) > 15

@@ -143,6 +143,12 @@ PROGRAMS = _table(
     ("request_id", pa.int64()),
 )
 
+TRUTH = _table(
+    ("episode_id", pa.int64()),
+    ("step", pa.int32()),
+    ("value", pa.float64()),
+)
+
 CHOICES = _table(
     ("question_id", pa.int64()),
     ("about", pa.string()),
@@ -191,6 +197,10 @@ ABOUT = {
         "One row for each phrasing of each closed question (`--ask closed`): what it is about, what each answer would "
         "mean (`outcomes`), the log-probability of each (null where the answer was not clear), whether the annotator "
         "told them (`exact`) or its words were counted, and the replies."
+    ),
+    "truth": (
+        "The exact optimal value of each moment that was asked about (`--llm exact`, `--score exact`), by which "
+        "train-rm scores what is learnt from the labels."
     ),
     "programs": "Every candidate with its check; the one with the best score is chosen.",
 }

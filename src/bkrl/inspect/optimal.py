@@ -10,7 +10,7 @@ agent and nothing else, which a room of 20×20 allows too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ class States:
         success, over: (S, A) bool, whether the episode ends in success, and whether it ends at all.
         things: S keys, what is where and in which hand: equal for the same scene under another mission.
         arrivals: things of the states that only a success leads to.
+        last_views: (K, 7, 7, 3) uint8, what the agent sees after each success, in the order of `success.nonzero()`.
         max_steps: the level's time limit.
     """
 
@@ -50,6 +51,7 @@ class States:
     over: NDArray[np.bool_]
     things: list[bytes]
     arrivals: frozenset[bytes]
+    last_views: NDArray[np.uint8]
     max_steps: int
 
     def __len__(self) -> int:
@@ -63,6 +65,12 @@ class Moment:
     grid: NDArray[np.uint32]
     world: NDArray[Any]
     observation: NDArray[np.uint8]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for moments from which the same can happen: all but the stream of random numbers."""
+        record = [self.world[name] for name in self.world.dtype.names or () if not name.startswith(("rng", "seeded"))]
+        return self.grid.tobytes() + b"".join(one.tobytes() for one in record)
 
 
 class Explorer:
@@ -96,6 +104,7 @@ class Explorer:
         found = [states]
         followed: list[NDArray[np.int64]] = []
         outcomes: list[NDArray[np.bool_]] = []
+        last: list[NDArray[np.uint8]] = []
         arrivals: set[bytes] = set()
         at_once = _WORLDS // len(tried)
         waiting, total = [states], 1
@@ -109,6 +118,7 @@ class Explorer:
             success = over & (rewards > 0)
             scenes = _scenes(grids, worlds)
             arrivals.update(scene.tobytes() for scene in scenes[success])
+            last.append(views[success])
             # where the agent is and looks may change, the objects and its hands may not
             moved = (scenes[:, 2:] != start[2:]).any(axis=1) if still else np.zeros(len(scenes), np.bool_)
             onward = np.flatnonzero(~over & ~moved)
@@ -141,6 +151,7 @@ class Explorer:
             ends[1],
             [scene.tobytes() for scene in _scenes(grids, worlds)],
             frozenset(arrivals),
+            np.concatenate(last).reshape(-1, *OBS_SHAPE),
             int(moment.world["max_steps"][0]),
         )
 
@@ -196,17 +207,23 @@ def assign(moment: Moment, task: int, kind: int, color: int) -> Moment:
     return Moment(grid, world, moment.observation)
 
 
-def optimal_values(states: States, gamma: float, elapsed: int = 0) -> NDArray[np.float64]:
-    """(S,) exact V* of each state when `elapsed` steps of the episode are over: backward induction from the limit.
+def backward(states: States, gamma: float) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """(t, V*) for each clock t from the limit down to 0: (S,) the exact value of each state when t steps are over.
 
     An action at time t that succeeds pays 1 - 0.9 (t + 1) / max_steps, as the world does; failing or running out of
     time pays nothing.
     """
     values = np.zeros(len(states))
-    for t in range(states.max_steps - 1, elapsed - 1, -1):
+    yield states.max_steps, values
+    for t in range(states.max_steps - 1, -1, -1):
         reward = states.success * (1.0 - REWARD_DECAY * (t + 1) / states.max_steps)
         values = (reward + gamma * np.where(states.over, 0.0, values[states.next_state])).max(axis=1)
-    return values
+        yield t, values
+
+
+def optimal_values(states: States, gamma: float, elapsed: int = 0) -> NDArray[np.float64]:
+    """(S,) exact V* of each state when `elapsed` steps of the episode are over: backward induction from the limit."""
+    return next(values for t, values in backward(states, gamma) if t <= elapsed)
 
 
 def distances(states: States) -> NDArray[np.float64]:

@@ -145,6 +145,15 @@ class _Record:
         return {"choices.parquet": pa.Table.from_pylist(self.rows, schema=CHOICES)}
 
 
+def odds_of(choices: pa.Table) -> dict[str, float]:
+    """The mean log-odds of the first outcome over the phrasings of each question, by what it is about; NaN: unclear."""
+    found: dict[str, list[float]] = {}
+    for row in choices.to_pylist():
+        yes, no = (np.nan if one is None else one for one in row["logprobs"][:2])
+        found.setdefault(row["about"], []).append(yes - no)
+    return {about: float(np.mean(odds)) for about, odds in found.items()}
+
+
 def _asked(plan: Plan, session: AskSession, questions: Sequence[ClosedQuestion], title: str) -> list[ClosedAnswer]:
     answers = _chooser(plan, session).ask(questions, title)
     return [one for one in answers if one is not None]
@@ -166,7 +175,8 @@ def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], 
 # Preferences
 
 
-def _pairs(plan: Plan) -> list[tuple[int, preferences.Pair]]:
+def pairs_of(plan: Plan) -> list[tuple[int, preferences.Pair]]:
+    """The pairs of a plan with their numbers."""
     if plan.compare == "pairs":
         return [*enumerate(preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed))]
     # Points are asked about singly: each segment stands in two pairs, at no further cost.
@@ -186,7 +196,8 @@ def _crossed(pairs: Sequence[preferences.Pair]) -> list[preferences.Pair]:
     return found
 
 
-def _texts(plan: Plan, pair: preferences.Pair) -> tuple[SegmentText, SegmentText]:
+def texts_of(plan: Plan, pair: preferences.Pair) -> tuple[SegmentText, SegmentText]:
+    """Both segments of a pair as they are shown."""
     a, b = (segment_text(plan.dataset, one, plan.world) for one in (pair.a, pair.b))
     return a, b
 
@@ -198,7 +209,7 @@ def _criteria(plan: Plan) -> tuple[str, ...]:
     return plan.criteria
 
 
-def _questions_of_pair(plan: Plan, texts: tuple[SegmentText, SegmentText]) -> list[ClosedQuestion]:
+def questions_of_pair(plan: Plan, texts: tuple[SegmentText, SegmentText]) -> list[ClosedQuestion]:
     """C questions of a pair; of points 2 C, those of A first."""
     if plan.compare == "pairs":
         return [pair_question(plan.world, *texts, criterion) for criterion in _criteria(plan)]
@@ -206,15 +217,15 @@ def _questions_of_pair(plan: Plan, texts: tuple[SegmentText, SegmentText]) -> li
 
 
 def _pref_questions(plan: Plan) -> list[ClosedQuestion]:
-    both = [_texts(plan, pair) for _, pair in _pairs(plan)]
-    return [question for a, b in both if a != b for question in _questions_of_pair(plan, (a, b))]
+    both = [texts_of(plan, pair) for _, pair in pairs_of(plan)]
+    return [question for a, b in both if a != b for question in questions_of_pair(plan, (a, b))]
 
 
 def _label_pairs(plan: Plan, session: AskSession) -> Done:
-    pairs, criteria = _pairs(plan), _criteria(plan)
-    texts = [_texts(plan, pair) for _, pair in pairs]
+    pairs, criteria = pairs_of(plan), _criteria(plan)
+    texts = [texts_of(plan, pair) for _, pair in pairs]
     asked = [n for n, (a, b) in enumerate(texts) if a != b]
-    each = [_questions_of_pair(plan, texts[n]) for n in asked]
+    each = [questions_of_pair(plan, texts[n]) for n in asked]
     answers = _asked(plan, session, [question for some in each for question in some], "label pairs")
     record, points = _Record(), plan.compare == "points"
     outcomes, per = ("yes", "no") if points else ("A", "B"), len(criteria) * (2 if points else 1)
@@ -391,24 +402,26 @@ def vocabulary(env_id: str) -> list[str]:
     return list(found.values())[::-1]
 
 
-def _captions(dataset: Dataset, queries: Sequence[tuple[int, Segment]]) -> list[str]:
+def captions_of(dataset: Dataset, queries: Sequence[tuple[int, Segment]]) -> list[str]:
+    """What is seen at the end of each segment."""
     return [segment_text(dataset, query).captions[-1] for _, query in queries]
 
 
-def _goal_queries(plan: Plan) -> list[tuple[int, Segment]]:
+def queries_of(plan: Plan) -> list[tuple[int, Segment]]:
+    """The segments whose ends are asked about, with their numbers."""
     return [*enumerate(goals.draw_queries(plan.dataset, plan.num, plan.length, plan.seed))]
 
 
 def _goal_questions(plan: Plan) -> list[ClosedQuestion]:
-    captions = dict.fromkeys(_captions(plan.dataset, _goal_queries(plan)))
+    captions = dict.fromkeys(captions_of(plan.dataset, queries_of(plan)))
     return [
         goal_question(plan.world, caption, goal) for caption in captions for goal in vocabulary(plan.dataset.env_id)
     ]
 
 
 def _label_goals(plan: Plan, session: AskSession) -> Done:
-    queries, named, record = _goal_queries(plan), vocabulary(plan.dataset.env_id), _Record()
-    captions = _captions(plan.dataset, queries)
+    queries, named, record = queries_of(plan), vocabulary(plan.dataset.env_id), _Record()
+    captions = captions_of(plan.dataset, queries)
     distinct = list(dict.fromkeys(captions))
     answers = _asked(plan, session, _goal_questions(plan), "judge goals")
     ids = [
@@ -425,7 +438,8 @@ def _label_goals(plan: Plan, session: AskSession) -> Done:
         odds, threshold = (moved[:, 0] - moved[:, 1]).reshape(odds.shape), 0.0
         facts["calibration"] = found.facts() | {"held_out": 1 / HELD_OUT}
     else:
-        threshold = float(np.nanmean(odds)) if agree.any() else 0.0
+        # `exact` is no small model: its chances mean what they say
+        threshold = 0.0 if session.backend.name == "exact" or not agree.any() else float(np.nanmean(odds))
     facts["threshold"] = threshold
     yes = (odds >= threshold - 1e-9) & agree.reshape(odds.shape)
     table: list[dict[str, Any]] = []

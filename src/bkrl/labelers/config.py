@@ -30,8 +30,8 @@ class LabelConfig(AskConfig):
         Flag(
             "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME (of `bkrl lm list`), "
             "gguf:PATH, hf:NAME_OR_PATH, replay:RUN_OR_FILE; "
-            "votes (Housekeep's truth, an upper bound); controls: random, equal (closed "
-            "questions), return (pref)",
+            "votes (Housekeep's truth, an upper bound), exact (optimal values of small BabyAI and MiniGrid levels); "
+            "controls: random, equal (closed questions), return (pref)",
             pooled=True,
         ),
     ] = "rules"
@@ -39,7 +39,8 @@ class LabelConfig(AskConfig):
         Literal["default", "open", "closed"],
         Flag(
             "open: answers in words and programs, as published; closed: one word each, whose log-probabilities count "
-            "(docs/labels.md)  \\[default: closed for local:, gguf: and the controls random and equal; else open]"
+            "(docs/labels.md)  \\[default: closed for local:, gguf:, exact and the controls random and equal; else "
+            "open]"
         ),
     ] = "default"
     compare: Annotated[
@@ -53,6 +54,13 @@ class LabelConfig(AskConfig):
             only=(_CLOSED_PREF,),
         ),
     ] = "overall"
+    score: Annotated[
+        Literal["none", "exact"],
+        Flag(
+            "exact: score the answers by exact optimal values, where the level is small enough to be solved (BabyAI, "
+            "MiniGrid); `train-rm` then scores what is learnt from them too",
+        ),
+    ] = "none"
     calibrate: Annotated[
         Literal["none", "rules"],
         Flag(
@@ -144,7 +152,7 @@ class LabelConfig(AskConfig):
     @property
     def closed(self) -> bool:
         """Whether closed questions are asked."""
-        by_default = self.llm.partition(":")[0] in ("local", "gguf", "equal")
+        by_default = self.llm.partition(":")[0] in ("local", "gguf", "equal", "exact")
         by_default |= self.llm.startswith("random") and self.variant != "pref"
         return self.ask == "closed" or (self.ask == "default" and by_default)
 

@@ -203,19 +203,28 @@ def of_programs(table: Sequence[Row]) -> Facts:
 
 
 def at_chance(facts: Facts) -> list[str]:
-    """What in the figures of preference labels says that they are no better than chance: clauses, none where nothing
-    does. A favourite place is forgiven where the labels agree with the rules annotator more often than by chance.
+    """What in the figures of labels says that they are no better than chance: clauses, none where nothing does. A
+    favourite place is forgiven where the labels agree more often than by chance with exact values or, where there are
+    none, with the rules annotator.
     """
     found = []
-    first, rules = facts.get("first_shown_preferred") or {}, facts.get("agreement_with_rules") or {}
-    known = (rules.get("n") or 0) >= LEAST_JUDGED
-    above = known and rules["low"] > CHANCE
+    first, by = facts.get("first_shown_preferred") or {}, "exact values"
+    truth = facts.get("exact_accuracy") or {}
+    if not truth:
+        truth, by = facts.get("agreement_with_rules") or {}, "the rules annotator"
+    known = (truth.get("n") or 0) >= LEAST_JUDGED
+    above = known and truth["low"] > CHANCE
     if first.get("n") and max(first["rate"], 1 - first["rate"]) > FAVOURITE and not above:
         place = "first" if first["rate"] > CHANCE else "second"
         share_ = max(first["rate"], 1 - first["rate"])
         found.append(f"the segment shown {place} is preferred in {percent(share_)} of the answers")
     if known and not above:
-        found.append(f"they agree with the rules annotator in {percent(rules['rate'])} of {rules['n']:,} decided pairs")
+        found.append(f"they agree with {by} in {percent(truth['rate'])} of {truth['n']:,} decided pairs")
+    area, order = facts.get("exact_auc") or {}, facts.get("subgoal_rho") or {}
+    if (area.get("n") or 0) >= LEAST_JUDGED and not (area["low"] or 0.0) > CHANCE:
+        found.append(f"sensible goals are told from others at an area under the curve of {area['value'] or 0.0:.2f}")
+    if order and order["value"] <= 0:
+        found.append(f"sub-goals are ordered at a rank correlation of {order['value']:.2f} with how important they are")
     if facts.get("log_odds_spread", 1.0) < ALIKE:
         found.append(f"log-odds are all alike (their spread is {facts['log_odds_spread']:.3f})")
     return found
@@ -231,6 +240,8 @@ def as_table(facts: Facts) -> dict[str, Any]:
         for name, value in known.items()
         if not (isinstance(value, Mapping) and value["n"] == 0)
     ]
+    for one in facts.get("exact_bins", []):
+        rows.append([f"right where {one['from']:.0%} to {one['to']:.0%} sure".replace("%", " %"), *cells(one)])
     return {"header": ["", "value", "95 % interval", "n"], "rows": rows}
 
 
@@ -238,7 +249,9 @@ def in_words(facts: Facts) -> str:
     """What came out, in one sentence."""
     if "candidates" in facts:
         chosen = facts["why"][facts["chosen"]]
-        return f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}."
+        order = facts.get("subgoal_rho")
+        said = "" if order is None else f" Rank correlation of the ratings with exact importance: {order['value']:.2f}."
+        return f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}.{said}"
     if "queries" in facts:
         return f"{facts['distinct_goals']:,} distinct goals from {facts['queries']:,} queries."
     tie = facts["tie"]["rate"]
@@ -266,11 +279,23 @@ WORDS = {
     "krippendorff_alpha": "Krippendorff's alpha of all answers",
     "agreement_with_return": "agreement with the return (decided pairs)",
     "agreement_with_rules": "agreement with the rules annotator (decided pairs)",
+    "exact_accuracy": "right by exact values",
+    "exact_accuracy_clear": "of the half of them that differ most",
+    "exact_equal": "pairs of exactly equal value (not counted)",
+    "exact_agreement": "same answer as exact values, of all goals at a moment",
+    "exact_goals": "goals that are sensible at a moment, by exact values",
+    "exact_precision": "of the goals named, sensible",
+    "exact_recall": "of the sensible goals, named",
+    "exact_auc": "area under the curve, sensible goals against others",
+    "exact_seconds": "seconds",
+    "exact_cost": "US dollars",
 }
 
 
 def cells(value: Any) -> list[Any]:
     """value, interval and n of a figure as text for a cell each."""
+    if isinstance(value, str):
+        return [value, "", ""]
     if not isinstance(value, Mapping):
         return [f"{value:,.1f}" if isinstance(value, float) else f"{value:,}", "", ""]
     low, high = value["low"], value["high"]

@@ -24,6 +24,7 @@ _ROWS = (
         "nothing",
         "Housekeep's people's votes, the truth that it judges by: an upper bound for labels, no language model",
     ),
+    ("exact", "controls:ExactBackend", "a level that can be solved", "exact optimal values: the truth (`bkrl label`)"),
     ("random", "controls:RandomBackend", "nothing", "control: closed questions answered at random"),
     ("equal", "controls:EqualBackend", "nothing", "control: closed questions answered with equal chances"),
     (
@@ -46,9 +47,9 @@ CONTROLS = ("random", "equal")
 """Those that know nothing; `random:SEED` draws by a seed."""
 UNINFORMED = (*CONTROLS, "return")
 """Annotators whose labels are controls: no language model was asked, and none of their answers is knowledge."""
-EMBEDDED = ("rules", "votes", *CONTROLS)
+EMBEDDED = ("rules", "votes", "exact", *CONTROLS)
 """Those that answer in this process, of what is written in the package."""
-KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housekeep",)}
+KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housekeep",), "exact": ("babyai",)}
 """Families of envs that a hand-written annotator knows; any other annotator reads what it is shown."""
 SPECS = tuple((spec, needs, what) for spec, _, needs, what in _ROWS)
 """What `--llm` takes: how it is written, what it needs, and what it is."""

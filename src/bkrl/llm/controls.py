@@ -1,14 +1,18 @@
-"""`random` and `equal`: controls that answer closed questions and know nothing.
+"""`random` and `equal`, which answer closed questions and know nothing, and `exact`, which knows the truth.
 
-What an agent gains by answers of these, the form of the questions gives away by itself.
+What an agent gains by answers of the first two, the form of the questions gives away by itself.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
-from bkrl.llm.protocol import Connection, Fault, Reply, Request, chances
+from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, chances
+
+HONESTY = {"annotator": "exact (optimal values of solved levels: the truth, not a language model)"}
 
 
 class ControlBackend:
@@ -56,3 +60,28 @@ class EqualBackend(ControlBackend):
 
     def _told(self, request: Request) -> list[float]:
         return [-math.log(len(request.choices))] * len(request.choices)
+
+
+class ExactBackend(ControlBackend):
+    """The truth, which `inspect.truth` works out: `known`, conversation → the log-probability of each word."""
+
+    name = "exact"
+    known: Mapping[tuple[Message, ...], Mapping[str, float]]
+
+    def __init__(self, spec: str, connection: Connection) -> None:
+        raise UsageError("--llm exact knows moments of a dataset, and is for `bkrl label` alone.")
+
+    @classmethod
+    def of(cls, known: Mapping[tuple[Message, ...], Mapping[str, float]]) -> ExactBackend:
+        """The annotator that knows this."""
+        made = cls.__new__(cls)
+        made.known = known
+        return made
+
+    def _told(self, request: Request) -> list[float]:
+        if (found := self.known.get(request.messages)) is None:
+            raise Fault("item", "unknown question", "exact values say nothing of that")
+        return [found[word] for word in request.choices]
+
+    def facts(self) -> dict[str, str]:
+        return dict(HONESTY)

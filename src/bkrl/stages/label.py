@@ -17,6 +17,7 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
+from bkrl.inspect import truth
 from bkrl.labelers import baseline
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.example import example_prompt
@@ -27,6 +28,7 @@ from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.budget import Budget
+from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.kept import KeptAnswers, Speaker
 from bkrl.llm.policy import AskPolicy
@@ -204,6 +206,9 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
         backend: Backend = Speaker(config.llm, {"annotator": baseline.NAMES[config.llm]})
+    elif config.llm == "exact":
+        truth.check(plan.dataset.env_id)
+        backend = Speaker("exact", HONESTY)
     else:
         spec = f"random:{config.seed}" if config.llm == "random" else config.llm
         backend = open_backend(spec, connection)
@@ -211,6 +216,10 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     if backend.identity is not None and price is None and config.max_cost:
         raise unknown_price(backend.identity)
     _check_plan(plan, variant)
+    if "exact" in (config.llm, config.score) and not config.dry_run and to_do(config):
+        known = truth.truth_of(plan, reporter)
+        backend = truth.annotator(plan, known) if config.llm == "exact" else backend
+        variant = truth.scored(variant, known)
     if plan.most_questions > _MANY and plan.variant != "code":
         reporter.say(f"Drawing and wording {plan.most_questions:,} questions; a million take some minutes.")
     policy = AskPolicy.of(backend.identity, config.concurrency, config.rpm or None, config.tpm or None)
@@ -250,6 +259,10 @@ def _check(config: LabelConfig) -> None:
         raise UsageError(f"--llm {llm} answers closed questions only; pass --ask closed.")
     if config.closed and llm in ("return", "rules", "votes"):
         raise UsageError(f"--llm {llm} answers open questions only; leave --ask closed out.")
+    if llm == "exact" and not config.closed:
+        raise UsageError("--llm exact answers closed questions only; leave --ask open out.")
+    if config.score == "exact" and variant == "code" and not config.closed:
+        raise UsageError("--score exact of --variant code compares ratings of sub-goals; pass --ask closed.")
     if config.closed and config.swap != "none":
         raise UsageError("Closed questions are always asked in both orders; leave --swap out.")
     if control and variant != "pref":

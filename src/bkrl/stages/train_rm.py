@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 
 from bkrl.core.errors import UsageError
-from bkrl.core.reporter import Reporter
+from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.inspect.examination import examine
+from bkrl.inspect.truth import learnt
 from bkrl.labelers.quality import at_chance
 from bkrl.labelers.tables import dataset_of
 from bkrl.llm import UNINFORMED
@@ -77,9 +78,17 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     artefact = potential.artefact
     training = {**fitted.facts, "advice": advice}
     found = examine(potential, dataset, phi, training, seed, config.run_dir)
+    exact = learnt(potential, labels, dataset)
     potential.close()
     files = found.write(result.path)
     found.tell(reporter)
+    if exact is not None and exact["n"]:
+        told = labels.facts["quality"].get("exact_accuracy", {}).get("rate")
+        by = "" if told is None else f"; its labels are right in {percent(told)} of the pairs"
+        reporter.say(
+            f"Φ orders {percent(exact['rate'], 1)} ({percents(exact['low'], exact['high'], 1)}) of pairs of "
+            f"{exact['n']:,} moments as exact values do{by}."
+        )
     result.finish(
         [FILE, *artefact.files, *files],
         variant="evolve" if "chosen_on" in labels.facts else labels.facts["variant"],
@@ -96,6 +105,7 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         **({"warnings": found.warnings} if found.warnings else {}),
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
         **({"labels_at_chance": doubted} if doubted else {}),
+        **({"exact_accuracy": exact} if exact is not None else {}),
         training=training,
     )
     return result

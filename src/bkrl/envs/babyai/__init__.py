@@ -15,7 +15,18 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Setting
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai import glam
-from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS, OBS_SHAPE
+from bkrl.envs.babyai.constants import (
+    ACTION_NAMES,
+    ACTION_SETS,
+    AGENT_X,
+    AGENT_Y,
+    BALL,
+    BOX,
+    DOOR,
+    GOAL,
+    KEY,
+    OBS_SHAPE,
+)
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.family import Episodes, Family, World
@@ -49,6 +60,18 @@ _MAX_STEPS = Flag("actions after which an episode is cut off; its reward shrinks
 _ARTICLES = re.compile(r"\b(a|the) ")  # they say how many such objects there are, not which are meant
 _EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
 _PREFIXES = ("BabyAI-", "MiniGrid-")
+_AHEAD, _HAND = (AGENT_X, AGENT_Y - 1), (AGENT_X, AGENT_Y)
+RELATIONS = {
+    **{
+        f"facing_{name}": (f"go to {'the' if name == 'goal' else 'a'} {name}", _AHEAD, kind)
+        for name, kind in {"door": DOOR, "key": KEY, "ball": BALL, "box": BOX, "goal": GOAL}.items()
+    },
+    **{
+        f"carrying_{name}": (f"carry a {name}", _HAND, kind)
+        for name, kind in {"key": KEY, "ball": BALL, "box": BOX}.items()
+    },
+}
+"""What a view tells, by name: said as a goal, the cell of the view, and the kind of thing that is there."""
 
 
 class BabyAI(Family):
@@ -202,18 +225,8 @@ class BabyAI(Family):
         return never_counted(envs.env_states()["grid"])
 
     def relations(self, world: World) -> dict[str, tuple[str, str]]:
-        kinds = {"door": 4, "key": 5, "ball": 6, "box": 7, "goal": 8}
-        found = {
-            f"facing_{kind}": (
-                f"go to a {kind}" if kind != "goal" else "go to the goal",
-                f"now[:, 3, 5, 0] == {number}",
-            )
-            for kind, number in kinds.items()
-        }
-        return found | {
-            f"carrying_{kind}": (f"carry a {kind}", f"now[:, 3, 6, 0] == {kinds[kind]}")
-            for kind in ("key", "ball", "box")
-        }
+        """See `Family.relations`."""
+        return {name: (said, f"now[:, {x}, {y}, 0] == {kind}") for name, (said, (x, y), kind) in RELATIONS.items()}
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Views cell by cell, as minigrid draws them."""
