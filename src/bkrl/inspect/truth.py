@@ -81,8 +81,10 @@ class Truth:
     importance: NDArray[np.float64]
 
 
-def check(env_id: str) -> None:
-    """UsageError where a level cannot be solved exactly, one sentence."""
+def check(env_id: str, criteria: Sequence[str] = ()) -> None:
+    """UsageError where a level cannot be solved exactly, or its values say nothing of what is asked: one sentence."""
+    if unknown := set(criteria) - set(CRITERIA):
+        raise UsageError(f"Exact values answer the criteria {', '.join(CRITERIA)}, not {', '.join(sorted(unknown))}.")
     facts, (bare, chosen) = envs.world(env_id), options.split(env_id)
     family = envs.family(facts.family)
     why = ""
@@ -219,7 +221,7 @@ def _sensible(states: States, goals: Sequence[str]) -> tuple[NDArray[np.bool_], 
 
 
 def annotator(plan: Plan, truth: Truth) -> ExactBackend:
-    """Who answers the questions of a plan by the truth. UsageError for criteria that exact values say nothing of."""
+    """Who answers the questions of a plan by the truth."""
     known: dict[tuple[Message, ...], dict[str, float]] = {}
     for question, chance in _answers(plan, truth):
         with np.errstate(divide="ignore"):
@@ -233,10 +235,6 @@ def annotator(plan: Plan, truth: Truth) -> ExactBackend:
 def _answers(plan: Plan, truth: Truth) -> Iterator[tuple[ClosedQuestion, NDArray[np.float64]]]:
     """The questions of a plan with the chance of each outcome."""
     if plan.variant == "pref":
-        if unknown := set(plan.criteria) - set(CRITERIA):
-            raise UsageError(
-                f"Exact values answer the criteria {', '.join(CRITERIA)}, not {', '.join(sorted(unknown))}."
-            )
         for _, pair in closed.pairs_of(plan):
             a, b = (float(truth.values[plan.dataset.rows(one)[-1]]) for one in (pair.a, pair.b))
             better = 0.5 if abs(a - b) < _SURE else float(a > b)

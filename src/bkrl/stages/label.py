@@ -207,7 +207,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         variant = baseline.control(config.llm)
         backend: Backend = Speaker(config.llm, {"annotator": baseline.NAMES[config.llm]})
     elif config.llm == "exact":
-        truth.check(plan.dataset.env_id)
+        truth.check(plan.dataset.env_id, plan.criteria)
         backend = Speaker("exact", HONESTY)
     else:
         spec = f"random:{config.seed}" if config.llm == "random" else config.llm
