@@ -190,6 +190,16 @@ def test_every_page_is_linked_from_its_index():
             assert page.name == "README.md" or f"]({page.name})" in index, page
 
 
+def test_the_citation_names_this_version():
+    cited = dict(re.findall(r"^(\w[\w-]*): (.+)$", (ROOT / "CITATION.cff").read_text(), re.M))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {key: cited[key] for key in ("title", "version", "license")} == {
+        "title": project["name"],
+        "version": project["version"],
+        "license": project["license"],
+    }
+
+
 def test_ids_of_gymnasium_are_written_in_one_way():
     """Without the second bkrl/ a level of minigrid is minigrid's own env."""
     for page in PAGES:
