@@ -190,6 +190,12 @@ def test_every_page_is_linked_from_its_index():
             assert page.name == "README.md" or f"]({page.name})" in index, page
 
 
+def test_no_docstring_only_refers_to_another():
+    """One that overrides and says nothing of its own has none: readers find the contract's."""
+    for path in (ROOT / "src").rglob("*.py"):
+        assert not re.search(r'^\s*"""See (the class|`[\w.]+`)\."""$', path.read_text(), re.M), path
+
+
 def test_the_citation_names_this_version():
     cited = dict(re.findall(r"^(\w[\w-]*): (.+)$", (ROOT / "CITATION.cff").read_text(), re.M))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -134,7 +134,6 @@ class AdvisedAgent(NetworkAgent):
 
     @classmethod
     def build(cls, spec: Mapping[str, Any], *who: Any) -> AdvisedAgent:
-        """See `NetworkAgent.build`."""
         both: _Spec = typed(_Spec, spec)
         base = NetworkAgent.of(of_spec(both["base"]), *who)
         advice = Advice(of_spec(both["advice"]), 1.0)  # the scale is among the weights

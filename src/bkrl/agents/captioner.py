@@ -84,7 +84,6 @@ class Learnt:
     def __call__(
         self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8], infos: Mapping[str, Any]
     ) -> NDArray[np.int64]:
-        """See `Captioner`."""
         return self._said(_rows(before, after))
 
     @torch.no_grad()

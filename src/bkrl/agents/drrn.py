@@ -150,7 +150,6 @@ class DRRNAgent:
 
     @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """See `Agent.act`."""
         del started
         logits = (self.values(views) / self.reading.temperature).cpu().numpy()
         actions = (logits if noise is None else logits + noise).argmax(1)

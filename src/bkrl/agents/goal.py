@@ -72,13 +72,11 @@ class GoalAgent(NetworkAgent):
 
     @property
     def spec(self) -> dict[str, Any]:
-        """See `NetworkAgent.spec`."""
         source = self.goals.to_json() if self.goals is not None else None
         return {"name": "goal", "num_actions": self.module.num_actions, "network": self.module.spec, "goals": source}
 
     @classmethod
     def build(cls, spec: Mapping[str, Any], *who: Any) -> GoalAgent:
-        """See `NetworkAgent.build`."""
         agent = cls(of_spec(spec.get("network")), *who)
         agent.take_goals(spec)
         return agent

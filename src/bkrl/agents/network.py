@@ -127,7 +127,6 @@ class NetworkAgent:
         return inputs
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        """See `TrainableAgent.forward`."""
         del started
         if "memory" in inputs:
             return (*self.module(inputs["seen"], inputs.get("words"), inputs["memory"]), state)
@@ -135,12 +134,10 @@ class NetworkAgent:
         return (*self.module(inputs["seen"], *words), state)
 
     def values(self, views: Views, state: State, started: Any) -> Tensor:
-        """See `TrainableAgent.values`."""
         return one_step(self, self.inputs(views), state, started)[1]
 
     @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """See `Agent.act`."""
         out, values, state = one_step(self, self.inputs(views), state, started)
         logits = out.cpu().numpy()
         return Acted((logits if noise is None else logits + noise).argmax(1), logits, values.cpu().numpy(), state)
@@ -155,7 +152,6 @@ class NetworkAgent:
         """Nothing changes by a schedule."""
 
     def prepare(self, device: torch.device, compile: bool) -> None:
-        """See `TrainableAgent.prepare`."""
         self.module.to(device)
         self.device = device
         if compile:

@@ -216,7 +216,6 @@ class _LookOnce:
         self.said = np.zeros((0, len(agent.action_names)), np.float32)  # logits of the views in `seen`
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """See `Agent.act`."""
         if len(views) < _FEW or self.keys is None:
             return self.agent.act(views, state, started, noise)
         keys = self.keys(views)

@@ -40,7 +40,6 @@ class PublishedNetwork(nn.Module):
     readers = ("pictures", "picture_features", "text_features", "joined")
     first, last = ("pictures.", "picture_features.", "text_features."), ("value.4.", "advantage.4.")
     sees = "pictures and text"
-    """See `QNetwork`."""
 
     def __init__(self, num_actions: int, text_size: int) -> None:
         super().__init__()
@@ -117,14 +116,12 @@ class PublishedAgent(QAgent):
 
     @property
     def spec(self) -> dict[str, Any]:
-        """See `NetworkAgent.spec`."""
         source = self.goals.to_json() if self.goals is not None else None
         own = {"num_actions": self.module.num_actions, "encoder": self.encoder.settings(), "run_on": self.run_on}
         return {"name": "published-q", **own, "goals": source}
 
     @classmethod
     def build(cls, spec: Mapping[str, Any], *who: Any) -> PublishedAgent:
-        """See `NetworkAgent.build`."""
         given = typed(_Spec, {name: spec.get(name) for name in _Spec.__annotations__})
         encoder = open_encoder(given["encoder"])
         network = PublishedNetwork(given["num_actions"], encoder.size)

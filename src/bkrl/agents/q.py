@@ -133,13 +133,11 @@ class QAgent(GoalAgent):
 
     @property
     def spec(self) -> dict[str, Any]:
-        """See `NetworkAgent.spec`."""
         source = self.goals.to_json() if self.goals is not None else None
         return {"name": "q", **self.module.spec, "sees_goals": self.sees_goals, "goals": source}
 
     @classmethod
     def build(cls, spec: Mapping[str, Any], *who: Any) -> QAgent:
-        """See `NetworkAgent.build`."""
         given = typed(_Spec, {name: spec.get(name) for name in _Spec.__annotations__})
         agent = cls(QNetwork(**given), *who)
         agent.sees_goals = bool(spec.get("sees_goals"))
@@ -158,7 +156,6 @@ class QAgent(GoalAgent):
         return {"seen": torch.from_numpy(rows).to(self.device)}
 
     def inputs(self, views: Views) -> Inputs:
-        """See `TrainableAgent.inputs`."""
         return self.of_rows(self.rows(views))
 
     def q_values(self, inputs: Inputs) -> Tensor:
@@ -166,7 +163,6 @@ class QAgent(GoalAgent):
         return self.module(**inputs)
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        """See `TrainableAgent.forward`."""
         values = self.q_values(inputs)
         advised = None if self.guide is None else self.guide.q_values(inputs).argmax(-1, keepdim=True)
         return self._logits(values, self.epsilon, advised), values.amax(-1, keepdim=True), state

@@ -44,7 +44,7 @@ class BabyAIPPOSettings(TrainRsConfig):
 
 
 def build(settings: BabyAIPPOSettings) -> Trainee:
-    """See `Method.build`."""
+    """The agent published with BabyAI, trained by PPO."""
     from bkrl.agents.build import new_agent, take_weights
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import make_vec

@@ -34,7 +34,7 @@ def _trainee(settings: TrainRsConfig, agent: Agent) -> Trainee:
 
 
 def build_random(settings: RandomSettings) -> Trainee:
-    """See `Method.build`."""
+    """An agent to which all actions are the same."""
     from bkrl.agents.random import RandomAgent
     from bkrl.envs import world
 
@@ -43,7 +43,7 @@ def build_random(settings: RandomSettings) -> Trainee:
 
 
 def build_bot(settings: BotSettings) -> Trainee:
-    """See `Method.build`."""
+    """The bot of the env. UsageError where there is none, and with a reference backend."""
     from bkrl.agents.bot import BotAgent
 
     if settings.backend != "native":

@@ -73,7 +73,7 @@ class CloningSettings(TrainRsConfig):
 
 
 def build(settings: CloningSettings) -> Trainee:
-    """See `Method.build`."""
+    """A policy that is cloned from demonstrations."""
     from bkrl.agents.build import new_agent, observation_options, teach
     from bkrl.core.seeds import derive_seed
     from bkrl.data.dataset import Dataset

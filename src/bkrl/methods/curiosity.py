@@ -71,7 +71,7 @@ def curious(
 
 
 def build(settings: RNDSettings) -> Trainee:
-    """See `Method.build`."""
+    """PPO that a bonus for novelty pays beside the env's reward."""
     kind: Any = settings.alg
     more: dict[str, Any] = {}
     if isinstance(settings, NovelDSettings):

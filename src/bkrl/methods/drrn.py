@@ -37,7 +37,7 @@ class DRRNSettings(TrainRsConfig):
 
 
 def build(settings: DRRNSettings) -> Trainee:
-    """See `Method.build`."""
+    """Q-learning of texts and of the names of actions, from a memory of steps."""
     from bkrl.agents.drrn import Reading, new_drrn
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import make_vec, world

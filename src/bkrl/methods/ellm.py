@@ -166,7 +166,7 @@ class GoalTrainee(Trainee):
 
 
 def build_ppo(settings: EllmPPOSettings) -> Trainee:
-    """See `Method.build`."""
+    """PPO that is paid for goals."""
     from bkrl.agents.goal import GoalAgent, goal_network
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import family
@@ -185,14 +185,14 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
 
 
 def build_pqn(settings: EllmSettings) -> Trainee:
-    """See `Method.build`."""
+    """PQN that is paid for goals."""
     from bkrl.learn.pqn import PQN
 
     return _build_values(settings, settings.pqn, PQN)
 
 
 def build_dqn(settings: EllmDQNSettings) -> Trainee:
-    """See `Method.build`."""
+    """DQN that is paid for goals, as published."""
     from bkrl.learn.dqn import DQN
 
     return _build_values(settings, settings.dqn, DQN)
@@ -209,7 +209,6 @@ def _build_values(settings: Any, config: Any, learner: Any) -> Trainee:
 
 
 def outlook(settings: GoalSettings) -> Outlook:
-    """See `Method.outlook`."""
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
 

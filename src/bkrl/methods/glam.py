@@ -286,7 +286,7 @@ class PublishedSettings(GlamSettings):
 
 
 def build(settings: GlamSettings) -> Trainee:
-    """See `Method.build`."""
+    """A language model as the policy, trained by PPO."""
     from bkrl.envs import make_vec, world
     from bkrl.learn.echo import Echo
     from bkrl.learn.hardware import LANGUAGE, choose
@@ -342,7 +342,7 @@ class ZeroShotSettings(TrainRsConfig):
 
 
 def build_zero_shot(settings: ZeroShotSettings) -> Trainee:
-    """See `Method.build`."""
+    """A language model as the policy, as it is."""
     from bkrl.learn.fixed import Fixed
     from bkrl.rewards.shaping import FORMS
 

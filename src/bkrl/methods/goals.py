@@ -155,7 +155,6 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
 
     @property
     def asks(self) -> bool:
-        """See `AskConfig.asks`."""
         return self.suggester not in PLAIN + _PRIORS and not self.suggester.startswith(_REPLAY)
 
 

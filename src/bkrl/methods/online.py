@@ -98,7 +98,7 @@ class OnlineTrainee(Trainee):
 
 
 def build(settings: OnlineSettings) -> Trainee:
-    """See `Method.build`."""
+    """PPO shaped by preferences that are asked for while it learns."""
     from bkrl.potentials.preference.live import LivePreferences
     from bkrl.rewards.dynamic import DynamicReward
     from bkrl.rewards.shaping import FORMS

@@ -162,7 +162,7 @@ def defects_of(settings: PPOSettings, variant: str | None = None) -> frozenset[s
 
 
 def build(settings: PPOSettings) -> Trainee:
-    """See `Method.build`."""
+    """PPO from the env's reward alone."""
     defects = defects_of(settings)
     learner = ppo_of(settings, lambda world, hardware: [env_reward(settings)], defects=defects)
     return Trainee(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)

@@ -147,7 +147,7 @@ def _check_form(settings: Any, defects: frozenset[str]) -> None:
 
 
 def build(settings: ShapedSettings) -> Trainee:
-    """See `Method.build`."""
+    """PPO with the potential of the settings. UsageError without one."""
     method = find_method(settings.alg)
     assert method is not None
     if settings.potential is None:

@@ -204,7 +204,7 @@ def compat_facts(settings: TransferSettings) -> dict[str, Any]:
 
 
 def build(settings: ValueSettings) -> Trainee:
-    """See `Method.build`."""
+    """Q-learning from the env's reward, by PQN or DQN."""
     from bkrl.envs import make_vec, world
     from bkrl.learn.dqn import DQN
     from bkrl.learn.hardware import choose

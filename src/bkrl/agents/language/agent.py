@@ -218,7 +218,6 @@ class LanguageAgent:
         return {name: tensor.index_select(0, index) for name, tensor in made.items()}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        """See `TrainableAgent.forward`."""
         del started
         logits, hidden = self._logits(inputs)
         if self.settings.action_head:
@@ -233,12 +232,10 @@ class LanguageAgent:
         return scored.logits, scored.hidden
 
     def values(self, views: Views, state: State, started: Any) -> Tensor:
-        """See `TrainableAgent.values`."""
         return self.forward(self.inputs(views), state, started)[1]
 
     @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """See `Agent.act`."""
         out, values, state = self.forward(self.inputs(views), state, started)
         logits = out.cpu().numpy()
         return Acted((logits if noise is None else logits + noise).argmax(1), logits, values.cpu().numpy(), state)

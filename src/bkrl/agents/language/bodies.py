@@ -95,7 +95,6 @@ class Seq2Seq:
         return t5.finished(self.encoder, t5.encoded(self.encoder.block[first:], states, self.near))
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
-        """See `Body.read`."""
         if not lower:
             states = self._encoded(self._begun(prompts), 0)
         else:
@@ -107,11 +106,9 @@ class Seq2Seq:
         return t5.decoded(self.decoder, packed.tokens, packed.looks, apart, self.far, states)
 
     def logits(self, states: Tensor) -> Tensor:
-        """See `Body.logits`."""
         return self.head(states * self.scale)
 
     def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        """See `Body.rows`."""
         A, B = len(candidates), len(prompts.tokens)
         many = prompts.repeated(A)
         fed = Prompts.of([(self.start, *one[:-1]) for one in candidates]).tokens.to(many.tokens.device)
@@ -156,7 +153,6 @@ class Causal:
         return {"states": states[:, :S], "nodes": states[:, S:]}
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
-        """See `Body.read`."""
         S = prompts.tokens.shape[1]
         if lower:
             row = torch.cat([lower["states"][:, :S], lower["nodes"]], 1)
@@ -168,11 +164,9 @@ class Causal:
         return torch.cat([states.gather(1, last), states[:, S:]], 1)
 
     def logits(self, states: Tensor) -> Tensor:
-        """See `Body.logits`."""
         return self.head(states)
 
     def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        """See `Body.rows`."""
         A, M, B = len(candidates), max(map(len, candidates)), len(prompts.tokens)
         texts = [tokens[inside].tolist() for tokens, inside in zip(prompts.tokens, prompts.mask, strict=True)]
         many = Prompts.of([[*text, *one] for text in texts for one in candidates], left=prompts.left)

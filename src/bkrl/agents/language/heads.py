@@ -43,6 +43,5 @@ class Head(nn.Sequential):
                         weights.uniform_(-bound, bound, generator=generator)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """See the class."""
         with in_float32(hidden):
             return super().forward(hidden.float())

@@ -225,7 +225,6 @@ class BabyAI(Family):
         return never_counted(envs.env_states()["grid"])
 
     def relations(self, world: World) -> dict[str, tuple[str, str]]:
-        """See `Family.relations`."""
         return {name: (said, f"now[:, {x}, {y}, 0] == {kind}") for name, (said, (x, y), kind) in RELATIONS.items()}
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
