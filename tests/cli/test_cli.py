@@ -299,7 +299,7 @@ def test_studies_conditions_and_suggesters_are_listed_with_what_they_are(capsys)
         (["collect", "--steps", "1" + "0" * 26], "'--steps': it must be at most 9007199254740992. Try"),
         (["label", "x", "--num", "1" + "0" * 26], "'--num': it must be at most 9007199254740992. Try"),
         (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
-        (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --n-step, --num-steps, --steps?"),
+        (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --num-steps, --seed, --steps?"),
         (["collect", "--threads", "100000"], "'--threads': it must be at most 256."),
     ],
 )

@@ -1,16 +1,19 @@
 """Methods by name, and the settings that each of them has."""
 
 import json
+import pickle
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
+from bkrl.cli.main import run_command
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import flags_of, without_effect
+from bkrl.core.flags import flags_of, option_name, without_effect
 from bkrl.core.settings import build
-from bkrl.methods import Method, TrainRsConfig, find_method, methods, register_method
+from bkrl.methods import Method, TrainRsConfig, find_method, methods, register_method, settings_from
 from bkrl.runs.identity import changed
 from bkrl.runs.record import Run
 
@@ -21,15 +24,50 @@ OF_ALL = {"potential": None, "shaping": "pbrs", "shaping_coef": None, "advice_co
 def test_settings_are_those_of_the_method():
     rnd: Any = TrainRsConfig(alg="rnd", int_coef=0.3)
     assert (type(rnd).__name__, rnd.int_coef) == ("RNDSettings", 0.3)
-    shaped: Any = replace(rnd, alg="bk-pref", int_coef=0.1, potential="p", shaping="advice")
+    shaped: Any = TrainRsConfig(alg="bk-pref", potential="p", shaping="advice")
     assert (shaped.alg, shaped.shaping, hasattr(shaped, "int_coef")) == ("bk-pref", "advice", False)
     assert isinstance(shaped, TrainRsConfig)
     assert replace(shaped, seed=2) != shaped
-    assert TrainRsConfig(alg="ppo", potential=None, shaping="pbrs") == TrainRsConfig()  # defaults say nothing
+    assert replace(shaped, seed=1) == shaped == pickle.loads(pickle.dumps(shaped))  # noqa: S301 - its own
     with pytest.raises(UsageError, match="potential has no effect here, only with --alg bk-code, bk-pref"):
+        TrainRsConfig(potential=None)
+    with pytest.raises(UsageError, match="pqn has no effect here, only with --alg pqn or ellm;"):
+        TrainRsConfig(alg="dqn", pqn=None)
+    with pytest.raises(UsageError, match="ShapedSettings are not the settings of 'ppo': make those by TrainRsConfig"):
         replace(shaped, alg="ppo")
-    with pytest.raises(TypeError, match="no_such"):
-        TrainRsConfig(no_such=1)
+    with pytest.raises(UsageError, match="There is no method 'bk-cod'. Did you mean 'bk-code'"):
+        TrainRsConfig(alg="bk-cod")
+    with pytest.raises(TypeError, match="There is no setting 'sede' in TrainRsConfig. Did you mean 'seed'"):
+        TrainRsConfig(sede=1)
+
+
+def test_a_table_that_methods_share_is_checked_whole_and_used_in_part():
+    shared = {"int_coef": 0.3, "shaping_coef": 0.5, "ppo": {"num_envs": 8}, "pqn": {"num_envs": 4}}
+    rnd: Any = settings_from(shared, "rnd", seed=3)
+    assert (rnd.int_coef, rnd.ppo.num_envs, rnd.seed) == (0.3, 8, 3)
+    with pytest.raises(UsageError, match="'shaping_coef' in TrainRsConfig must be at least 0"):
+        settings_from(shared | {"shaping_coef": -1.0}, "rnd")
+    with pytest.raises(UsageError, match="There is no setting 'int_cof' in TrainRsConfig. Did you mean 'int_coef'"):
+        settings_from({"int_cof": 0.3}, "rnd")
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
+def test_the_help_of_a_method_has_its_own_flags_on_one_page(method, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    pages = []
+    for words in (["train", method.name], ["train-rs", "--alg", method.name]):
+        for more in ("--help", "--help-all"):
+            assert run_command([*words, more]) == 0
+            pages.append(capsys.readouterr().out)
+    assert pages[:2] == pages[2:]
+    short, whole = (re.findall(r"^│ (--[a-z-]+)", page, re.MULTILINE) for page in pages[:2])
+    assert len(short) <= 45
+    assert "…" not in pages[0]
+    assert "[ |" not in pages[0]
+    own = {option_name(one.path) for one in flags_of(method.settings)} - {"--alg"}
+    assert set(short) < set(whole) == own | {"--lenient", "--json", "--help"}
+    named = {f"--{name}" for name in re.findall(r"[a-z][a-z-]+", pages[0].partition("explains these")[2])}
+    assert set(whole) - set(short) <= named
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)

@@ -43,10 +43,8 @@ MISLEADING = "def potential(observations, actions, valid):\n    return -observat
 
 
 def settings(out: Path, **changes) -> TrainRsConfig:
-    base = TrainRsConfig(
-        env="Toy-TwoExits", out=out, steps=15_000, eval_every=5_000, eval_episodes=8, checkpoint_every=4_000, ppo=SMALL
-    )
-    return replace(base, **changes)
+    base = {"env": "Toy-TwoExits", "steps": 15_000, "eval_every": 5_000, "eval_episodes": 8, "checkpoint_every": 4_000}
+    return TrainRsConfig(**{**base, "out": out, "ppo": SMALL, **changes})
 
 
 def potential_run(
@@ -210,9 +208,8 @@ def test_empty_advice_that_was_asked_for_is_plain_ppo_and_says_so(tmp_path: Path
         monkeypatch.setattr(Advice, "empty", False)
     potential = potential_run(tmp_path / "rm", scale=float("inf"))
     monkeypatch.undo()
-    small = settings(tmp_path / "ppo", steps=2_000)
-    plain = run(small, Reporter())
-    config = replace(small, out=tmp_path / "run", alg="bk-code", potential=potential, shaping="advice")
+    plain = run(settings(tmp_path / "ppo", steps=2_000), Reporter())
+    config = settings(tmp_path / "run", steps=2_000, alg="bk-code", potential=potential, shaping="advice")
     said = Said()
     advised = run(replace(config, allow_empty_advice=True), said)
     assert advised.file("policy.safetensors").read_bytes() == plain.file("policy.safetensors").read_bytes()

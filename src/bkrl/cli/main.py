@@ -23,9 +23,9 @@ from bkrl.cli import console, progress
 from bkrl.cli.commands import cache, datasets, goals, labels, looking, models, potentials, reports, studies
 from bkrl.cli.commands.shown import show_result
 from bkrl.cli.options import Commands, Group, command, complaint
+from bkrl.cli.train import train
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import BkrlError
-from bkrl.core.registry import load_plugins
 from bkrl.verbs import VERBS
 
 
@@ -84,22 +84,13 @@ def _train(settings: Any, as_json: bool) -> None:
 
 _OTHERS = {"reproduce": _reproduce, "label": _label, "train-rs": _train}
 """Verbs that are more than one function of a stage."""
-_TRAIN = "train-rs"
-_runs = {verb: _OTHERS.get(verb) or _stage(verb.replace("-", "_")) for verb in VERBS}
-_commands = {verb: command(config, _runs[verb]) for verb, config in VERBS.items()}
-for _verb, _command in _commands.items():
-    app.command(_verb, rich_help_panel=_PIPELINE)(_command)
-app.command("train", help=f"The same as {_TRAIN}.", rich_help_panel=_PIPELINE)(_commands[_TRAIN])
-
-
-def _with_plugins() -> None:
-    """Give train-rs the flags of the methods that plugins register: only now, for plugins may be slow to import."""
-    load_plugins()
-    with_flags = command(VERBS[_TRAIN], _runs[_TRAIN])
-    for one in app.registered_commands:
-        if one.name in (_TRAIN, "train"):
-            one.callback = with_flags
-
+_METHODS = train(_train)
+for _verb, _config in VERBS.items():
+    _more = _METHODS if _verb == "train-rs" else {}
+    app.command(_verb, rich_help_panel=_PIPELINE, **_more)(
+        command(_config, _OTHERS.get(_verb) or _stage(_verb.replace("-", "_")))
+    )
+app.command("train", rich_help_panel=_PIPELINE, **_METHODS)(command(VERBS["train-rs"], _train))
 
 for _area in (looking, goals, datasets, labels, models, cache, potentials, studies, reports):
     _area.register(app)
@@ -165,8 +156,6 @@ def run_command(arguments: list[str] | None = None) -> int:
         return failed(text, 143 if _Terminated.seen else 130)
 
     try:
-        if (sys.argv[1:] if arguments is None else arguments)[:1] in (["train-rs"], ["train"]):
-            _with_plugins()
         result = app(arguments, standalone_mode=False, prog_name="bkrl")
         sys.stdout.flush()  # notices a reader that left here, not while the interpreter ends
         if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command

@@ -14,31 +14,24 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.core.flags import (
-    LENIENT,
-    Setting,
-    flags_of,
-    kinds_of,
-    option_name,
-    owners,
-    switched_on,
-    without_effect,
-    words,
-)
+from bkrl.core.flags import LENIENT, Setting, flags_of, option_name, without_effect
 from bkrl.core.registry import did_you_mean
-from bkrl.core.settings import build, choose, nested
+from bkrl.core.settings import build, nested
 
 MOST = 2**53
 """Greatest whole number of a setting that counts something and names no limit of its own: more than any run can do."""
-_PANELS = {
+PANELS = {
     "ppo": "PPO",
-    "lm": "Language model (glam, bc)",
-    "replay": "Memory of steps (drrn)",
-    "pqn": "PQN (ellm)",
-    "dqn": "DQN (ellm-dqn)",
+    "lm": "Language model",
+    "replay": "Memory of steps",
+    "pqn": "PQN",
+    "dqn": "DQN",
     "hardware": "Hardware",
     "slurm": "With --executor slurm",
 }
+
+
+_LENIENT = "leave alone what has no effect beside the other flags; else it is refused"
 
 
 class _Help:
@@ -49,11 +42,14 @@ class _Help:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for p in self.get_params(ctx):  # type: ignore[attr-defined]
             if p.type_descriptor.is_choice:
-                p.help = f"{p.help} \\[{' | '.join(p.type_descriptor.choices)}]"
+                p.help = f"{p.help} \\[{' | '.join(filter(None, p.type_descriptor.choices))}]"
             if p.param_type_name == "argument":
                 p.metavar = (p.metavar or p.name).upper()
             p.display_type_rich = lambda ctx: ""
             p.min = p.max = None  # refused with words of their own
+            if p.secondary_opts and p.default:
+                p.help, p.show_default = f"{p.help} \\[on; {p.secondary_opts[0]} turns it off]", False
+            p.secondary_opts = []  # what is off need not be turned off, and both would take too much room
         super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
@@ -84,16 +80,15 @@ class Commands(typer.Typer):
         return super().command(name, **{"cls": Command, **settings})
 
 
-def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., None]:
-    """A Typer command whose flags are the settings of `config`; it calls `run(settings, as_json)`.
+def command(config: type, run: Callable[[Any, bool], None], **fixed: Any) -> Callable[..., None]:
+    """A Typer command whose flags are the settings of `config` but the `fixed` ones; it calls `run(settings, json)`.
 
     Nested dataclasses become panels of the help; positional flags become arguments; `Literal`s become choices.
     """
-    settings = flags_of(config)
-    parameters = [_of_setting(one, _panel(config, one), switched_on(config, one)) for one in settings]
-    if kinds_of(config) or any(one.flag.only for one in settings):
-        words = "leave alone what has no effect beside the other flags; else it is refused"
-        parameters.append(_parameter("lenient", Annotated[bool, typer.Option(LENIENT, help=words)], False))
+    settings = [one for one in flags_of(config) if one.name not in fixed]
+    parameters = [_of_setting(one) for one in settings]
+    if fixed or any(one.flag.only for one in settings):
+        parameters.append(_parameter("lenient", Annotated[bool, typer.Option(LENIENT, help=_LENIENT)], False))
     as_json = typer.Option("--json", help="print the result as JSON on stdout")
     parameters.append(_parameter("as_json", Annotated[bool, as_json], False))
     parameters.append(_parameter("context", typer.Context, inspect.Parameter.empty))
@@ -105,9 +100,9 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
                 raise UsageError(f"{option_name((name,))} must be a finite number, not {value}.")
         sources = {name: context.get_parameter_source(name) for name in values}
         given = {name: values[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-        settings = build(config, nested(choose(config, given), given))
+        settings = build(config, nested(config, given), **fixed)
         if not lenient:
-            _refuse(without_effect(settings, given))
+            refuse(without_effect(settings, given))
         run(settings, wants_json)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -116,16 +111,8 @@ def command(config: type, run: Callable[[Any, bool], None]) -> Callable[..., Non
     return call
 
 
-def _panel(config: type, one: Setting) -> str | None:
-    """The panel of the help in which a setting stands; None: the first one."""
-    if len(one.path) > 1:
-        return _PANELS.get(one.path[0])
-    having = owners(config, one.name)
-    return None if len(having) == len(kinds_of(config)) else f"With --alg {words(having)}"
-
-
-def _of_setting(one: Setting, panel: str | None, on: bool) -> inspect.Parameter:
-    """The parameter that a setting becomes; `on`: a switch that is on by default somewhere, and can be turned off."""
+def _of_setting(one: Setting) -> inspect.Parameter:
+    """The parameter that a setting becomes; a group is a panel of the help."""
     kind, flag, default = one.kind, one.flag, one.default
     if kind in (tuple[Path, ...], tuple[str, ...]):
         inner: Any = list[str] if kind == tuple[str, ...] else list[Path]
@@ -136,12 +123,15 @@ def _of_setting(one: Setting, panel: str | None, on: bool) -> inspect.Parameter:
         info = typer.Argument(help=help_text, show_default=False, metavar=one.name.upper())
     else:
         names = [option_name(one.path)]
-        if on:
+        if kind is bool:
             names = [f"{names[0]}/--no-{names[0][2:]}"]
         limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
         if kind is int and flag.least is not None and flag.most is None and one.name != "seed":
             limits["max"] = MOST
-        info = typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=default is not None, **limits)
+        panel = PANELS.get(one.path[0]) if len(one.path) > 1 else None
+        info = typer.Option(
+            *names, help=help_text, rich_help_panel=panel, show_default=default not in (None, ""), **limits
+        )
     return _parameter(one.name, Annotated[kind, info], default)
 
 
@@ -149,7 +139,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _refuse(useless: dict[str, str]) -> None:
+def refuse(useless: dict[str, str]) -> None:
     """UsageError for what was given and has no effect; all that belongs to the same is said at once."""
     for belongs in useless.values():
         names = [option_name((name,)) for name, to in useless.items() if to == belongs]

@@ -25,17 +25,25 @@ _SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
-    int, Flag("threads of torch and the engines; small networks are fastest on 1", least=1, most=256, identity=False)
+    int,
+    Flag(
+        "threads of torch and the engines; small networks are fastest on 1",
+        least=1,
+        most=256,
+        identity=False,
+        seldom=True,
+    ),
 ]
 Backend = Annotated[
     Literal["native", "reference"],
-    Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)"),
+    Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)", seldom=True),
 ]
 Track = Annotated[
     Literal["none", "tensorboard", "wandb", "trackio"],
     Flag(
         "also send metrics.jsonl there (pip install 'bkrl[tensorboard]' and so on); keys from their usual places",
         identity=False,
+        seldom=True,
     ),
 ]
 Network = Annotated[
@@ -59,7 +67,13 @@ NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
 
 Concurrency = Annotated[
     int,
-    Flag("most requests in flight at once; adapts to what the server allows", least=1, only=(_ASKED,), identity=False),
+    Flag(
+        "most requests in flight at once; adapts to what the server allows",
+        least=1,
+        only=(_ASKED,),
+        identity=False,
+        seldom=True,
+    ),
 ]
 
 
@@ -75,7 +89,8 @@ class AskConfig:
         Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
     ] = 0.0
     prices: Annotated[
-        Path | None, Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False)
+        Path | None,
+        Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False, seldom=True),
     ] = None
     concurrency: Concurrency = 16
     dry_run: Annotated[
@@ -95,16 +110,22 @@ class HardwareConfig:
 
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Flag("where the network computes; auto: a GPU, if any, for paper and large language models, else the CPU"),
+        Flag(
+            "where the network computes; auto: a GPU, if any, for paper and large language models, else the CPU",
+            seldom=True,
+        ),
     ] = "auto"
     precision: Annotated[
         Literal["auto", "fp32", "bf16"],
         Flag(
             "auto: bfloat16, where the hardware multiplies it, for paper, and on a GPU for large language models; else "
-            "float32"
+            "float32",
+            seldom=True,
         ),
     ] = "auto"
-    compile: Annotated[bool, Flag("translate the network with torch.compile (a minute at the start)")] = False
+    compile: Annotated[bool, Flag("translate the network with torch.compile (a minute at the start)", seldom=True)] = (
+        False
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +146,11 @@ class PPOConfig:
     target_kl: Annotated[float, Flag("stop an update's passes beyond this KL divergence; 0: never", least=0)] = 0.0
     anneal_lr: Annotated[bool, Flag("let the step size fall linearly to 0")] = False
     group_learning_rates: Annotated[
-        str, Flag("step sizes of groups of weights, NAME=RATE, divided by commas: policy, or rnd for its predictor")
+        str,
+        Flag(
+            "step sizes of groups of weights, NAME=RATE, divided by commas: policy, or rnd for its predictor",
+            seldom=True,
+        ),
     ] = ""
     norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = True
     clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = False
@@ -133,7 +158,12 @@ class PPOConfig:
         int, Flag("steps through which gradients reach back in an agent with a memory; 0: a whole rollout", least=0)
     ] = 0
     accumulate: Annotated[
-        int, Flag("compute a minibatch in so many parts, which takes less memory; its gradient is the same", least=1)
+        int,
+        Flag(
+            "compute a minibatch in so many parts, which takes less memory; its gradient is the same",
+            least=1,
+            seldom=True,
+        ),
     ] = 1
 
     def __post_init__(self) -> None:

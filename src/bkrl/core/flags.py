@@ -1,8 +1,7 @@
 """What a setting says of itself, and what follows from it: its option, when it has no effect, what sets two runs apart.
 
 A setting is a field of a frozen dataclass, `Annotated[type, Flag("…")]`. Everything that other parts need to know of it
-stands on its `Flag`. A class may stand for several, one of which is chosen by the value of one setting (`train-rs` has
-one class for each method); it then has a classmethod `kinds()`.
+stands on its `Flag`.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ class Flag:
         pooled: whether a report pools runs of one method that differ in it, or tells them apart by other means.
         reads: whether it names a run or a file that is read; the run records the hash of what is there.
         planned: whether the plan of a study decides it, so that a study file cannot.
+        seldom: whether the help page of a method leaves it to `--help-all`.
     """
 
     help: str
@@ -51,6 +51,7 @@ class Flag:
     pooled: bool = False
     reads: bool = False
     planned: bool = False
+    seldom: bool = False
 
     @property
     def must_agree(self) -> bool:
@@ -80,66 +81,32 @@ class Setting(NamedTuple):
         return config
 
 
-def kinds_of(config: type) -> dict[str, type]:
-    """A class of settings and its siblings, by the value that chooses them; none where it is the only one."""
-    kinds: Callable[[], dict[str, type]] = getattr(config, "kinds", dict)
-    return kinds()
-
-
 def flags_of(config: type) -> list[Setting]:
-    """Every setting of a class, or of all the classes it stands for (`alg` is a choice then), nested ones last."""
-    kinds = kinds_of(config)
-    if not kinds or config in kinds.values():
-        return _own(config)
-    found: dict[str, Setting] = {}
-    for one in (one for kind in kinds.values() for one in _own(kind)):
-        if one.name == "alg":
-            one = one._replace(kind=typing.Literal[tuple(kinds)])  # type: ignore[valid-type]
-        found.setdefault(one.name, one)
-    return sorted(found.values(), key=lambda one: len(one.path) > 1)
+    """Every setting of a class, those of groups last."""
+    return list(_flags_of(config))
 
 
 @cache
-def _own(config: type) -> list[Setting]:
+def _flags_of(config: type) -> tuple[Setting, ...]:
     plain, nested = [], []
     hints = typing.get_type_hints(config, include_extras=True)
     for f in sorted(dataclasses.fields(config), key=lambda one: one.kw_only is True):  # a base's settings come last
         hint = hints[f.name]
         if dataclasses.is_dataclass(hint):
             group = f.default_factory() if callable(f.default_factory) else None
-            for one in _own(typing.cast(type, hint)):
+            for one in flags_of(typing.cast(type, hint)):
                 default = one.default if group is None else getattr(group, one.name)
                 nested.append(one._replace(path=(f.name, *one.path), default=default))
             continue
         kind, flag = typing.get_args(hint)[:2] if typing.get_origin(hint) is typing.Annotated else (hint, Flag(""))
         default = inspect.Parameter.empty if f.default is dataclasses.MISSING else f.default
         plain.append(Setting((f.name,), kind, flag, default))
-    return plain + nested
+    return (*plain, *nested)
 
 
 def option_name(path: tuple[str, ...]) -> str:
     """`--learning-rate` for ("ppo", "learning_rate"), `--from` for ("from_",), which Python reserves."""
     return "--" + path[-1].rstrip("_").replace("_", "-")
-
-
-def owners(config: type, name: str) -> list[str]:
-    """What chooses the classes that have a setting, of all that `config` stands for; [] where it is the only class."""
-    return [choice for choice, kind in kinds_of(config).items() if name in {one.name for one in _own(kind)}]
-
-
-def switched_on(config: type, one: Setting) -> bool:
-    """Whether a setting is a switch, True by default in a class or in one of those that the class stands for."""
-    if one.kind is not bool:
-        return False
-    kinds = kinds_of(config).values() or [config]
-    return any(other.default is True for kind in kinds for other in _own(kind) if other.name == one.name)
-
-
-def foreign(config: type, names: Iterable[str]) -> dict[str, str]:
-    """The settings among `names` that a class lacks and a sibling has, each with what it belongs to: "--alg rnd"."""
-    own = {one.name for one in flags_of(config)}
-    algs = {name: owners(config, name) for name in names if name not in own}
-    return {name: f"--alg {words(found)}" for name, found in algs.items() if found}
 
 
 def without_effect(config: Any, given: Iterable[str], sure: bool = True) -> dict[str, str]:
@@ -150,13 +117,13 @@ def without_effect(config: Any, given: Iterable[str], sure: bool = True) -> dict
         given: names of the settings that the user gave; a nested one goes by its own name.
         sure: leave out those of which it cannot be known yet.
     """
-    names, refused = list(given), (False,) if sure else (False, None)
-    found = foreign(type(config), names)
-    for one in flags_of(type(config)):
-        failed = [only.to for only in one.flag.only if one.name in names and only.holds(config) in refused]
-        if failed:
-            found[one.name] = failed[0]
-    return found
+    names, refused = set(given), (False,) if sure else (False, None)
+    failed = {
+        one.name: next((only.to for only in one.flag.only if only.holds(config) in refused), "")
+        for one in flags_of(type(config))
+        if one.name in names
+    }
+    return {name: to for name, to in failed.items() if to}
 
 
 def changed(config: Any) -> list[str]:

@@ -10,33 +10,28 @@ from typing import Any, cast
 
 from bkrl.core.documents import Mismatch, hints_of, typed
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import flags_of, kinds_of
-from bkrl.core.registry import did_you_mean, load_plugins
+from bkrl.core.flags import flags_of
+from bkrl.core.registry import did_you_mean
 
 
 def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
-    """A config from plain values, nested tables included; what belongs to a sibling of its class is left alone.
+    """A config from plain values, nested tables included.
 
     Args:
-        kind: the class of settings, or one that stands for several.
+        kind: the class of settings.
         table: the values that were given.
         fixed: values of this program, which are not checked.
 
     Raises:
         UsageError: a setting is unknown, of the wrong type, out of its limits, or both given and fixed.
     """
-    chosen = choose(kind, {**table, **fixed})
-    own = {f.name for f in dataclasses.fields(chosen)}
-    return chosen(
-        **{key: value for key, value in {**_values(kind, chosen, table, fixed), **fixed}.items() if key in own}
-    )
+    return kind(**_values(kind, table, fixed), **fixed)
 
 
-def _values(kind: type, chosen: type, table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def _values(kind: type, table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a table, checked; a nested table is laid over the default that its owner gives the group."""
-    name, values = _name(kind), {}
-    defaults = {f.name: f.default_factory for f in dataclasses.fields(chosen) if callable(f.default_factory)}
-    hints = {key: hint for one in (*kinds_of(kind).values(), chosen) for key, hint in hints_of(one).items()}
+    name, values, hints = _name(kind), {}, hints_of(kind)
+    defaults = {f.name: f.default_factory for f in dataclasses.fields(kind) if callable(f.default_factory)}
     for key, value in table.items():
         if key not in hints:
             raise UsageError(f"There is no setting '{key}' in {name}.{did_you_mean(key, hints)}")
@@ -44,7 +39,7 @@ def _values(kind: type, chosen: type, table: Mapping[str, Any], fixed: Mapping[s
             raise UsageError(f"'{key}' of {name} is decided by the study's plan; leave it out.")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
             group = cast(type, hints[key])
-            given = _values(group, group, value, {})
+            given = _values(group, value, {})
             values[key] = dataclasses.replace(defaults[key](), **given) if key in defaults else group(**given)
             continue
         try:
@@ -52,24 +47,6 @@ def _values(kind: type, chosen: type, table: Mapping[str, Any], fixed: Mapping[s
         except Mismatch as problem:
             raise UsageError(f"{problem}.") from None
     return values
-
-
-def choose(kind: type, given: Mapping[str, Any]) -> type:
-    """The class that settings need: `kind` itself, or the one among its siblings that they choose by `alg`.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if not kinds_of(kind):
-        return kind
-    name = given.get("alg", next(f.default for f in dataclasses.fields(kind) if f.name == "alg"))
-    if name not in kinds_of(kind):
-        load_plugins()
-    kinds = kinds_of(kind)
-    if not isinstance(name, str) or name not in kinds:
-        near = did_you_mean(str(name), kinds)
-        raise UsageError(f"'alg' in {_name(kind)} is {name!r}.{near} Known: {', '.join(kinds)}.")
-    return kinds[name]
 
 
 def nested(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +77,7 @@ def _table(config: Any) -> dict[str, Any]:
 
 
 def _name(kind: type) -> str:
-    """What a class of settings is called, which is its verb: siblings go by the class that stands for them."""
+    """The verb that a class of settings is of; a method's class goes by the one it extends, `TrainRsConfig`."""
     name = next(one.__name__ for one in reversed(kind.__mro__) if dataclasses.is_dataclass(one))
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix("Config")).lower()
 

@@ -4,7 +4,18 @@
 """
 
 from bkrl.methods import babyai_ppo, baselines, bc, curiosity, drrn, ellm, glam, online, ppo, shaped, values
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, methods, register_method, settings_of
+from bkrl.methods.registry import (
+    Method,
+    Trainee,
+    TrainRsConfig,
+    find_method,
+    method_of,
+    methods,
+    register_method,
+    settings_from,
+    settings_of,
+    with_setting,
+)
 
 __all__ = [
     "Method",
@@ -18,11 +29,14 @@ __all__ = [
     "ellm",
     "find_method",
     "glam",
+    "method_of",
     "methods",
     "online",
     "ppo",
     "register_method",
+    "settings_from",
     "settings_of",
     "shaped",
     "values",
+    "with_setting",
 ]

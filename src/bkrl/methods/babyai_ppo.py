@@ -6,13 +6,13 @@ Sources: Hui et al. (2020), BabyAI 1.1, the original architecture; Carta et al. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import env_reward, facts_of, learner_of
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.settings import StartingWeights
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,9 @@ class PublishedPPO(PPOConfig):
 
 
 @dataclass(frozen=True)
-class BabyAIPPOSettings(TrainRsConfig):
+class BabyAIPPOSettings(StartingWeights):
     """Settings of babyai-ppo."""
 
-    init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
-    ] = None
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
     ppo: PublishedPPO = field(default_factory=PublishedPPO)
 

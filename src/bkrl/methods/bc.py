@@ -37,20 +37,18 @@ class ClonedLM(LMConfig):
 class CloningSettings(TrainRsConfig):
     """Settings of bc. A step is a sample, one recorded action; `env` is where the clone is evaluated."""
 
-    data: Annotated[Path | None, Flag("bc: the dataset to clone, a collect run", pooled=True, reads=True)] = None
-    only_successes: Annotated[bool, Flag("bc: learn from successful episodes alone")] = False
-    held_out: Annotated[
-        float, Flag("bc: share of the episodes that only show how well it learns", least=0, most=0.9)
-    ] = 0.1
+    data: Annotated[Path | None, Flag("the dataset to clone, a collect run", pooled=True, reads=True)] = None
+    only_successes: Annotated[bool, Flag("learn from successful episodes alone")] = False
+    held_out: Annotated[float, Flag("share of the episodes that only show how well it learns", least=0, most=0.9)] = 0.1
     batch_size: Annotated[
-        int, Flag("bc: samples of a minibatch; with a memory, whole episodes of about so many", least=1)
+        int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)
     ] = 2048
-    clone_learning_rate: Annotated[float, Flag("bc: Adam's step size", least=0)] = 1e-3
+    clone_learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
     network: Annotated[
         Literal["compact", "paper", "recurrent"],
         Flag(
             "compact: made for these worlds; recurrent: that with a memory; paper: the published convolutional network",
-            only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
+            only=(Only("a network of its own, without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "compact"
     mission: Annotated[
@@ -58,13 +56,13 @@ class CloningSettings(TrainRsConfig):
         Flag(
             "whether the policy reads its mission (compact and recurrent); "
             "auto: where missions change between episodes",
-            only=(Only("--alg bc without --lm", lambda c: not c.lm.lm),),
+            only=(Only("a network of its own, without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "auto"
     clone_loss: Annotated[
         Literal["actions", "tokens"],
         Flag(
-            "bc: what falls: the cross-entropy of the action among all actions or, as language models are usually "
+            "what falls: the cross-entropy of the action among all actions or, as language models are usually "
             "cloned, of the tokens of its name among all tokens",
             only=(_SCORED,),
         ),

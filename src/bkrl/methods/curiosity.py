@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.flags import Flag
-from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
+from bkrl.methods.ppo import PPOSettings, env_reward, facts_of, ppo_of
 from bkrl.methods.registry import Method, Trainee, register_method
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Curiosity = Literal["rnd", "noveld", "deir", "icm", "apt", "apt-learnt"]
 IntCoef = Annotated[float, Flag("weight of the novelty reward", least=0)]
-ALPHA = "noveld: α of max(novelty(s′) − α novelty(s), 0); ELLM's baseline has 1"
-FIRST_VISIT = "noveld: pay only an episode's first visit; ELLM's baseline pays every visit"
+ALPHA = "α of max(novelty(s′) − α novelty(s), 0); ELLM's baseline has 1"
+FIRST_VISIT = "pay only an episode's first visit; ELLM's baseline pays every visit"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class APTSettings(RNDSettings):
 
     apt_features: Annotated[
         Literal["random", "learnt"],
-        Flag("apt: distances in fixed random features, or in those that a model of the dynamics learns"),
+        Flag("distances in fixed random features, or in those that a model of the dynamics learns"),
     ] = "random"
 
 
@@ -83,7 +83,7 @@ def build(settings: RNDSettings) -> Trainee:
         envs, seed, coef = settings.ppo.num_envs, settings.seed, settings.int_coef
         return [env_reward(settings), curious(kind, world, envs, hardware, seed=seed, gamma=0.99, coef=coef, **more)]
 
-    defects = defects_of(settings)
+    defects = settings.defects
     learner = ppo_of(settings, streams, defects=defects)
     return Trainee(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
 

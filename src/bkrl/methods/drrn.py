@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 
 from bkrl.core.flags import Flag
 from bkrl.learn.settings import ReplayConfig
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.settings import PublishedDefects
 
 
 @dataclass(frozen=True)
-class DRRNSettings(TrainRsConfig):
+class DRRNSettings(PublishedDefects):
     """Settings of drrn."""
 
     form: Annotated[Literal["glam", "lamorel"], Flag("prompts: GLAM's, or the shorter ones of Lamorel's examples")] = (
@@ -30,25 +31,25 @@ class DRRNSettings(TrainRsConfig):
     )
     temperature: Annotated[float, Flag("values are divided by this before the softmax", least=0.001)] = 1.0
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
-    compat: Annotated[
-        str, Flag("published defects to train with: g1 to g6 and b10, or upstream for all (docs/compat.md)")
-    ] = ""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+    @property
+    def _concerned(self) -> str:
+        return "text"
 
 
 def build(settings: DRRNSettings) -> Trainee:
     """Q-learning of texts and of the names of actions, from a memory of steps."""
     from bkrl.agents.drrn import Reading, new_drrn
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import make_vec
     from bkrl.learn.drrn import DRRN
     from bkrl.learn.hardware import choose
     from bkrl.rewards.streams import EnvReward
-    from bkrl.rewards.upstream import guarantee, named, parse
     from bkrl.text.language import DEFECTS
     from bkrl.text.wording import Wording
 
-    defects = parse(settings.compat, "text", world(settings.env).family)
+    defects = settings.defects
     reading = Reading(settings.form, settings.observations, settings.temperature)
     wording = Wording(settings.language, compat=defects.intersection(DEFECTS))
     envs = make_vec(settings.env, settings.replay.num_envs, backend=settings.backend)
@@ -63,9 +64,7 @@ def build(settings: DRRNSettings) -> Trainee:
         hardware=choose(settings.hardware, "drrn"),
         defects=defects,
     )
-    facts = {"form": "none", "tokens": agent.tokenizer.size}
-    if defects:
-        facts |= {"compat": named(defects), "guarantee": guarantee(defects)}
+    facts = {"form": "none", "tokens": agent.tokenizer.size, **settings.defect_facts}
     return Trainee(learner, facts, iteration_steps=settings.replay.num_envs * settings.replay.num_steps)
 
 

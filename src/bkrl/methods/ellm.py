@@ -16,7 +16,7 @@ from bkrl.core.flags import Flag, Only
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.goals import GoalSettings, source_of
 from bkrl.methods.registry import Method, Trainee, register_method
-from bkrl.methods.values import GuidedSettings, begin, compat_facts, value_agent, with_epsilon
+from bkrl.methods.values import GuidedSettings, begin, value_agent, with_epsilon
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
@@ -128,7 +128,7 @@ def _trainee(
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTrainee(
         learner,
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | compat_facts(settings),
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | settings.defect_facts,
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,

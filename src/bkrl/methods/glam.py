@@ -16,6 +16,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.flags import Flag, Only, flags_of, option_name
 from bkrl.methods.ppo import env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.settings import PublishedDefects, StartingWeights
 from bkrl.methods.shaped import PotentialSettings, shaped
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class LMConfig:
             only=(*_LM, Only("--no-pretrained", lambda c: not c.lm.pretrained)),
         ),
     ] = False
-    chat: Annotated[bool, Flag("use the model's chat template, if it has one", only=_LM)] = True
+    chat: Annotated[bool, Flag("use the model's chat template, if it has one", only=_LM, seldom=True)] = True
     prompt: Annotated[
         Literal["glam", "lamorel", "balrog"],
         Flag("prompts: GLAM's, the shorter ones of Lamorel's examples, or BALROG's chat", only=_LM),
@@ -70,7 +71,7 @@ class LMConfig:
     ] = ""
     words: Annotated[
         Literal["", "nouns", "colors", "invented-nouns", "invented-colors", "invented-words"],
-        Flag("words that stand for those of the env, in captions and missions", only=_LM),
+        Flag("words that stand for those of the env, in captions and missions", only=_LM, seldom=True),
     ] = ""
     action_words: Annotated[
         str,
@@ -78,10 +79,12 @@ class LMConfig:
             "names of the actions: canonical, synonyms-1, synonyms-2, augmented, or your own with commas between them, "
             "in the env's order",
             only=_LM,
+            seldom=True,
         ),
     ] = ""
     goal_label: Annotated[
-        str, Flag("what stands before the mission in prompts: speaker, agent, or words of your own", only=_LM)
+        str,
+        Flag("what stands before the mission in prompts: speaker, agent, or words of your own", only=_LM, seldom=True),
     ] = ""
     window: Annotated[
         int, Flag("observations in a prompt, the present one included; 1 is fastest", least=1, only=_LM)
@@ -104,7 +107,9 @@ class LMConfig:
     score_temperature: Annotated[
         float, Flag("scores are divided by this before the softmax", least=0.001, only=_SCORES)
     ] = 1.0
-    score_eos: Annotated[bool, Flag("the end of a text counts as a token of each name", only=_SCORES)] = False
+    score_eos: Annotated[bool, Flag("the end of a text counts as a token of each name", only=_SCORES, seldom=True)] = (
+        False
+    )
     action_head: Annotated[
         bool, Flag("a head says how likely actions are; no name is scored (published as AFlan, NPA)", only=_LM)
     ] = False
@@ -116,11 +121,14 @@ class LMConfig:
         Literal["all", "lora", "heads"],
         Flag("all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone", only=_LM),
     ] = "all"
-    frozen: Annotated[int, Flag("so many lower layers stay as they are; -1: the whole encoder", least=-1, only=_LM)] = 0
+    frozen: Annotated[
+        int, Flag("so many lower layers stay as they are; -1: the whole encoder", least=-1, only=_LM, seldom=True)
+    ] = 0
     lora_rank: Annotated[int, Flag("rank of adapters", least=1, only=_LORA)] = 8
     lora_alpha: Annotated[int, Flag("adapters count this, divided by their rank", least=1, only=_LORA)] = 8
     max_tokens_at_once: Annotated[
-        int, Flag("prompts are scored together up to so many tokens, which bounds memory", least=1, only=_LM)
+        int,
+        Flag("prompts are scored together up to so many tokens, which bounds memory", least=1, only=_LM, seldom=True),
     ] = 2**14
 
 
@@ -224,7 +232,7 @@ class GlamPPO(PPOConfig):
     learning_rate: Annotated[
         float,
         Flag(
-            "Adam's step size; glam: 0 for 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here",
+            "Adam's step size; 0: 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here",
             least=0,
         ),
     ] = 0.0
@@ -247,16 +255,14 @@ PUBLISHED = GlamPPO(
 
 
 @dataclass(frozen=True)
-class GlamSettings(PotentialSettings):
+class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
     """Settings of glam."""
 
     init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
+        Path | None,
+        Flag("start from these weights: a train-rs run of glam, or of bc --lm", reads=True),
     ] = None
     reward_scale: RewardScale = 1.0
-    compat: Annotated[
-        str, Flag("published defects to train with: g1 to g4, g7 and b10, or upstream for all (docs/compat.md)")
-    ] = ""
     echo: Annotated[
         float,
         Flag(
@@ -268,6 +274,10 @@ class GlamSettings(PotentialSettings):
     ] = 0.0
     lm: LMConfig = field(default_factory=LMConfig)
     ppo: GlamPPO = field(default_factory=GlamPPO)
+
+    @property
+    def _concerned(self) -> str:
+        return "lm"
 
     @property
     def run_dir(self) -> Path:
@@ -287,12 +297,11 @@ class PublishedSettings(GlamSettings):
 
 def build(settings: GlamSettings) -> Trainee:
     """A language model as the policy, trained by PPO."""
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import make_vec
     from bkrl.learn.echo import Echo
     from bkrl.learn.hardware import LANGUAGE, choose
-    from bkrl.rewards.upstream import parse
 
-    defects = parse(settings.compat, "lm", world(settings.env).family)
+    defects = settings.defects
     settings, taken = _like_its_source(settings)
     agent = language_agent(settings, settings.env, 1, defects)
     probes = _probed(agent)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag
-from bkrl.methods.ppo import PPOSettings, defects_of, facts_of, ppo_of
+from bkrl.methods.ppo import PPOSettings, facts_of, ppo_of
 from bkrl.methods.registry import Method, Trainee, register_method
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ class OnlineSettings(AskConfig, PPOSettings):
     epochs: Annotated[int, Flag("most passes over the pairs in each fit", least=1)] = 30
     label_control: Annotated[
         Literal["none", "shuffled"],
-        Flag("control: shuffled deals the accepted labels out anew before each fit, so that they say nothing"),
+        Flag(
+            "control: shuffled deals the accepted labels out anew before each fit, so that they say nothing",
+            seldom=True,
+        ),
     ] = "none"
     shaping_coef: Annotated[float, Flag("Φ is multiplied by this", least=0)] = 1.0
     label_wait: Annotated[
@@ -104,7 +107,7 @@ def build(settings: OnlineSettings) -> Trainee:
     from bkrl.rewards.shaping import FORMS
 
     _check(settings)
-    defects = defects_of(settings)
+    defects = settings.defects
     with ExitStack() as stack:
         comparisons = comparisons_of(settings, stack)
         stack.callback(comparisons.close)

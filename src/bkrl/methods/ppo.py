@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bkrl.core.config import Mission, Network, PPOConfig, View
 from bkrl.core.flags import Flag
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.settings import PublishedDefects, StartingWeights
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
@@ -23,20 +23,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PPOSettings(TrainRsConfig):
+class PPOSettings(StartingWeights, PublishedDefects):
     """Settings of ppo, and of what extends it."""
 
-    init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
-    ] = None
     reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
-    compat: Annotated[
-        str,
-        Flag(
-            "published defects to train with, to measure what they do: b1 to b10 and b30, as in b2,b3, or upstream for "
-            "all that concern the algorithm (docs/compat.md); no guarantee holds then"
-        ),
-    ] = ""
     network: Network = "compact"
     mission: Mission = "auto"
     see_memory: Annotated[
@@ -153,17 +143,9 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
     return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
 
 
-def defects_of(settings: PPOSettings, variant: str | None = None) -> frozenset[str]:
-    """The published defects that `--compat` names, for potentials of a variant."""
-    from bkrl.envs import world
-    from bkrl.rewards.upstream import parse
-
-    return parse(settings.compat, variant, world(settings.env).family)
-
-
 def build(settings: PPOSettings) -> Trainee:
     """PPO from the env's reward alone."""
-    defects = defects_of(settings)
+    defects = settings.defects
     learner = ppo_of(settings, lambda world, hardware: [env_reward(settings)], defects=defects)
     return Trainee(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
 

@@ -7,16 +7,16 @@ reports say of it. Nothing else asks for a method's name. Modules with settings 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bkrl.core.config import Backend, Fresh, HardwareConfig, Seed, Threads, Track
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag, flags_of, foreign
-from bkrl.core.registry import load_plugins
-from bkrl.core.settings import choose
+from bkrl.core.flags import Flag, flags_of, words
+from bkrl.core.registry import did_you_mean, load_plugins
+from bkrl.core.settings import build
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import Agent
@@ -24,24 +24,13 @@ if TYPE_CHECKING:
     from bkrl.llm.forecast import Outlook
 
 
-class _OfMethod(type):
-    """`TrainRsConfig(alg="rnd", …)` makes an instance of that method's class."""
-
-    def __call__(cls, alg: str | None = None, **given: Any) -> Any:
-        default = next(f.default for f in dataclasses.fields(cls) if f.name == "alg")  # type: ignore[arg-type]
-        kind = choose(cls, {"alg": alg or default})
-        defaults = {one.name: one.default for one in flags_of(TrainRsConfig)}
-        useless = foreign(kind, given)
-        for name, belongs in useless.items():
-            if given[name] != defaults[name]:
-                raise UsageError(f"{name} has no effect here, only with {belongs}; leave it out.")
-        used = {name: value for name, value in given.items() if name not in useless}
-        return type.__call__(kind, alg=alg or default, **used)
-
-
 @dataclass(frozen=True)
-class TrainRsConfig(metaclass=_OfMethod):
-    """Train a policy by a method, such as PPO with a shaped reward; `bkrl train` is the same command."""
+class TrainRsConfig:
+    """The settings of every method. Those of one method extend it: `TrainRsConfig(alg="rnd", int_coef=0.3)` makes them.
+
+    Raises:
+        UsageError: there is no such method, or a setting belongs to others.
+    """
 
     alg: Annotated[str, Flag("the method; see `bkrl list algs`", pooled=True)] = "ppo"
     env: Annotated[str, Flag("task to learn, with options as in ID@num_dists=4; see `bkrl list envs`", pooled=True)] = (
@@ -55,7 +44,7 @@ class TrainRsConfig(metaclass=_OfMethod):
     eval_episodes: Annotated[int, Flag("seeded episodes in an evaluation", least=1)] = 50
     eval_greedy: Annotated[bool, Flag("evaluate the greedy policy each time, too")] = False
     checkpoint_every: Annotated[
-        int, Flag("save a checkpoint each time this many steps have been trained", least=1, pooled=True)
+        int, Flag("save a checkpoint each time this many steps have been trained", least=1, pooled=True, seldom=True)
     ] = 200_000
     seed: Seed = 1
     backend: Backend = "native"
@@ -68,10 +57,21 @@ class TrainRsConfig(metaclass=_OfMethod):
 
         def __init__(self, alg: str = "ppo", **settings: Any) -> None: ...
 
-    @classmethod
-    def kinds(cls) -> dict[str, type]:
-        """Each method's class of settings, by the method's name."""
-        return {name: method.settings for name, method in _METHODS.items()}
+    else:
+
+        def __new__(cls, alg="ppo", **settings):
+            """An instance of the method's class; its `__init__` is the next to be called."""
+            own = method_of(alg).settings if cls is TrainRsConfig else cls
+            if settings and method_of(alg).settings is not own:
+                raise UsageError(
+                    f"{own.__name__} are not the settings of '{alg}': make those by TrainRsConfig(alg='{alg}', …)."
+                )
+            known = {one.name for one in dataclasses.fields(own)}
+            for name in settings.keys() - known:
+                if owners := with_setting(name):
+                    raise UsageError(f"{name} has no effect here, only with --alg {words(owners)}; leave it out.")
+                raise TypeError(f"There is no setting '{name}' in TrainRsConfig.{did_you_mean(name, known)}")
+            return super().__new__(own)
 
     @property
     def run_dir(self) -> Path:
@@ -174,6 +174,42 @@ def methods() -> list[Method]:
     """All methods in the order of their registration, plugins' too."""
     load_plugins()
     return list(_METHODS.values())
+
+
+def method_of(name: str) -> Method:
+    """The method of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if (method := find_method(name)) is None:
+        raise UsageError(f"There is no method '{name}'.{did_you_mean(name, _METHODS)} Known: {', '.join(_METHODS)}.")
+    return method
+
+
+def with_setting(name: str) -> list[str]:
+    """The methods that have a setting of their own of this name; groups go by the names of what is in them, too."""
+    shared = {part for one in flags_of(TrainRsConfig) for part in one.path}
+    return [
+        method.name
+        for method in methods()
+        if name not in shared and any(name in one.path for one in flags_of(method.settings))
+    ]
+
+
+def settings_from(table: Mapping[str, Any], alg: str, **fixed: Any) -> TrainRsConfig:
+    """A method's settings from a table that other methods share: what belongs to them is checked and left alone.
+
+    Raises:
+        UsageError: see `core.settings.build`.
+    """
+    own = {one.name for one in dataclasses.fields(method_of(alg).settings)}
+    for name in table.keys() - own:
+        if owners := with_setting(name):
+            build(method_of(owners[0]).settings, {name: table[name]}, alg=owners[0])
+    used = {name: value for name, value in table.items() if name in own or not with_setting(name)}
+    made: TrainRsConfig = build(method_of(alg).settings, used, alg=alg, **fixed)
+    return made
 
 
 def settings_of(name: str) -> set[str]:

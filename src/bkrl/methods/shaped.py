@@ -15,8 +15,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.core.reporter import percent
 from bkrl.methods.advising import ADVISED, STARTED, WITHOUT_ADVICE, advise, is_empty
-from bkrl.methods.ppo import PPOSettings, defects_of, env_reward, facts_of, ppo_of
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, find_method, register_method
+from bkrl.methods.ppo import PPOSettings, env_reward, facts_of, ppo_of
+from bkrl.methods.registry import Method, Trainee, TrainRsConfig, method_of, register_method
 
 if TYPE_CHECKING:
     from bkrl.envs import World
@@ -31,8 +31,8 @@ _FALLING = Only(
     lambda c: c.shaping in ("advice", "pbrs+advice", "decay", "progress", "progress+start"),
 )
 _PAID = Only("every --shaping but advice and start", lambda c: c.shaping not in ("advice", "start"))
-_POTENTIAL = Only("--potential", lambda c: c.potential is not None)
-_CORRECT = Only("training without --compat", lambda c: not getattr(c, "compat", ""))
+_POTENTIAL = Only("--potential", lambda c: c.shaped)
+_CORRECT = Only("training without --compat", lambda c: not c.compat)
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class PotentialSettings(TrainRsConfig):
     """What a method says of its potential and of what it does with it."""
 
     potential: Annotated[
-        Path | None, Flag("a train-rm run, or sample:NAME; the bk- algorithms need one", pooled=True, reads=True)
+        Path | None, Flag("the potential Φ: a train-rm run, or sample:NAME", pooled=True, reads=True)
     ] = None
     shaping: Annotated[
         Literal["pbrs", "advice", "pbrs+advice", "start", "decay", "progress", "progress+start", "pbim", "additive"],
         Flag(
-            "how a bk- algorithm uses its potential: pbrs keeps what is optimal, and can stop learning where Φ knows "
+            "how the potential is used: pbrs keeps what is optimal, and can stop learning where Φ knows "
             "little of the task; advice begins sooner, where the potential has any; docs/shaping.md has each form's "
             "guarantee and its risk",
             pooled=True,
@@ -102,6 +102,11 @@ class PotentialSettings(TrainRsConfig):
         return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
 
     @property
+    def shaped(self) -> bool:
+        """Whether a potential takes part."""
+        return self.potential is not None
+
+    @property
     def decay_steps(self) -> int:
         """The step at which the weight of advice, or of a decaying bonus, has fallen to 0."""
         return self.shaping_until or self.steps
@@ -117,6 +122,16 @@ class PotentialSettings(TrainRsConfig):
 @dataclass(frozen=True)
 class ShapedSettings(PotentialSettings, PPOSettings):
     """Settings of the methods that are PPO with a potential."""
+
+    @property
+    def shaped(self) -> bool:
+        """Always: without a potential they are refused."""
+        return True
+
+    @property
+    def _concerned(self) -> str | None:
+        variant = method_of(self.alg).variant
+        return "code" if variant == "evolve" else variant
 
 
 class _Advised(Trainee):
@@ -148,14 +163,13 @@ def _check_form(settings: Any, defects: frozenset[str]) -> None:
 
 def build(settings: ShapedSettings) -> Trainee:
     """PPO with the potential of the settings. UsageError without one."""
-    method = find_method(settings.alg)
-    assert method is not None
+    method = method_of(settings.alg)
     if settings.potential is None:
         made = f"of `bkrl train-rm` on {method.variant} labels"
         made = "that bkrl.write_potential made" if method.variant == "own" else made
         made = "of `bkrl train-rm` on a run of `bkrl evolve`" if method.variant == "evolve" else made
         raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
-    defects = defects_of(settings, "code" if method.variant == "evolve" else method.variant)
+    defects = settings.defects
     return shaped(
         settings,
         settings.potential,

@@ -13,7 +13,8 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, Curiosity, curious
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.settings import PublishedDefects, StartingWeights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,35 +32,16 @@ _NOVELD = Only("--curiosity noveld", lambda c: c.curiosity == "noveld")
 
 
 @dataclass(frozen=True)
-class TransferSettings(TrainRsConfig):
+class TransferSettings(StartingWeights, PublishedDefects):
     """Settings of those that may begin with what another run has learnt."""
 
-    init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
-    ] = None
     trains: Annotated[
         Literal["all", "heads", "last"],
         Flag("what is trained: all; heads, all but the layer that reads observations; or the last layer"),
     ] = "all"
-    compat: Annotated[
-        str,
-        Flag(
-            "published defects to learn with, to measure what they do: b10, e1 to e7, or upstream for all that concern "
-            "the run (docs/goals.md)"
-        ),
-    ] = ""
-
-    @property
-    def defects(self) -> frozenset[str]:
-        """The published defects that `compat` names; UsageError for those that cannot be had here."""
-        from bkrl.envs import world
-        from bkrl.rewards.upstream import parse
-
-        return parse(self.compat, self._concerned, world(self.env).family)
 
     @property
     def _concerned(self) -> str:
-        """Who has defects, as `rewards.upstream.Defect.variants` names it."""
         return "values"
 
 
@@ -195,14 +177,6 @@ def _published(settings: Any, facts: World, config: Any, num_deeds: int) -> QAge
     return PublishedAgent(network, *who, encoder=encoder, run_on="e6" in defects)
 
 
-def compat_facts(settings: TransferSettings) -> dict[str, Any]:
-    """What the manifest says of a run with published defects; {} without."""
-    from bkrl.rewards.upstream import guarantee, named
-
-    defects = settings.defects
-    return {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
-
-
 def build(settings: ValueSettings) -> Trainee:
     """Q-learning from the env's reward, by PQN or DQN."""
     from bkrl.envs import make_vec, world
@@ -243,7 +217,7 @@ def build(settings: ValueSettings) -> Trainee:
             hardware=hardware,
             bootstrap_truncated="b10" not in settings.defects,
         ),
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | compat_facts(settings),
+        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | settings.defect_facts,
         iteration_steps=config.num_envs * config.num_steps,
     )
 

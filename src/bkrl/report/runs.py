@@ -10,9 +10,10 @@ import numpy as np
 
 from bkrl.core.errors import UsageError
 from bkrl.core.files import plain, to_json
-from bkrl.core.flags import flags_of, kinds_of
+from bkrl.core.flags import flags_of
 from bkrl.inspect.report import doubts_of
 from bkrl.llm import UNINFORMED
+from bkrl.methods import find_method, with_setting
 from bkrl.methods.advising import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
@@ -140,10 +141,11 @@ def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
 
     So is what an earlier version recorded of other methods' settings, which had no effect.
     """
-    kind = VERBS[stage]
-    own = flags_of(kinds_of(kind).get(str(config.get("alg")), kind))
+    method = find_method(str(config.get("alg"))) if stage == "train-rs" else None
+    own = flags_of(VERBS[stage] if method is None else method.settings)
     values = {".".join(one.path): plain(one.of(config)) for one in own if one.flag.must_agree}
-    values |= {name: config[name] for name in config.keys() - {one.path[0] for one in (*own, *flags_of(kind))}}
+    others = config.keys() - {one.path[0] for one in own}
+    values |= {name: config[name] for name in others if stage != "train-rs" or not with_setting(name)}
     return {f"{prefix}{name}": str(value) for name, value in values.items() if value is not None}
 
 

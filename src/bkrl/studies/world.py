@@ -15,7 +15,7 @@ from bkrl.core.flags import flags_of
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build
 from bkrl.envs import sets, world
-from bkrl.methods import find_method, methods
+from bkrl.methods import find_method, method_of, methods, settings_from
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
 from bkrl.studies.tables import check_choice, check_keys, name_of_folder, on_top, seed_list, tables_of
 from bkrl.verbs import VERBS
@@ -271,11 +271,12 @@ class World:
             table = on_top(table, own.get(variant, {}))
         for upper in above:
             table = on_top(table, upper.get(stage, {}))
-        for key in [one.name for one in flags_of(_CONFIGS[stage]) if one.flag.planned and one.name in table]:
+        kind = _CONFIGS[stage] if stage != "train_rs" else method_of(fixed["alg"]).settings
+        for key in [one.name for one in flags_of(kind) if one.flag.planned and one.name in table]:
             raise UsageError(f"'{key}' of {stage} is decided by the study's plan; leave it out.")
         if stage == "label":
             fixed["variant"] = variant
-        return Cell(stage, build(_CONFIGS[stage], table, **fixed))
+        return Cell(stage, settings_from(table, **fixed) if stage == "train_rs" else build(kind, table, **fixed))
 
 
 def _in_own_language(cell: Cell) -> Cell:

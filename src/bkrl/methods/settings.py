@@ -1,0 +1,54 @@
+"""Settings that several methods share; each of their classes of settings extends those that mean something to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from bkrl.core.flags import Flag
+from bkrl.methods.registry import TrainRsConfig
+
+
+@dataclass(frozen=True)
+class StartingWeights(TrainRsConfig):
+    """What a policy begins as."""
+
+    init_from: Annotated[
+        Path | None, Flag("start from these weights: a train-rs run, or a .safetensors file of a policy", reads=True)
+    ] = None
+
+
+@dataclass(frozen=True)
+class PublishedDefects(TrainRsConfig):
+    """Where the published code departs from its paper: which of that a run is to have."""
+
+    compat: Annotated[
+        str,
+        Flag(
+            "published defects to train with, to measure what they do: their names with commas between them, or "
+            "upstream for all that concern the run (docs/compat.md); no guarantee holds then",
+            seldom=True,
+        ),
+    ] = ""
+
+    @property
+    def defects(self) -> frozenset[str]:
+        """The defects that `compat` names; UsageError for those that cannot be had here."""
+        from bkrl.envs import world
+        from bkrl.rewards.upstream import parse
+
+        return parse(self.compat, self._concerned, world(self.env).family)
+
+    @property
+    def _concerned(self) -> str | None:
+        """What has the defects, as `rewards.upstream.Defect.variants` names it; None: what is of no variant."""
+        return None
+
+    @property
+    def defect_facts(self) -> dict[str, Any]:
+        """What the manifest says of a run with defects; {} without."""
+        from bkrl.rewards.upstream import guarantee, named
+
+        defects = self.defects
+        return {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
