@@ -81,7 +81,7 @@ def test_importing_bkrl_imports_nothing_heavy():
 def test_functions_check_settings_as_the_command_line_does(tmp_path):
     with pytest.raises(UsageError, match="'steps' in collect must be at least 1, not 0"):
         bkrl.collect(bkrl.CollectConfig(steps=0))
-    with pytest.raises(UsageError, match=r"'alg' in train-rs is 'bk-perf'\. Did you mean 'bk-pref'"):
+    with pytest.raises(UsageError, match=r"no method 'bk-perf'\. Did you mean 'bk-pref'"):
         bkrl.train_rs(bkrl.TrainRsConfig(alg=typing.cast(typing.Any, "bk-perf")))
     with pytest.raises(UsageError, match="'num_envs' in ppo must be at least 1"):
         bkrl.train_rs(bkrl.TrainRsConfig(ppo=bkrl.PPOConfig(num_envs=-64, num_steps=-32)))

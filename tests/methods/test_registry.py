@@ -45,9 +45,9 @@ def test_a_table_that_methods_share_is_checked_whole_and_used_in_part():
     shared = {"int_coef": 0.3, "shaping_coef": 0.5, "ppo": {"num_envs": 8}, "pqn": {"num_envs": 4}}
     rnd: Any = settings_from(shared, "rnd", seed=3)
     assert (rnd.int_coef, rnd.ppo.num_envs, rnd.seed) == (0.3, 8, 3)
-    with pytest.raises(UsageError, match="'shaping_coef' in TrainRsConfig must be at least 0"):
+    with pytest.raises(UsageError, match="'shaping_coef' in train-rs must be at least 0"):
         settings_from(shared | {"shaping_coef": -1.0}, "rnd")
-    with pytest.raises(UsageError, match="There is no setting 'int_cof' in TrainRsConfig. Did you mean 'int_coef'"):
+    with pytest.raises(UsageError, match="There is no setting 'int_cof' in train-rs. Did you mean 'int_coef'"):
         settings_from({"int_cof": 0.3}, "rnd")
 
 

@@ -96,8 +96,8 @@ def rows(path: Path, key: str) -> list[dict]:
 @pytest.mark.parametrize("alg", ["ppo", "rnd", "bk-code"])
 def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     """Also under a potential that says the wrong thing: exact shaping leaves the best policy what it was."""
-    potential = potential_run(tmp_path / "rm") if alg == "bk-code" else None
-    result = run(settings(tmp_path / "run", alg=alg, potential=potential), Reporter())
+    shaped = {"potential": potential_run(tmp_path / "rm")} if alg == "bk-code" else {}
+    result = run(settings(tmp_path / "run", alg=alg, **shaped), Reporter())
     assert result.complete
     assert greedy(result.path)[:3].tolist() == [1, 1, 1]
     assert result.facts["success_rate"] > 0.9
@@ -299,16 +299,8 @@ def test_interrupted_is_byte_for_byte_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env_id: str, alg: str
 ) -> None:
     alg, _, form = alg.partition(" ")
-    potential = potential_run(tmp_path / "rm") if alg == "bk-code" else None
-    whole = settings(
-        tmp_path / "whole",
-        alg=alg,
-        shaping=form or "pbrs",
-        potential=potential,
-        env=env_id,
-        steps=6_000,
-        eval_every=1_500,
-    )
+    shaped = {"potential": potential_run(tmp_path / "rm"), "shaping": form or "pbrs"} if alg == "bk-code" else {}
+    whole = settings(tmp_path / "whole", alg=alg, env=env_id, steps=6_000, eval_every=1_500, **shaped)
     the_same_when_killed(whole, monkeypatch)
 
 

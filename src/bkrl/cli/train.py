@@ -41,7 +41,7 @@ class _Train(Group):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """That of the method's command, which parses the other words; its own where only help is asked for."""
         self.subcommand_metavar = "[OPTIONS]"
-        name, rest = _named(args)
+        name, rest = named(args)
         if not name and (extra.get("resilient_parsing") or not {*_HELP, _HELP_ALL}.isdisjoint(rest)):
             return super().make_context(info_name, ["--help"] if rest else [], parent, **extra)
         name = name or "ppo"
@@ -49,7 +49,7 @@ class _Train(Group):
         return chosen.make_context(f"train {name}", rest, parent, **extra)
 
 
-def _named(args: list[str]) -> tuple[str, list[str]]:
+def named(args: list[str]) -> tuple[str, list[str]]:
     """The method that a command line names, "" for none, and its other words."""
     first, rest = ("", args) if not args or args[0].startswith("-") else (args[0], args[1:])
     alg, others, left = "", [], iter(rest)
