@@ -22,6 +22,7 @@ HOMES = {
     "typer": {
         "cli/main.py",
         "cli/options.py",
+        "cli/train.py",
         *(f"cli/commands/{path.name}" for path in (SOURCE / "cli/commands").glob("*.py")),
     },
     "rich": {"cli/console.py", "cli/progress.py"},
