@@ -40,7 +40,8 @@ class LabelConfig(AskConfig):
         Flag(
             "open: answers in words and programs, as published; closed: one word each, whose log-probabilities count "
             "(docs/labels.md)  \\[default: closed for local:, gguf:, exact and the controls random and equal; else "
-            "open]"
+            "open]",
+            pooled=True,
         ),
     ] = "default"
     compare: Annotated[

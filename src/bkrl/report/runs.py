@@ -118,13 +118,17 @@ def _control(ancestors: Sequence[Node]) -> str:
 def annotator_of(labels: Node) -> str:
     """Who gave the answers: a local model by its name, however it was asked, else as `--llm` names it.
 
-    All draws of `random` are one annotator, whose draws are pooled; a replay is that of the model which answered.
+    All draws of `random` are one annotator, whose draws are pooled; a replay is that of the model which answered. Where
+    it was asked in another way than is usual for it, its name says so.
     """
-    llm, facts = str(labels.facts.get("llm", "")), labels.facts
+    llm, facts, ask = str(labels.facts.get("llm", "")), labels.facts, labels.config.get("ask")
     kind = llm.partition(":")[0]
     if kind in UNINFORMED:
         return kind
-    return str(facts.get("replay_of") or (facts.get("model") if kind in ("local", "gguf") else "") or llm)
+    local = kind in ("local", "gguf")
+    usual = {None, "default"} | ({"closed"} if local or kind in ("replay", "exact") else {"open"})
+    name = str(facts.get("replay_of") or (facts.get("model") if local else "") or llm)
+    return name if ask in usual else f"{name} {ask}"
 
 
 def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
