@@ -46,7 +46,7 @@ SPINS = 200_000_000
 
 
 def steps_per_second(env: Any, seconds: float) -> float:
-    """Steps of all worlds in a second, random actions, autoresets included. Actions are drawn outside the clock."""
+    """Steps of all envs in a second, random actions, autoresets included. Actions are drawn outside the clock."""
     rng = np.random.default_rng(0)
     count = env.action_space.nvec[0]
     actions = rng.integers(0, count, (64, env.num_envs))

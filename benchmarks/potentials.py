@@ -1,4 +1,4 @@
-"""What shaping costs: iterations of shaped PPO against plain PPO on the same worlds, in one run.
+"""What shaping costs: iterations of shaped PPO against plain PPO on the same envs, in one run.
 
     python benchmarks/potentials.py [--json] [--quick] [--rounds 15] [--only compact|crafter|paper]
         [--potentials FOLDER]

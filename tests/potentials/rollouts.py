@@ -10,7 +10,7 @@ from bkrl.data.windows import Rollout, Windows
 def random_rollouts(
     seed: int, horizon: int, steps: int, worlds: int, end_rate: float, count: int = 2, shape: tuple[int, ...] = (2,)
 ) -> list[Rollout]:
-    """`count` consecutive rollouts of the same worlds, history carried from one into the next."""
+    """`count` consecutive rollouts of the same envs, history carried from one into the next."""
     rng = np.random.default_rng(seed)
     total = horizon + count * steps
     observations = rng.integers(1, 6, (total + 1, worlds, *shape)).astype(np.uint8)

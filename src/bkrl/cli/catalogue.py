@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_CONTROLS = ("random, return", "nothing", "controls for preferences: a coin, or the world's own reward")
+_CONTROLS = ("random, return", "nothing", "controls for preferences: a coin, or the env's own reward")
 _POTENTIALS = (
     ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
     ("pref", "--variant pref", "a preference transformer; horizon as long as a segment, 5 by default"),

@@ -36,7 +36,7 @@ Threads = Annotated[
 ]
 Backend = Annotated[
     Literal["native", "reference"],
-    Flag("engine of the world: ours, or PyPI minigrid / crafter (the ground truth, slow)", seldom=True),
+    Flag("engine of the env: ours, or PyPI minigrid / crafter (the ground truth, slow)", seldom=True),
 ]
 Track = Annotated[
     Literal["none", "tensorboard", "wandb", "trackio"],
@@ -48,7 +48,7 @@ Track = Annotated[
 ]
 Network = Annotated[
     Literal["compact", "paper", "recurrent"],
-    Flag("compact: made for these worlds; recurrent: that with a memory; paper: the published convolutional network"),
+    Flag("compact: made for these envs; recurrent: that with a memory; paper: the published convolutional network"),
 ]
 Mission = Annotated[
     Literal["auto", "on", "off"],
@@ -62,7 +62,7 @@ View = Annotated[
     ),
 ]
 
-NumSteps = Annotated[int, Flag("steps of each world in a rollout", least=1)]
+NumSteps = Annotated[int, Flag("steps of each env in a rollout", least=1)]
 NumMinibatches = Annotated[int, Flag("minibatches in a pass", least=1)]
 
 Concurrency = Annotated[
@@ -132,10 +132,10 @@ class HardwareConfig:
 class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017), shared by collect and train-rs."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
+    num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 64
     num_steps: NumSteps = 32
     learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
-    gamma: Annotated[float, Flag("discount of the world's reward, and of shaping", least=0, most=1)] = 0.99
+    gamma: Annotated[float, Flag("discount of the env's reward, and of shaping", least=0, most=1)] = 0.99
     gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.95
     update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 4
     num_minibatches: NumMinibatches = 2
@@ -223,7 +223,7 @@ class CollectConfig:
         float, Flag("chance that the bot does anything instead of what it plans", least=0, most=1, only=(_BOT,))
     ] = 0.0
     ext_coef: Annotated[
-        float, Flag("weight of the world's reward; 0: reward-free, 2: as published", least=0, only=(_LEARNS,))
+        float, Flag("weight of the env's reward; 0: reward-free, 2: as published", least=0, only=(_LEARNS,))
     ] = 0.0
     int_coef: Annotated[float, Flag("weight of the RND novelty reward", least=0, only=(_LEARNS,))] = 1.0
     int_gamma: Annotated[float, Flag("discount of the novelty reward", least=0, most=1, only=(_LEARNS, _NOVELTY))] = (

@@ -109,7 +109,7 @@ class Dataset:
 
     @cached_property
     def returns(self) -> NDArray[np.float32]:
-        """(E,) sum of the world's rewards."""
+        """(E,) sum of the env's rewards."""
         return self._episode_column("episode_return")
 
     @cached_property

@@ -117,7 +117,7 @@ class Rollout:
             observation the value is bootstrapped from.
         actions: (H+T, N) int64.
         ages: (T+1, N) int32, actions already taken in the running episode at row t (0 at its first observation).
-        rewards: (T, N) float32, the world's own reward.
+        rewards: (T, N) float32, the env's own reward.
         terminated, truncated: (T, N) bool.
         final_index: (K,) int64, t * N + n of every step that ended an episode, increasing.
         final_observations: (K, *obs_shape) uint8, the true last observation of those episodes.

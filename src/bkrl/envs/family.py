@@ -115,7 +115,7 @@ class Situations(Protocol):
         ...
 
     def sensible(self, key: int) -> tuple[str, ...]:
-        """The deeds that make sense in a situation, by the rules of the world."""
+        """The deeds that make sense in a situation, by the rules of the env."""
         ...
 
 

@@ -30,7 +30,7 @@ class GoalBook:
 
     Attributes:
         pays: (K, A) float32, what each deed pays in each situation; 0 for all while no goals are known.
-        sensible: (K, A) bool, the deeds that make sense there by the rules of the world.
+        sensible: (K, A) bool, the deeds that make sense there by the rules of the env.
         unmatched: (K,) suggestions that no deed reaches.
     """
 

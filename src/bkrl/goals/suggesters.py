@@ -1,4 +1,4 @@
-"""Suggesters that ask no language model: the world's own rules, the same with errors, and the two without knowledge."""
+"""Suggesters that ask no language model: the env's own rules, the same with errors, and the two without knowledge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMPOSSIBLE: Final = (
 )  # fmt: skip
 """Goals that no action of Crafter reaches."""
 KINDS: Final = ("bad_timing", "nonsense", "impossible")
-"""What can be wrong with a goal: it cannot be done here; no rule of the world allows it; there is no such deed."""
+"""What can be wrong with a goal: it cannot be done here; no rule of the env allows it; there is no such deed."""
 
 
 class _Known:
@@ -36,7 +36,7 @@ class _Known:
 
 
 class Oracle(_Known):
-    """The deeds that make sense by the rules of the world: what knowledge could give at best (paper, section 4)."""
+    """The deeds that make sense by the rules of the env: what knowledge could give at best (paper, section 4)."""
 
     name = "oracle"
 

@@ -20,7 +20,7 @@ from bkrl.llm.session import AskSession
 
 NAMES = {
     "random": "control: a coin for each pair (no knowledge)",
-    "return": "control: the higher discounted return-to-go (the world's reward, not background knowledge)",
+    "return": "control: the higher discounted return-to-go (the env's reward, not background knowledge)",
 }
 
 

@@ -94,7 +94,7 @@ class LabelConfig(AskConfig):
     prompt: Annotated[
         str | None,
         Flag(
-            "other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md  "
+            "other prompts: bare (no rules of the env, no criteria), or a folder of your own; see docs/labels.md  "
             "[default: the shipped ones]",
             only=(_ASKED,),
         ),
@@ -198,7 +198,7 @@ class EvolveConfig(AskConfig):
     ] = "default"
     prompt: Annotated[
         str | None,
-        Flag("other prompts: bare (no rules of the world, no criteria), or a folder of your own; see docs/labels.md"),
+        Flag("other prompts: bare (no rules of the env, no criteria), or a folder of your own; see docs/labels.md"),
     ] = None
     with_memory: Annotated[
         bool, Flag("let programs read what happened in the episode so far, as `memory`; see docs/potentials.md")

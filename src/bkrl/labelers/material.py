@@ -121,7 +121,7 @@ def draw_segments(dataset: Dataset, count: int, length: int, rng: np.random.Gene
 
 
 def return_to_go(dataset: Dataset, segment: Segment, gamma: float = 0.99) -> float:
-    """Discounted sum of the world's rewards from the segment's first action to the end of its episode."""
+    """Discounted sum of the env's rewards from the segment's first action to the end of its episode."""
     first = dataset.first_row[segment.episode_id]
     rewards = dataset.rewards[first + segment.start : first + dataset.lengths[segment.episode_id]]
     return float(rewards @ gamma ** np.arange(len(rewards)))

@@ -58,16 +58,16 @@ class DQNConfig:
 class ReplayConfig:
     """Q-learning from a memory of steps, with the defaults of the published DRRN (Carta et al. 2023)."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 32
-    num_steps: Annotated[int, Flag("steps of each world in an iteration", least=1)] = 32
+    num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 32
+    num_steps: Annotated[int, Flag("steps of each env in an iteration", least=1)] = 32
     learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-4
-    gamma: Annotated[float, Flag("discount of the world's reward", least=0, most=1)] = 0.9
+    gamma: Annotated[float, Flag("discount of the env's reward", least=0, most=1)] = 0.9
     max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 5.0
-    capacity: Annotated[int, Flag("newest steps of all worlds that are remembered", least=1)] = 5_000_000
+    capacity: Annotated[int, Flag("newest steps of all envs that are remembered", least=1)] = 5_000_000
     batch_size: Annotated[int, Flag("remembered steps in an update", least=1)] = 64
     train_every: Annotated[int, Flag("steps of each world between updates", least=1)] = 4
     gradient_steps: Annotated[int, Flag("updates each time", least=1)] = 1
-    learning_starts: Annotated[int, Flag("steps of all worlds before the first update", least=0)] = 0
+    learning_starts: Annotated[int, Flag("steps of all envs before the first update", least=0)] = 0
     n_step: Annotated[int, Flag("rewards that are added up before a value is trusted", least=1)] = 1
     target_every: Annotated[
         int, Flag("updates between copies of the network that says what comes next; 0: the network itself", least=0)

@@ -19,7 +19,7 @@ from bkrl.methods.settings import StartingWeights
 class PublishedPPO(PPOConfig):
     """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
+    num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 64
     num_steps: NumSteps = 40
     learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-4
     gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.99
@@ -36,7 +36,7 @@ class PublishedPPO(PPOConfig):
 class BabyAIPPOSettings(StartingWeights):
     """Settings of babyai-ppo."""
 
-    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    reward_scale: Annotated[float, Flag("the env's reward is multiplied by this", least=0)] = 20.0
     ppo: PublishedPPO = field(default_factory=PublishedPPO)
 
 

@@ -47,7 +47,7 @@ class CloningSettings(TrainRsConfig):
     network: Annotated[
         Literal["compact", "paper", "recurrent"],
         Flag(
-            "compact: made for these worlds; recurrent: that with a memory; paper: the published convolutional network",
+            "compact: made for these envs; recurrent: that with a memory; paper: the published convolutional network",
             only=(Only("a network of its own, without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "compact"

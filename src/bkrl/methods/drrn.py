@@ -30,7 +30,7 @@ class DRRNSettings(PublishedDefects):
         8_000
     )
     temperature: Annotated[float, Flag("values are divided by this before the softmax", least=0.001)] = 1.0
-    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this", least=0)] = 20.0
+    reward_scale: Annotated[float, Flag("the env's reward is multiplied by this", least=0)] = 20.0
     replay: ReplayConfig = field(default_factory=ReplayConfig)
 
     @property

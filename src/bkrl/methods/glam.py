@@ -227,7 +227,7 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
 class GlamPPO(PPOConfig):
     """Hyper-parameters that small models learn with; results/log says what they were tuned on."""
 
-    num_envs: Annotated[int, Flag("worlds stepped side by side", least=1)] = 64
+    num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 64
     num_steps: NumSteps = 20
     learning_rate: Annotated[
         float,
@@ -240,7 +240,7 @@ class GlamPPO(PPOConfig):
     ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.02
 
 
-RewardScale = Annotated[float, Flag("the world's reward is multiplied by this (published: 20)", least=0)]
+RewardScale = Annotated[float, Flag("the env's reward is multiplied by this (published: 20)", least=0)]
 PUBLISHED = GlamPPO(
     num_envs=32,
     num_steps=40,

@@ -52,7 +52,7 @@ class DeedSettings:
         float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY, _DEEDS))
     ] = 0.0
     nonsense: Annotated[
-        float, Flag("noisy: share of goals that no rule of the world allows", least=0, most=1, only=(_NOISY, _DEEDS))
+        float, Flag("noisy: share of goals that no rule of the env allows", least=0, most=1, only=(_NOISY, _DEEDS))
     ] = 0.0
     impossible: Annotated[
         float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY, _DEEDS))
@@ -117,13 +117,13 @@ class PlaceSettings:
 class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     """Settings of all that pursue goals."""
 
-    env: Annotated[str, Flag("world to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
+    env: Annotated[str, Flag("env to explore; one with deeds, such as Crafter-Typed-Harder", pooled=True)] = (
         "Crafter-Typed-Harder"
     )
     suggester: Annotated[
         str,
         Flag(
-            "who suggests goals: oracle (the world's own rules), noisy (the oracle with errors), novelty and uniform "
+            "who suggests goals: oracle (the env's own rules), noisy (the oracle with errors), novelty and uniform "
             "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
             "alone), openai:MODEL, local:NAME, gguf:PATH, hf:PATH; "
             "replay:RUN: what these suggested in another run; task: the env's own "

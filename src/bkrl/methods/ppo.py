@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class PPOSettings(StartingWeights, PublishedDefects):
     """Settings of ppo, and of what extends it."""
 
-    reward_scale: Annotated[float, Flag("the world's reward is multiplied by this (published: 10)", least=0)] = 1.0
+    reward_scale: Annotated[float, Flag("the env's reward is multiplied by this (published: 10)", least=0)] = 1.0
     network: Network = "compact"
     mission: Mission = "auto"
     see_memory: Annotated[
@@ -150,4 +150,4 @@ def build(settings: PPOSettings) -> Trainee:
     return Trainee(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
 
 
-register_method(Method("ppo", PPOSettings, build, "plain PPO on the world's reward", colour=0))
+register_method(Method("ppo", PPOSettings, build, "plain PPO on the env's reward", colour=0))

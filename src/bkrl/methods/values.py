@@ -226,5 +226,5 @@ for _name, _settings, _what in (
     ("pqn", PQNSettings, "Q(λ) on rollouts, without a replay memory"),
     ("dqn", DQNSettings, "double, dueling, from a replay memory"),
 ):
-    _help = f"action values on the world's reward, novelty or both: {_what}"
+    _help = f"action values on the env's reward, novelty or both: {_what}"
     register_method(Method(_name, _settings, build, _help, baseline=_name, colour=0))

@@ -51,13 +51,13 @@ FORMS = {
         "cΦ(h') is added to the reward, c falling to 0",
         "the world's own objective alone at the end of the decay; before, another one",
         0.02,
-        "what is learnt before c is 0 may be wrong for the world's own reward",
+        "what is learnt before c is 0 may be wrong for the env's own reward",
     ),
     "progress": Form(
         "c(Φ(h') - Φ(h)) is added to the reward, with Φ of the true last history at every end, c falling to 0",
         "the world's own objective alone at the end of the decay; before, the bonuses of an episode sum to at most c",
         0.5,
-        "what is learnt before c is 0 may be wrong for the world's own reward",
+        "what is learnt before c is 0 may be wrong for the env's own reward",
     ),
     "start": Form(
         "the first policy is softmax βΨ(s, ·): advice stands in its weights, and nothing is added later",

@@ -1,6 +1,6 @@
 """collect: experience of an exploring agent, annotated with text.
 
-The explorer `rnd` learns: PPO is paid for novelty (RND), and for the world's reward only if `--ext-coef` says so. At
+The explorer `rnd` learns: PPO is paid for novelty (RND), and for the env's reward only if `--ext-coef` says so. At
 regular points of training the policy is kept; when training is over each kept policy plays whole episodes, sampling its
 actions, and those are the dataset. The other explorers (random, a bot, the policy of a run) play as they are. So the
 dataset is a function of the policies alone, and a run that is killed while it records simply records again.

@@ -1,4 +1,4 @@
-"""data merge: join datasets of one kind of world into one."""
+"""data merge: join datasets of one kind of env into one."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def data_merge(
     out: Annotated[Path, typer.Option("--out", help="run directory of the joined dataset")],
     as_json: Json = False,
 ) -> None:
-    """Join datasets of one kind of world into one, in this order: all their episodes, numbered anew."""
+    """Join datasets of one kind of env into one, in this order: all their episodes, numbered anew."""
     from bkrl.stages.data_merge import run
 
     show_run(run(MergeConfig(tuple(datasets), out), progress.reporter()), as_json)

@@ -70,7 +70,7 @@ def prompt(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check this installation: packages, worlds, sandbox, compiler cache, folders, keys (never shown)."""
+    """Check this installation: packages, envs, sandbox, compiler cache, folders, keys (never shown)."""
     from bkrl.cli.doctor import examine
 
     findings = examine()

@@ -40,7 +40,7 @@ def potential_report(
     potential: Annotated[Path, typer.Argument(help="a train-rm run, or sample:NAME")],
     out: Annotated[Path | None, typer.Option(help="run directory  \\[default: logs/potential-report-NAME]")] = None,
     against: Annotated[
-        list[Path] | None, typer.Option(help="another potential of the same worlds to compare with; can be repeated")
+        list[Path] | None, typer.Option(help="another potential of the same envs to compare with; can be repeated")
     ] = None,
     dataset: Annotated[Path | None, typer.Option(help="a collect run  \\[default: the one it was built on]")] = None,
     layouts: Annotated[int, typer.Option(min=1, help="layouts of each level to solve exactly")] = 6,

@@ -26,7 +26,7 @@ def compare(
     threshold: Annotated[float, typer.Option(min=0, max=1, help="success rate whose time to reach is compared")] = 0.8,
     as_json: Json = False,
 ) -> None:
-    """One method against another, world by world, over the seeds they share: differences with their intervals."""
+    """One method against another, env by env, over the seeds they share: differences with their intervals."""
     from bkrl.report import contrast
 
     found, problems = contrast.contrast(a, b, threshold)

@@ -170,7 +170,7 @@ class MiniGridLayouts(Layouts):
 
 
 class LoadedLayouts(Layouts):
-    """Any other level: one minigrid environment draws the layouts of all worlds, each from that world's stream."""
+    """Any other level: one minigrid environment draws the layouts of all envs, each from that world's stream."""
 
     def __init__(self, env_id: str, num_envs: int) -> None:
         from bkrl.envs.babyai.reference import make_minigrid

@@ -306,7 +306,7 @@ _AT_SIGHT = {
 def deeds(text: str) -> list[str]:
     """What to do now, given ELLM's text observation, which tells neither counts nor distances.
 
-    Unlike the rules of the world it cannot know whether the stone held is enough for a furnace: it tries.
+    Unlike the rules of the env it cannot know whether the stone held is enough for a furnace: it tries.
     """
     parts = {name: re.search(rf"{name} ([^.]*)\.", text, re.IGNORECASE) for name in ("see", "inventory", "feel")}
     seen, held, feels = (

@@ -43,7 +43,7 @@ class Local:
         self._jobs: list[_Job] = []
 
     def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
-        """Compile the kernels of all worlds in one worker, before others would do the same."""
+        """Compile the kernels of all envs in one worker, before others would do the same."""
         worlds = sorted({cell.config.env for cell in cells if getattr(cell.config, "env", None)})
         if not worlds:
             return
