@@ -18,7 +18,8 @@ CHARS_PER_TOKEN = 4
 class Outlook:
     """Totals of what is still to be asked. Tokens in are estimated from characters; tokens out are guessed (or taken
     from `measured` replies of the same questions), and bounded by the longest reply that is allowed. `prompts` are some
-    of those that would be sent, `notes` what a person should know besides.
+    of those that would be sent, `notes` what a person should know besides. All figures are for `requests` questions;
+    there may be `at_most` times as many.
     """
 
     requests: int
@@ -31,6 +32,7 @@ class Outlook:
     tier: Tier
     prompts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    at_most: float = 1.0
 
     def text(self) -> str:
         """All of it for a person."""
@@ -40,8 +42,9 @@ class Outlook:
         """For the person who thinks about starting it."""
         kept = f" ({self.kept:,} of them in the store already)" if self.kept else ""
         out = f"from {self.measured:,} replies in the store" if self.measured else "a guess"
+        most = f" to {self.requests * self.at_most:,.0f}" if self.at_most > 1 else ""
         said = [
-            f"{self.requests:,} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at {CHARS_PER_TOKEN} "
+            f"{self.requests:,}{most} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at {CHARS_PER_TOKEN} "
             f"characters a token), {self.tokens_out:,} out ({out}; at most {self.most_tokens_out:,}).",
             self._in_words(),
         ]
@@ -61,7 +64,7 @@ class Outlook:
             return None
         return (
             self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier),
-            self.price.of_tokens(self.tokens_in, self.most_tokens_out, 0, self.tier),
+            self.at_most * self.price.of_tokens(self.tokens_in, self.most_tokens_out, 0, self.tier),
         )
 
     def _in_words(self) -> str:
@@ -72,7 +75,8 @@ class Outlook:
             return "Price: nothing, this machine answers."
         about, most = dollars
         tier = "" if self.tier == "default" else f" as {self.tier}"
-        return f"Price{tier}: about ${about:,.2f}, with the longest replies ${most:,.2f} ({self.price.source})."
+        longest = "with the longest replies" if self.at_most == 1 else "with most requests and the longest replies"
+        return f"Price{tier}: about ${about:,.2f}, {longest} ${most:,.2f} ({self.price.source})."
 
 
 def forecast(
