@@ -8,7 +8,7 @@ import pytest
 
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
-from bkrl.goals.outlook import situations_met
+from bkrl.goals.outlook import most_of, situations_met
 from bkrl.llm.budget import FILE
 from bkrl.stages import train_rs
 from tests.goals.test_goals import settings
@@ -22,6 +22,14 @@ def test_more_steps_meet_more_situations_and_ever_fewer():
     assert as_many < ten_times < 160 * as_many
 
 
+@pytest.mark.parametrize(
+    ("steps", "reckoned", "met"), [(20_000, 281, 291), (100_000, 708, 1_223), (300_000, 1_312, 4_279)]
+)
+def test_what_runs_met_lies_below_the_most_that_is_said(steps, reckoned, met):
+    """Of runs with the goals of `rules` in Crafter-Typed-Harder; without the factor the forecast was too low."""
+    assert reckoned < met < most_of(steps) * reckoned < 2 * met
+
+
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     config = settings(tmp_path / "run", suggester="openai:gpt-4o-mini", steps=4_096, cache=tmp_path / "c", dry_run=True)
@@ -29,6 +37,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path: Path, mo
     assert found.requests > 10
     assert found.tokens_in > 100 * found.requests / 2
     assert "$" in found.text()
+    assert f"{found.requests:,} to {1.25 * found.requests:,.0f} requests" in found.text()
     assert "You see" in found.prompts[0]
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="dry-run makes no run"):

@@ -21,6 +21,15 @@ _REPLY_TOKENS: Final = 40
 """Tokens of a reply where none is kept; a guess."""
 
 
+def most_of(steps: int) -> float:
+    """How many times as many situations as random play an agent that learns may meet in so many steps.
+
+    Measured in Crafter-Typed-Harder with the goals of `rules`: 1.04 in 20,000 steps, 1.4 to 1.7 in 100,000, 3.3 in
+    300,000. The root of the steps lies above all of them.
+    """
+    return max(1.25, math.sqrt(steps / 20_000))
+
+
 def situations_met(env_id: str, steps: int, seed: int) -> tuple[list[int], int]:
     """The situations that random actions meet in at most `_PROBE` steps, and about how many a run of `steps` meets.
 
@@ -48,9 +57,11 @@ def outlook(suggester: AskedSuggester, env_id: str, steps: int, seed: int, cache
     found = forecast(requests, _REPLY_TOKENS, cache, suggester.session.backend.identity, price)
     more = (expected - found.kept) / max(1, found.requests - found.kept)
     some = requests[:: max(1, len(requests) // 3)][:3]
+    most = most_of(steps)
     note = (
         f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps are reckoned to "
-        f"meet {expected:,}. An agent that learns gets further and meets more: --max-requests and --max-cost bound it."
+        f"meet {expected:,}. An agent that learns gets further: it may meet {most:.2g} times as many. "
+        "--max-requests and --max-cost bound it."
     )
     return replace(
         found,
@@ -60,4 +71,5 @@ def outlook(suggester: AskedSuggester, env_id: str, steps: int, seed: int, cache
         most_tokens_out=round(found.most_tokens_out * more),
         prompts=tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in request.messages) for request in some),
         notes=(note,),
+        at_most=most,
     )

@@ -44,8 +44,9 @@ class Outlook:
         out = f"from {self.measured:,} replies in the store" if self.measured else "a guess"
         most = f" to {self.requests * self.at_most:,.0f}" if self.at_most > 1 else ""
         said = [
-            f"{self.requests:,}{most} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at {CHARS_PER_TOKEN} "
-            f"characters a token), {self.tokens_out:,} out ({out}; at most {self.most_tokens_out:,}).",
+            f"{self.requests:,}{most} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at "
+            f"{CHARS_PER_TOKEN} characters a token), {self.tokens_out:,} out ({out}; at most "
+            f"{self.most_tokens_out * self.at_most:,.0f}).",
             self._in_words(),
         ]
         return [*said, "Nothing was asked or written."]
