@@ -16,7 +16,7 @@ from bkrl.envs.crafter import engine as engine_module
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_words, uniform, uniforms
 from bkrl.envs.crafter.noise import noise3, seed_noise
-from bkrl.envs.crafter.render import _grey, _pale
+from bkrl.envs.crafter.render import _light
 from bkrl.envs.crafter.rules import GAMES
 from bkrl.envs.crafter.state import OBJECT, WORLD
 from tests.envs import equality_crafter as equality
@@ -108,14 +108,17 @@ def test_pictures_are_neither_compiled_nor_loaded_for_symbolic_observations(monk
 
 
 def test_colours_fade_as_in_pillow():
-    grey, channel = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8), indexing="ij")
-    theirs = np.asarray(Image.blend(Image.fromarray(grey), Image.fromarray(channel), 0.4))
-    pale_of, grey_of = kernel(_pale.py_func), kernel(_grey.py_func)
-    ours = np.array([[pale_of(np.int64(g), np.int64(c)) for c in range(0, 256, 3)] for g in range(256)])
-    np.testing.assert_array_equal(ours, theirs[:, ::3])
-    colours = np.random.default_rng(0).integers(0, 256, (1, 3000, 3)).astype(np.uint8)
-    pale = np.asarray(ImageEnhance.Color(Image.fromarray(colours)).enhance(0.0))[0, :, 0]
-    np.testing.assert_array_equal([grey_of(*map(np.int64, colour)) for colour in colours[0]], pale)
+    """In full night nothing of the day's colour is left, so what Pillow makes of it can be seen alone."""
+    colours = np.random.default_rng(0).integers(0, 256, (1, 60_000, 3)).astype(np.uint8)
+    pale = np.asarray(ImageEnhance.Color(Image.fromarray(colours)).enhance(0.4))[0]
+    expected = (0.5 * pale + 0.5 * np.array([0, 16, 64])).astype(np.uint8)
+    light, none = kernel(_light.py_func), np.zeros(60_000)
+    ours = np.ascontiguousarray(colours[0].T.astype(np.int32))
+    light(ours, 60_000, none, none, 0.0, 0.0, np.uint8(0))
+    np.testing.assert_array_equal(ours.T, expected)
+    grey = np.asarray(ImageEnhance.Color(Image.fromarray(expected[None])).enhance(0.0))[0]
+    light(ours := np.ascontiguousarray(colours[0].T.astype(np.int32)), 60_000, none, none, 0.0, 0.0, np.uint8(1))
+    np.testing.assert_array_equal(ours.T, (0.5 * grey + 0.5 * np.array([0, 0, 16])).astype(np.uint8))
 
 
 def test_random_play_agrees_with_the_reference():

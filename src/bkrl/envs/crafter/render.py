@@ -15,7 +15,7 @@ from bkrl.core.jit import Int, helper
 from bkrl.envs.crafter.creatures import is_ripe
 from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.mt19937 import WORDS, skip_words, uniforms
-from bkrl.envs.crafter.rules import ITEMS
+from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM
 from bkrl.envs.crafter.state import (
     ARROW,
     COW,
@@ -36,8 +36,18 @@ _NIGHT_TINT: Final = np.array([0, 16, 64])
 _SLEEP_TINT: Final = np.array([0, 0, 16])
 _TINT: Final = 0.5
 _DIM: Final = np.float32(0.4)  # colour left by night
+_GREY_R, _GREY_G, _GREY_B, _GREY_HALF = 19595, 38470, 7471, 0x8000  # Pillow's luminance, in 65536ths
 _VIEW_WIDTH: Final = UNIT * VIEW_COLUMNS
 _VIEW_HEIGHT: Final = UNIT * VIEW_ROWS
+_VIEW_PIXELS: Final = _VIEW_WIDTH * _VIEW_HEIGHT
+_IMAGE_SIDE: Final = 64
+_LINE: Final = 3 * _IMAGE_SIDE  # bytes of a row of the picture, and of a tile
+_TILE_LINE: Final = 3 * UNIT
+_TILE: Final = UNIT * _TILE_LINE
+_LAST_FIELDS: Final = (
+    _VIEW_HEIGHT + (len(ITEMS) - 1) // VIEW_COLUMNS * UNIT
+)  # the last row of items begins at this line
+_ITEMS_RIGHT: Final = _TILE_LINE * ((len(ITEMS) - 1) % VIEW_COLUMNS + 1)
 
 _PLAYER_SPRITE: Final = SPRITES.index("player-left")
 _SLEEPER_SPRITE: Final = SPRITES.index("player-sleep")
@@ -102,75 +112,120 @@ def picture_again(world: Any, objects: Any, daylight: float, tiles: Any, image: 
 @helper
 def draw_picture(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw (64, 64, 3), indexed [y, x]; the last row and column stay black."""
-    image[_VIEW_HEIGHT:] = 0
-    image[:, _VIEW_WIDTH:] = 0
+    pixels = image.reshape(image.size)
     if daylight < _DARK:
-        _draw_by_night(world, objects, daylight, tiles, image)
+        _draw_by_night(world, objects, daylight, tiles, pixels)
     else:
-        _draw_by_day(world, objects, daylight, tiles, image)
+        _draw_by_day(world, objects, daylight, tiles, pixels)
     for item in range(len(ITEMS)):
-        field = tiles.items[item, world.inventory[item]]
-        top, left = (VIEW_ROWS + item // VIEW_COLUMNS) * UNIT, item % VIEW_COLUMNS * UNIT
-        for i in range(UNIT):
-            for j in range(UNIT):
-                for channel in range(3):
-                    image[top + i, left + j, channel] = field[i, j, channel]
+        field = (item * (MAX_ITEM + 1) + world.inventory[item]) * _TILE
+        _blit(tiles.fields, field, pixels, (VIEW_ROWS + item // VIEW_COLUMNS) * UNIT, item % VIEW_COLUMNS * UNIT)
+    for y in range(_IMAGE_SIDE):  # the rim, and what is right of the last item
+        right = 3 * _VIEW_WIDTH if y < _LAST_FIELDS else _ITEMS_RIGHT if y < _IMAGE_SIDE - 1 else 0
+        pixels[y * _LINE + right : (y + 1) * _LINE] = 0
 
 
 @helper
-def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
+def _blit(source: Any, start: Int, pixels: Any, top: Int, left: Int) -> None:
+    """Copy the tile at `start`, row by row, to where its first pixel is (left, top).
+
+    A row is copied with three bytes too many: a number that machines copy at once. The tile to the right covers them.
+    """
+    for i in range(UNIT):
+        into, first = (top + i) * _LINE + 3 * left, start + i * _TILE_LINE
+        for at in range(_TILE_LINE + 3):
+            pixels[np.uint64(into + at)] = source[np.uint64(first + at)]
+
+
+@helper
+def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, pixels: Any) -> None:
     """The local view without noise: cells that look the same are worked out once and copied."""
     player = objects[THE_PLAYER]
-    drawn_at = np.full(len(SPRITES) * len(CELL_NAMES), -1)
+    tile_of = np.full(len(SPRITES) * len(CELL_NAMES), -1)
+    shown = np.empty(VIEW_ROWS * VIEW_COLUMNS, np.int64)
+    colours = np.empty((3, _VIEW_PIXELS), np.int32)
+    count: Int = 0
     for row in range(VIEW_ROWS):
         for column in range(VIEW_COLUMNS):
             x, y = player.x + column - VIEW_COLUMNS // 2, player.y + row - VIEW_ROWS // 2
             sprite, material = _tile_at(world, objects, x, y)
-            top, left = row * UNIT, column * UNIT
-            like = drawn_at[sprite * len(CELL_NAMES) + material]
-            if like >= 0:
-                like_top, like_left = like // VIEW_COLUMNS * UNIT, like % VIEW_COLUMNS * UNIT
-                for i in range(UNIT):
-                    for j in range(UNIT):
-                        for channel in range(3):
-                            image[top + i, left + j, channel] = image[like_top + i, like_left + j, channel]
-                continue
-            drawn_at[sprite * len(CELL_NAMES) + material] = row * VIEW_COLUMNS + column
-            tile = tiles.cells[sprite, material]
-            for i in range(UNIT):
-                for j in range(UNIT):
-                    r, g, b = np.int64(tile[i, j, 0]), np.int64(tile[i, j, 1]), np.int64(tile[i, j, 2])
-                    r, g, b = _lit(r, g, b, r, g, b, daylight, world.sleeping)
-                    image[top + i, left + j, 0] = r
-                    image[top + i, left + j, 1] = g
-                    image[top + i, left + j, 2] = b
+            look = sprite * len(CELL_NAMES) + material
+            if tile_of[look] < 0:
+                tile_of[look] = count
+                tile = tiles.cells[sprite, material].reshape(_TILE)
+                for at in range(UNIT * UNIT):
+                    for channel in range(3):
+                        colours[channel, count * UNIT * UNIT + at] = tile[3 * at + channel]
+                count += 1
+            shown[row * VIEW_COLUMNS + column] = tile_of[look]
+    vignette = tiles.vignette.reshape(_VIEW_PIXELS)
+    _light(colours, count * UNIT * UNIT, vignette, vignette, 0.0, daylight, world.sleeping)
+    lit = np.empty(count * _TILE + 3, np.uint8)
+    for at in range(count * UNIT * UNIT):
+        for channel in range(3):
+            lit[3 * at + channel] = colours[channel, at]
+    for row in range(VIEW_ROWS):
+        for column in range(VIEW_COLUMNS):
+            _blit(lit, shown[row * VIEW_COLUMNS + column] * _TILE, pixels, row * UNIT, column * UNIT)
 
 
 @helper
-def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
-    """The local view with noise, which crafter draws column by column of the picture."""
+def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, pixels: Any) -> None:
+    """The local view with noise, which crafter draws column by column of the picture: so lie the colours here, too."""
     player = objects[THE_PLAYER]
-    noise = np.empty(_VIEW_WIDTH * _VIEW_HEIGHT)
+    noise = np.empty(_VIEW_PIXELS)
     uniforms(world, noise)
-    amount = 2 * (_DARK - daylight)
+    colours = np.empty((3, _VIEW_PIXELS), np.int32)
     for column in range(VIEW_COLUMNS):
         for row in range(VIEW_ROWS):
             x, y = player.x + column - VIEW_COLUMNS // 2, player.y + row - VIEW_ROWS // 2
             sprite, material = _tile_at(world, objects, x, y)
             tile = tiles.cells[sprite, material]
-            top, left = row * UNIT, column * UNIT
             for j in range(UNIT):
+                first = (column * UNIT + j) * _VIEW_HEIGHT + row * UNIT
                 for i in range(UNIT):
-                    grain = _NOISE_LOW + (_NOISE_HIGH - _NOISE_LOW) * noise[(left + j) * _VIEW_HEIGHT + top + i]
-                    mask = amount * tiles.vignette[left + j, top + i]
-                    r, g, b = np.int64(tile[i, j, 0]), np.int64(tile[i, j, 1]), np.int64(tile[i, j, 2])
-                    noisy_r = np.int64((1 - mask) * r + mask * grain)
-                    noisy_g = np.int64((1 - mask) * g + mask * grain)
-                    noisy_b = np.int64((1 - mask) * b + mask * grain)
-                    r, g, b = _lit(r, g, b, noisy_r, noisy_g, noisy_b, daylight, world.sleeping)
-                    image[top + i, left + j, 0] = r
-                    image[top + i, left + j, 1] = g
-                    image[top + i, left + j, 2] = b
+                    for channel in range(3):
+                        colours[channel, first + i] = tile[i, j, channel]
+    vignette = tiles.vignette.reshape(_VIEW_PIXELS)
+    _light(colours, _VIEW_PIXELS, noise, vignette, 2 * (_DARK - daylight), daylight, world.sleeping)
+    for y in range(_VIEW_HEIGHT):
+        for x in range(_VIEW_WIDTH):
+            for channel in range(3):
+                pixels[y * _LINE + 3 * x + channel] = colours[channel, x * _VIEW_HEIGHT + y]
+
+
+@helper
+def _light(colours: Any, count: Int, noise: Any, vignette: Any, amount: float, daylight: float, sleeping: Int) -> None:
+    """`_light` and `_sleep` for colours (3, count or more), in place: day is mixed with night (noisy, pale, bluish).
+
+    noise, vignette: (count or more,), see `Tiles`; `amount` is the weight of both. Grey and paler colours are Pillow's.
+    The loop calls nothing, so that the compiler makes vector instructions of it.
+    """
+    night = 1 - daylight
+    tint_r, tint_g, tint_b = _TINT * _NIGHT_TINT[0], _TINT * _NIGHT_TINT[1], _TINT * _NIGHT_TINT[2]
+    reds, greens, blues = colours[0], colours[1], colours[2]
+    for at in range(count):
+        grain = _NOISE_LOW + (_NOISE_HIGH - _NOISE_LOW) * noise[at]
+        mask = amount * vignette[at]
+        r, g, b = reds[at], greens[at], blues[at]
+        noisy_r = np.int32((1 - mask) * r + mask * grain)
+        noisy_g = np.int32((1 - mask) * g + mask * grain)
+        noisy_b = np.int32((1 - mask) * b + mask * grain)
+        grey = np.int32(np.int32(noisy_r * _GREY_R + noisy_g * _GREY_G + noisy_b * _GREY_B + _GREY_HALF) >> 16)
+        whole = np.float32(grey)  # paler colours are in single precision
+        pale_r = np.int32(whole + _DIM * np.float32(np.int32(noisy_r - grey)))
+        pale_g = np.int32(whole + _DIM * np.float32(np.int32(noisy_g - grey)))
+        pale_b = np.int32(whole + _DIM * np.float32(np.int32(noisy_b - grey)))
+        reds[at] = np.int32(daylight * r + night * ((1 - _TINT) * pale_r + tint_r))
+        greens[at] = np.int32(daylight * g + night * ((1 - _TINT) * pale_g + tint_g))
+        blues[at] = np.int32(daylight * b + night * ((1 - _TINT) * pale_b + tint_b))
+    if sleeping:
+        for at in range(count):
+            r, g, b = reds[at], greens[at], blues[at]
+            grey = np.int32(np.int32(r * _GREY_R + g * _GREY_G + b * _GREY_B + _GREY_HALF) >> 16)
+            reds[at] = np.int32((1 - _TINT) * grey + _TINT * _SLEEP_TINT[0])
+            greens[at] = np.int32((1 - _TINT) * grey + _TINT * _SLEEP_TINT[1])
+            blues[at] = np.int32((1 - _TINT) * grey + _TINT * _SLEEP_TINT[2])
 
 
 @helper
@@ -195,33 +250,3 @@ def _tile_at(world: Any, objects: Any, x: Int, y: Int) -> tuple[Int, Int]:
     if kind == ARROW:
         return _ARROW_SPRITE + np.int64(thing.timer), material
     return np.int64(_RIPE_SPRITE if is_ripe(thing) else _PLANT_SPRITE), material
-
-
-@helper
-def _grey(r: Int, g: Int, b: Int) -> Int:
-    """Pillow's conversion to luminance."""
-    return (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16
-
-
-@helper
-def _pale(grey: Int, channel: Int) -> Int:
-    """Pillow's `blend`: what is left of a channel when 60 % of the colour is taken away, in single precision."""
-    return np.uint8(np.float32(grey) + _DIM * np.float32(channel - grey))
-
-
-@helper
-def _lit(
-    r: Int, g: Int, b: Int, noisy_r: Int, noisy_g: Int, noisy_b: Int, daylight: float, sleeping: Int
-) -> tuple[Int, Int, Int]:
-    """`_light` and `_sleep`: mix the colours of day and night (noisy, pale, bluish); asleep, grey and darker."""
-    grey = _grey(noisy_r, noisy_g, noisy_b)
-    night = 1 - daylight
-    red = daylight * r + night * ((1 - _TINT) * _pale(grey, noisy_r) + _TINT * _NIGHT_TINT[0])
-    green = daylight * g + night * ((1 - _TINT) * _pale(grey, noisy_g) + _TINT * _NIGHT_TINT[1])
-    blue = daylight * b + night * ((1 - _TINT) * _pale(grey, noisy_b) + _TINT * _NIGHT_TINT[2])
-    if sleeping:
-        grey = _grey(np.int64(red), np.int64(green), np.int64(blue))
-        red = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[0]
-        green = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[1]
-        blue = (1 - _TINT) * grey + _TINT * _SLEEP_TINT[2]
-    return np.uint8(red), np.uint8(green), np.uint8(blue)

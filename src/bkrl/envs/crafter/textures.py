@@ -45,12 +45,12 @@ class Tiles(NamedTuple):
 
     Attributes:
         cells: (sprites, 1 + materials, 7, 7, 3) uint8, [y, x] within a tile; material 0 is the grey outside the map.
-        items: (items, 10, 7, 7, 3) uint8: an item and its amount, [y, x] within a field.
+        fields: (items · 10 · 7 · 7 · 3 + 3) uint8: an item and its amount, [y, x] in a field, in one row, and 3 bytes.
         vignette: (63, 49) float64: weight of the night's noise at pixel [x, y], from the centre outwards.
     """
 
     cells: NDArray[np.uint8]
-    items: NDArray[np.uint8]
+    fields: NDArray[np.uint8]
     vignette: NDArray[np.float64]
 
 
@@ -78,6 +78,6 @@ def tiles() -> Tiles:
     upright = (0, 1, 3, 2, 4)  # crafter draws [x, y]
     return Tiles(
         np.ascontiguousarray(cells.transpose(upright)),
-        np.ascontiguousarray(items.transpose(upright)),
+        np.append(items.transpose(upright), np.zeros(3, np.uint8)),
         np.ascontiguousarray(vignette),
     )
