@@ -63,7 +63,7 @@ def cloning(rounds: int, seconds: float, episodes: int) -> dict[str, float]:
         agent, other = (new_agent("compact", envs, "symbolic", 1, 0) for _ in range(2))
         parts = demonstrations(dataset, agent, only_successes=False, held_out=0.1, seed=0)
         settings = {"batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 1.0, "total_steps": 10**9, "seed": 0}
-        learner = Cloning(agent, *parts, **settings)
+        learner = Cloning(agent, parts, **settings)
 
         def ours() -> int:
             before = learner.step

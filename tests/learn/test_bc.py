@@ -38,7 +38,7 @@ def learner(path: Path, network: str = "compact", **changes: Any) -> Cloning:
     agent = new_agent(network, envs, "symbolic", 1, 7)
     parts = demonstrations(Dataset.open(path), agent, only_successes=False, held_out=0.1, seed=1)
     settings = {"batch_size": 64, "learning_rate": 1e-3, "max_grad_norm": 1e9, "total_steps": 10_000, "seed": 1}
-    return Cloning(agent, *parts, **settings | changes)
+    return Cloning(agent, parts, **settings | changes)
 
 
 @pytest.mark.parametrize("network", ["compact", "recurrent"])

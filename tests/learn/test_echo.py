@@ -19,7 +19,9 @@ CONFIG = PPOConfig(num_envs=4, num_steps=4, num_minibatches=2, update_epochs=1, 
 
 def learner(name, weight=0.5):
     agent = LanguageAgent(open_language_model(name), ENV, 1, LanguageSettings(head_sizes=(8,), observations=1))
-    return PPO(make_vec(ENV, 4), agent, [EnvReward()], CONFIG, total_steps=10**6, seed=1, auxiliary=Echo(agent, weight))
+    return PPO(
+        make_vec(ENV, 4), agent, [EnvReward()], CONFIG, total_steps=10**6, seed=1, auxiliaries=[Echo(agent, weight)]
+    )
 
 
 def alone(lm, given, said, skipped):
@@ -36,7 +38,7 @@ def alone(lm, given, said, skipped):
 def test_it_is_the_cross_entropy_of_what_is_seen_next(name):
     ppo = learner(name)
     ppo.iterate()
-    ppo.auxiliary.begin(ppo.collector)
+    ppo.auxiliaries[0].begin(ppo.collector)
     lm, collector = ppo.agent.lm, ppo.collector
     rollout, names = collector.rollout, ppo.agent.scorer.names
     ends = dict(zip(rollout.final_index.tolist(), range(len(rollout.final_index)), strict=True))
@@ -53,8 +55,8 @@ def test_it_is_the_cross_entropy_of_what_is_seen_next(name):
         loss, number = alone(lm, lm.tokens(prompts[index[env]]), said, len(name_of))
         losses.append(loss / number)
     wanted = torch.stack(losses).mean()
-    torch.testing.assert_close(ppo.auxiliary.loss(torch.arange(16)), 0.5 * wanted)
-    assert ppo.auxiliary.metrics()["ppo/echo_loss"] == pytest.approx(float(wanted.detach()), rel=1e-5)
+    torch.testing.assert_close(ppo.auxiliaries[0].loss(torch.arange(16), torch.zeros(16, 6)), 0.5 * wanted)
+    assert ppo.auxiliaries[0].metrics()["ppo/echo_loss"] == pytest.approx(float(wanted.detach()), rel=1e-5)
 
 
 def test_its_weight_is_that_of_the_gradient_and_it_falls():
@@ -63,9 +65,9 @@ def test_its_weight_is_that_of_the_gradient_and_it_falls():
     assert losses[-1] < losses[0] - 0.1
     doubled = Echo(ppo.agent, 2.0)
     doubled.begin(ppo.collector)
-    ppo.auxiliary.begin(ppo.collector)
-    plain = ppo.auxiliary.loss(torch.arange(4))
-    torch.testing.assert_close(doubled.loss(torch.arange(4)), 2 * plain)
+    ppo.auxiliaries[0].begin(ppo.collector)
+    plain = ppo.auxiliaries[0].loss(torch.arange(4), torch.zeros(4, 6))
+    torch.testing.assert_close(doubled.loss(torch.arange(4), torch.zeros(4, 6)), 2 * plain)
 
 
 def test_more_than_the_model_reads_is_refused():

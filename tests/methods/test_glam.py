@@ -48,7 +48,7 @@ def facts(run: Path) -> dict[str, Any]:
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = the_same_when_killed(settings(tmp_path / "whole"), monkeypatch)
+    lines = the_same_when_killed(settings(tmp_path / "whole", imitate="bot"), monkeypatch)
     files = sorted(file.name for file in (tmp_path / "whole" / "policy").iterdir())
     for name in files:
         one, other = (tmp_path / run / "policy" / name for run in ("whole", "stopped"))
@@ -321,3 +321,48 @@ def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another than this one"):
         train_rs.run(settings(tmp_path / "no", **small, init_from=clone.path, lm=other_lm), Reporter())
     assert not (tmp_path / "no").exists()
+
+
+def test_a_fall_below_the_start_is_said_and_ends_training_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = train_rs.run(settings(tmp_path / "start", steps=32), Reporter())
+    rates = iter([0.9, 0.85, 0.75])
+
+    def judged(self: Any, agent: Any) -> dict[str, float]:
+        rate = next(rates)
+        return {"eval/success_rate": rate, "eval/return": rate, "eval/length": 1.0}
+
+    class Said(Reporter):
+        def warn(self, text: str) -> None:
+            lines.append(text)
+
+    def killed(*given: Any) -> None:
+        raise RuntimeError("killed")
+
+    lines: list[str] = []
+    monkeypatch.setattr(train_rs.Evaluation, "__call__", judged)
+    config = settings(tmp_path / "on", init_from=start.path, steps=320, stop_on_fall=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(train_rs, "_finish", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            train_rs.run(config, Said())
+    run = train_rs.run(config, Said())  # it is over, and stays so
+    assert run.facts["steps"] == 64
+    assert (run.facts["success_rate"], run.facts["best_success_rate"], run.facts["best_step"]) == (0.75, 0.9, 0)
+    assert sum("success fell from 90 % to 75 %: training makes it worse" in line for line in lines) == 1
+    assert next(rates, None) is None
+
+
+def test_another_policy_can_teach_it(tmp_path: Path) -> None:
+    teacher = train_rs.run(settings(tmp_path / "teacher", steps=32), Reporter())
+    run = train_rs.run(settings(tmp_path / "run", steps=64, imitate=str(teacher.path), imitate_coef=2.0), Reporter())
+    rows = [json.loads(line) for line in run.file("metrics.jsonl").read_text().splitlines()]
+    weights = [row["imitate/weight"] for row in rows if "imitate/weight" in row]
+    assert weights == [2.0, 1.0]
+    assert all(0 <= row["imitate/kl"] < 1 for row in rows if "imitate/kl" in row)
+    assert run.manifest["inputs"]["imitate"]["path"] == teacher.path.as_posix()
+    with pytest.raises(InputError, match="nowhere"):
+        train_rs.run(settings(tmp_path / "no", imitate="nowhere"), Reporter())
+    with pytest.raises(UsageError, match="has no bot"):
+        train_rs.run(settings(tmp_path / "no", env="Crafter-Text-Reward", imitate="bot"), Reporter())

@@ -48,6 +48,7 @@ class Episode:
         metrics: the env's own measures of it, by name; empty if it has none, NaN for what has no value.
         observations: (T+1, *obs_shape) uint8, the true final one included; empty unless asked for.
         actions: (T,) int64; empty unless asked for.
+        labels: (T,) int64, what a bot would have done (`Acted.labels`), or the actions; empty unless asked for.
         rewards: (T,) float32; empty unless asked for.
         frames: pictures, one for each observation but the final one; empty unless asked for.
     """
@@ -64,6 +65,7 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)
     observations: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     actions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     frames: list[NDArray[np.uint8]] = field(default_factory=list)
 
@@ -119,7 +121,7 @@ def play(
     N = envs.num_envs
     view = Viewer(envs, agent, goals)
     state = dict(agent.begin(N))
-    act = agent.act if state else _LookOnce(agent).act
+    act = agent.act if state else LookOnce(agent).act
     started = np.ones(N, bool)
     noise = None if greedy else _Noise(N, len(agent.action_names))
     running: dict[int, Episode] = {}
@@ -151,6 +153,9 @@ def play(
         )
         actions = np.zeros(N, np.int64)
         actions[playing] = acted.actions
+        labels = actions.copy()
+        if acted.labels is not None:
+            labels[playing] = acted.labels
         for key, memory in acted.state.items():
             state[key][playing] = memory
         started[:] = False
@@ -162,7 +167,7 @@ def play(
         raw, rewards, terminated, truncated, infos = envs.step(actions)
         view.happened(actions, infos, raw)
         for i, tape in tapes.items():
-            tape.add(symbols[i], actions[i], rewards[i])
+            tape.add(symbols[i], actions[i], rewards[i], labels[i])
         ended = (terminated | truncated)[playing]
         if not ended.any():
             continue
@@ -202,7 +207,7 @@ def play(
 _NO_VALUES = np.zeros((0, 0), np.float32)
 
 
-class _LookOnce:
+class LookOnce:
     """An agent without memory, which looks at each distinct view once: what it says of a view does not change.
 
     A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
@@ -262,17 +267,20 @@ class _Tape:
     def __init__(self) -> None:
         self.observations: list[NDArray[np.uint8]] = []
         self.actions: list[int] = []
+        self.labels: list[int] = []
         self.rewards: list[float] = []
 
-    def add(self, observation: NDArray[np.uint8], action: np.int64, reward: np.float32) -> None:
+    def add(self, observation: NDArray[np.uint8], action: np.int64, reward: np.float32, label: np.int64) -> None:
         self.observations.append(observation.copy())
         self.actions.append(int(action))
+        self.labels.append(int(label))
         self.rewards.append(float(reward))
 
     def onto(self, episode: Episode, last: NDArray[np.uint8]) -> None:
         """Give the episode its record, the last observation included."""
         episode.observations = np.stack([*self.observations, last])
         episode.actions = np.array(self.actions, np.int64)
+        episode.labels = np.array(self.labels, np.int64)
         episode.rewards = np.array(self.rewards, np.float32)
 
 

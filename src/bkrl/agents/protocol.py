@@ -33,12 +33,14 @@ class Acted:
         logits: (N, A) float32, log-probabilities of all actions up to a constant for each agent.
         values: (N, K) float32, what the agent expects of each reward stream; K is 0 for an agent without values.
         state: what they remember from now on.
+        labels: (N,) int64, what a bot would have done, where one was asked.
     """
 
     actions: NDArray[np.int64]
     logits: NDArray[np.float32]
     values: NDArray[np.float32]
     state: State
+    labels: NDArray[np.int64] | None = None
 
     @property
     def log_probs(self) -> NDArray[np.float32]:

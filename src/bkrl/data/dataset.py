@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json, read_table, sha256
 from bkrl.core.flags import Flag
-from bkrl.data.schema import SCHEMA_VERSION, episodes_schema, part_name, steps_schema
+from bkrl.data.schema import LABEL, SCHEMA_VERSION, episodes_schema, part_name, steps_schema
 from bkrl.data.windows import Windows, gather
 from bkrl.envs import memory_of, world
 from bkrl.envs.memory import fold
@@ -156,6 +156,14 @@ class Dataset:
     def actions(self) -> NDArray[np.int64]:
         """(R,) the action taken at each row, -1 on an episode's last row."""
         return _actions(self._steps)
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """(R,) what a bot would have done at each row, -1 on an episode's last; `actions` where none was asked."""
+        if LABEL not in self.texts:
+            return self.actions
+        numbers, names = self.text(LABEL)
+        return np.array([self.action_names.index(name) if name else -1 for name in names], np.int64)[numbers]
 
     @cached_property
     def rewards(self) -> NDArray[np.float32]:

@@ -14,6 +14,8 @@ from math import prod
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
+LABEL = "bot_action"
+"""The column of texts that holds the action which a bot would have taken, where one was asked."""
 
 _VERSION = {b"bkrl.schema_version": str(SCHEMA_VERSION).encode()}
 

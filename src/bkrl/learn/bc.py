@@ -45,7 +45,7 @@ class Demonstrations:
 
     Attributes:
         views: (S,) what was seen before each action.
-        actions: (S,) int64.
+        actions: (S,) int64, what is to be done there: what was done, or what a bot would have done.
         starts: (E + 1,) the first row of each episode, and S.
     """
 
@@ -100,7 +100,7 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
         said = [worded.action_names[action] for action in actions.tolist()]
         turns = np.fromiter(zip(texts, said, strict=True), np.dtype(object), len(said))
         views = replace(views, history=_before(turns, ages, getattr(agent, "observations", OBSERVATIONS)))
-    return Demonstrations(views, actions, starts)
+    return Demonstrations(views, dataset.labels[rows], starts)
 
 
 def _before(turns: NDArray[np.object_], ages: NDArray[np.int64], length: int) -> NDArray[np.object_]:
@@ -120,8 +120,7 @@ class Cloning:
 
     Args:
         agent: who is trained.
-        data: what it learns from.
-        held_out: what it is examined on; may be empty.
+        data: what it learns from, and what it is examined on, which may be empty; None: `learn_from` says it.
         batch_size: samples of a minibatch; of an agent with a memory, whole episodes of about so many.
         learning_rate: Adam's.
         max_grad_norm: gradients are clipped to this norm.
@@ -135,8 +134,7 @@ class Cloning:
     def __init__(
         self,
         agent: TrainableAgent,
-        data: Demonstrations,
-        held_out: Demonstrations,
+        data: tuple[Demonstrations, Demonstrations] | None,
         *,
         batch_size: int,
         learning_rate: float,
@@ -153,11 +151,19 @@ class Cloning:
         agent.at_step(0)
         self.parameters = [p for group in agent.groups().values() for p in group]
         self.optimizer = Adam([{"params": self.parameters, "lr": learning_rate}], eps=1e-5, fused=True)
-        kind = _Episodes if agent.begin(1) else _Steps
-        with doing(f"reading {len(data) + len(held_out):,} samples"), torch.no_grad(), hardware.autocast():
-            self.data = kind(agent, data, batch_size)
-            self.held_out = kind(agent, held_out, batch_size) if len(held_out) else None
-        self.step = self.epoch = self.place = 0  # `place`: how far the epoch is
+        self.batch_size = batch_size
+        self.step = self.place = 0  # `place`: how far the epoch is
+        self.epoch = -1
+        if data is not None:
+            self.learn_from(*data)
+
+    def learn_from(self, data: Demonstrations, held_out: Demonstrations) -> None:
+        """Take other samples from now on; an epoch begins."""
+        kind = _Episodes if self.agent.begin(1) else _Steps
+        with doing(f"reading {len(data) + len(held_out):,} samples"), torch.no_grad(), self.hardware.autocast():
+            self.data = kind(self.agent, data, self.batch_size)
+            self.held_out = kind(self.agent, held_out, self.batch_size) if len(held_out) else None
+        self.epoch, self.place = self.epoch + 1, 0
         self.order = self._order()
 
     @property
@@ -165,12 +171,12 @@ class Cloning:
         """Whether `total_steps` samples have been learnt from."""
         return self.step >= self.total_steps
 
-    def iterate(self) -> dict[str, float]:
-        """`MINIBATCHES` minibatches, or fewer at the end; their mean figures, and those of some samples held out."""
+    def iterate(self, minibatches: int = MINIBATCHES) -> dict[str, float]:
+        """So many minibatches, or fewer at the end; their mean figures, and those of some samples held out."""
         began = time.perf_counter()
         figures: list[Tensor] = []
-        with doing("cloning", MINIBATCHES, "minibatches") as done:
-            while len(figures) < MINIBATCHES and not self.done:
+        with doing("cloning", minibatches, "minibatches") as done:
+            while len(figures) < minibatches and not self.done:
                 loss, correct, count = self._figures(self.data, self._next())
                 self.optimizer.zero_grad()
                 loss.backward()
@@ -237,7 +243,8 @@ class Cloning:
                 kept = {k: torch.from_numpy(v).clone().to(self.hardware.device) for k, v in moments}
                 self.optimizer.state[parameter] = kept
         self.step, self.epoch, self.place = (int(saved.counters[name]) for name in ("step", "epoch", "place"))
-        self.order = self._order()
+        if self.epoch >= 0:
+            self.order = self._order()
         self.agent.at_step(self.step)
 
     def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:

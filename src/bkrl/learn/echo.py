@@ -51,7 +51,8 @@ class Echo:
                 "the policy see fewer observations, or leave --echo out."
             )
 
-    def loss(self, index: Tensor) -> Tensor:
+    def loss(self, index: Tensor, logits: Tensor) -> Tensor:
+        del logits
         pairs = [self._pair(step) for step in index.tolist()]
         found = cross_entropy_of(self.agent.lm, pairs, self.agent.device, each=True)
         self._losses.append(found.detach())

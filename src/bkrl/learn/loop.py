@@ -29,6 +29,14 @@ Milestone = Callable[[int, int], float | None]
 """Called with (its number, the step reached) when a milestone is passed; may return the mean return it evaluated."""
 
 
+class Fallen(Exception):
+    """A milestone found that training makes the policy worse; it carries the mean return found there."""
+
+    def __init__(self, score: float) -> None:
+        super().__init__(score)
+        self.score = score
+
+
 def train(
     learner: Learner,
     run: Run,
@@ -53,7 +61,7 @@ def train(
         checkpoint_every: env steps between checkpoints.
         milestones: increasing env steps; each is passed once, after the iteration that reaches it (0: before the
             first one), the last one at the latest when the learner is done.
-        at_milestone: what to do there.
+        at_milestone: what to do there; `Fallen` ends training.
         at_best: what to do when that return was higher than all before, also those before a restart; returns the names
             of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
             it puts back those that were the best where it begins.
@@ -73,6 +81,10 @@ def train(
     progress, best_files = (_resume if follows is None else _follow)(learner, run, reporter, checkpoints)
     ranks.wait()
     saved_at = learner.step
+
+    def over() -> bool:
+        return bool(progress.get("fallen"))
+
     started, first_step = time.perf_counter(), learner.step
     progress_line = reporter.progress(title, learner.total_steps)
     with _signals_wait() as interrupted, learner.hardware.compiling(), progress_line as update:
@@ -81,10 +93,13 @@ def train(
             while (passed := progress["milestones"]) < len(milestones):
                 # Iterations of unequal length may end before the last milestone.
                 last = learner.done and passed == len(milestones) - 1
-                if learner.step < milestones[passed] and not last:
+                if (learner.step < milestones[passed] and not last) or over():
                     break
                 began = time.perf_counter()
-                score = at_milestone(progress["milestones"], learner.step)
+                try:
+                    score = at_milestone(progress["milestones"], learner.step)
+                except Fallen as found:
+                    score, progress["fallen"] = found.score, True
                 run.log(learner.step, **{"time/milestone": time.perf_counter() - began})
                 progress["files"] |= {name: sha256(run.file(name)) for name in kept(progress["milestones"])}
                 progress["milestones"] += 1
@@ -95,14 +110,14 @@ def train(
                         best_files = {name: run.file(name).read_bytes() for name in at_best()}
             due = learner.step - saved_at >= checkpoint_every
             leaving = ranks.agreed(interrupted(), getattr(learner, "parameters", ()), learner.step)
-            if due or best or leaving or learner.done:
+            if due or best or leaving or learner.done or over():
                 if follows is None:
                     _save(learner, run, checkpoints, progress, best_files, best)
                 saved_at = learner.step
             if leaving:
                 interrupted(leave=True)
                 raise KeyboardInterrupt  # another rank was told to stop
-            if learner.done:
+            if learner.done or over():
                 break
             metrics = learner.iterate()
             clock = {key: value for key, value in metrics.items() if key.startswith("time/")}

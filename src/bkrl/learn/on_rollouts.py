@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bkrl.agents.protocol import Goals, TrainableAgent
+from bkrl.agents.protocol import Agent, Goals, TrainableAgent
 from bkrl.core.activity import doing
 from bkrl.core.errors import RunFailed
 from bkrl.core.prefixes import under
@@ -60,9 +60,11 @@ class RolloutLearner:
         seed: of the envs, the action noise and the minibatches, each from its own named stream.
         hardware: where the agent computes, and in which precision.
         goals: sets goals, for an agent that wants them.
+        teacher: see `Collector`.
     """
 
     optimizer: torch.optim.Optimizer
+    critic: Stateful | None = None
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class RolloutLearner:
         seed: int,
         hardware: Hardware,
         goals: Goals | None,
+        teacher: Agent | None = None,
     ) -> None:
         T, N, K = num_steps, envs.num_envs, len(streams)
         self.envs, self.agent, self.streams = envs, agent, list(streams)
@@ -97,6 +100,7 @@ class RolloutLearner:
             recurrence=recurrence,
             device=self.device,
             goals=goals,
+            teacher=teacher,
         )
         self.rewards = torch.zeros(T, N, K, device=self.device)
         self.gamma = torch.tensor([stream.gamma for stream in streams], device=self.device)
@@ -231,6 +235,7 @@ class RolloutLearner:
         """What has a state of its own, by the prefix of its names in a checkpoint."""
         parts: dict[str, object] = {f"stream.{index}.": stream for index, stream in enumerate(self.streams)}
         parts["goals."] = self.collector.view.goals
+        parts["critic."] = self.critic
         return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
 
     def facts(self) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from bkrl.agents.protocol import Goals, TrainableAgent
+from bkrl.agents.protocol import Agent, Goals, TrainableAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
@@ -31,6 +32,9 @@ from bkrl.learn.losses import Taken, Weights, by_torch, losses
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
 from bkrl.learn.protocol import Auxiliary, Saved
 from bkrl.rewards.streams import RewardStream
+
+if TYPE_CHECKING:
+    from bkrl.learn.critic import CriticLearner
 
 _DROWNING = 1e4
 """A value loss beside which the policy's, about 1 whatever the rewards are, moves nothing."""
@@ -48,7 +52,9 @@ class PPO(RolloutLearner):
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
         broadcast_values: hold each value against all returns of its minibatch (`train-rs --compat g7`).
-        auxiliary: a further loss of the same minibatches.
+        auxiliaries: further losses of the same minibatches.
+        critic: fits the agent's values, which PPO then does not train; the policy waits until it is ready.
+        teacher: who is asked what it would do in each step, for an auxiliary loss.
         seed: of the envs, the action noise and the minibatches, each from its own named stream.
         hardware: where the agent computes, and in which precision.
         goals: sets goals, for an agent that wants them.
@@ -56,6 +62,8 @@ class PPO(RolloutLearner):
     Raises:
         UsageError: settings that do not fit the agent or the streams.
     """
+
+    critic: CriticLearner | None
 
     def __init__(
         self,
@@ -67,7 +75,9 @@ class PPO(RolloutLearner):
         total_steps: int,
         bootstrap_truncated: bool = True,
         broadcast_values: bool = False,
-        auxiliary: Auxiliary | None = None,
+        auxiliaries: Sequence[Auxiliary] = (),
+        critic: CriticLearner | None = None,
+        teacher: Agent | None = None,
         seed: int = 0,
         hardware: Hardware = CPU,
         goals: Goals | None = None,
@@ -83,11 +93,12 @@ class PPO(RolloutLearner):
             seed=seed,
             hardware=hardware,
             goals=goals,
+            teacher=teacher,
         )
         if envs.num_envs != config.num_envs:
             raise ValueError(f"{envs.num_envs} envs for a configuration of {config.num_envs}")
         self.config, self.bootstrap_truncated, self.broadcast_values = config, bootstrap_truncated, broadcast_values
-        self.auxiliary = auxiliary
+        self.auxiliaries, self.critic = list(auxiliaries), critic
         if broadcast_values and (config.accumulate > 1 or ranks.count() > 1):
             raise UsageError(
                 "--compat g7 holds each value against a whole minibatch, which is not computed in parts: leave out "
@@ -110,8 +121,17 @@ class PPO(RolloutLearner):
         self.ignorant_loss = 0.0
 
     def learn(self) -> dict[str, float]:
-        """Advantages, then epochs of minibatches."""
-        return self.update(*self.advantages())
+        """Advantages, then epochs of minibatches; a critic of its own learns after the update."""
+        advantages, returns = self.advantages()
+        critic = self.critic
+        if critic is None:
+            return self.update(advantages, returns)
+        figures = self.update(advantages, returns) if critic.ready else {}
+        self.iteration += not figures
+        values, (next_values, ended) = self.collector.values, self.followed
+        sums = gae(self.rewards, values, next_values, ended, self.gamma, 1.0) + values
+        known = ended.all(-1).flip(0).cummax(0).values.flip(0)
+        return figures | critic.learn(self.collector, values, sums, known)
 
     # -------------------------------------------------------------------------------------------------------- gae
 
@@ -119,7 +139,7 @@ class PPO(RolloutLearner):
     def advantages(self) -> tuple[Tensor, Tensor]:
         """Advantages and returns of the stored rollout, both (T, N, K)."""
         values = self.collector.values
-        next_values, ended = self.next_values(self.bootstrap_truncated)
+        self.followed = next_values, ended = self.next_values(self.bootstrap_truncated)
         advantages = gae(self.rewards, values, next_values, ended, self.gamma, self.config.gae_lambda)
         nothing = torch.zeros_like(values)
         paid = gae(self.rewards, nothing, nothing, ended, self.gamma, 1.0)
@@ -146,8 +166,8 @@ class PPO(RolloutLearner):
         weights = Weights(c.clip_coef, clip_value, c.vf_coef, c.ent_coef, self.broadcast_values)
         # Where the kernel is no large gain, runs keep the last digits that they had before there was one.
         compute = by_torch if self.collector.looks_apart is None else losses
-        if self.auxiliary is not None:
-            self.auxiliary.begin(self.collector)
+        for auxiliary in self.auxiliaries:
+            auxiliary.begin(self.collector)
         count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
@@ -163,18 +183,20 @@ class PPO(RolloutLearner):
                     loss, said = compute(logits, values, taken, mb, weights)
                     for learner in self.learners.values():
                         loss = loss + learner.loss(mb)
-                    if self.auxiliary is not None:
-                        loss = loss + self.auxiliary.loss(mb)
+                    for auxiliary in self.auxiliaries:
+                        loss = loss + auxiliary.loss(mb, logits)
                     share = len(part) / len(minibatch)
                     (loss if share == 1 else loss * share).backward()
                     parts.append(share * torch.cat([loss.detach()[None], said]))
                 row = parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0)
                 figures.append(ranks.summed(self.parameters, row))
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
+                if far := c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
+                    break
                 self.optimizer.step()
-            epochs += 1
-            if c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
+            if far:
                 break
+            epochs += 1
         self.iteration += 1
 
         table, grad_norm = torch.stack(figures), torch.stack(norms)
@@ -194,7 +216,7 @@ class PPO(RolloutLearner):
             "ppo/explained_variance": float(1 - unexplained) if float(variance) > 0 else 0.0,
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
-            **(self.auxiliary.metrics() if self.auxiliary is not None else {}),
+            **{name: value for one in self.auxiliaries for name, value in one.metrics().items()},
         }
 
     def _steps(self) -> tuple[int, _Look]:
@@ -281,6 +303,8 @@ class PPO(RolloutLearner):
 
     def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """What usually means that a run is lost, by a short name of the sign."""
+        if "ppo/loss" not in metrics:
+            return {}  # the critic is first
         entropy, kl, value_loss = metrics["ppo/entropy"], metrics["ppo/approx_kl"], metrics["ppo/value_loss"]
         success, ignorant = metrics.get("rollout/success_rate", 1.0), self.ignorant_loss
         found: dict[str, str] = {}

@@ -105,8 +105,8 @@ class Auxiliary(Protocol):
         """An update begins, which learns from what was collected last."""
         ...
 
-    def loss(self, index: Tensor) -> Tensor:
-        """Of the steps `index`, flat t * N + n, its weight included."""
+    def loss(self, index: Tensor, logits: Tensor) -> Tensor:
+        """Of the steps `index`, flat t * N + n, in which the agent says `logits` (B, A) now; its weight included."""
         ...
 
     def metrics(self) -> dict[str, float]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from bkrl.agents.network import one_step
-from bkrl.agents.protocol import Goals, State, TrainableAgent
+from bkrl.agents.play import LookOnce
+from bkrl.agents.protocol import Agent, Goals, State, TrainableAgent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
@@ -40,12 +41,14 @@ class Collector:
         device: where logits and values lie.
         goals: sets goals, for an agent that wants them.
         missions, memory: whether rollouts hold missions, and the memory of episodes, for streams that read them.
+        teacher: is asked in each step what it would do, and does not act.
 
     Attributes:
         rollout: the last rollout, as reward streams see it.
         views: (T+1, N) rows, what the agent saw.
         final_views: rows, what the agent saw last in the episodes that ended.
         logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
+        taught: (T, N, A), the teacher's logits there; None without one.
         first_state: what the agent remembered before rows 0, R, 2R, ...: (T/R * N, ...).
         state, final_state: what it remembered before row T, and before `final_views`.
         look_once: whether a view that was seen before in a rollout gets the logits and values that it got then. In an
@@ -72,6 +75,7 @@ class Collector:
         goals: Goals | None = None,
         missions: bool = False,
         memory: bool = False,
+        teacher: Agent | None = None,
     ) -> None:
         T, N, A = num_steps, envs.num_envs, len(agent.action_names)
         self.envs, self.agent, self.seed = envs, agent, seed
@@ -79,6 +83,13 @@ class Collector:
         self.missions = missions
         self.view = Viewer(envs, agent, goals, memory=memory)
         self.logits = torch.zeros(T, N, A, device=device)
+        self.taught: Tensor | None = None
+        if teacher is not None:
+            self.teacher, self.teacher_view = teacher, Viewer(envs, teacher)
+            self.teacher_state = teacher.begin(N)
+            # The teacher does not change: of a view that it has seen before it says the same.
+            self.ask = teacher.act if self.teacher_state else LookOnce(teacher).act
+            self.taught = torch.zeros(T, N, A, device=device)
         self.values = torch.zeros(T, N, num_values, device=device)
         self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
         self.state = self.first_state = self.final_state = agent.begin(N)
@@ -164,10 +175,17 @@ class Collector:
             self._look(t)
             r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
             self.view.acted(r.actions[H + t])
+            if self.taught is not None:
+                seen = self.teacher_view(views[t].symbols, r.ages[t] == 0)
+                said = self.ask(seen, self.teacher_state, r.ages[t] == 0, None)
+                self.taught[t], self.teacher_state = torch.from_numpy(said.logits), said.state
+                self.teacher_view.acted(r.actions[H + t])
             clock.lap("policy")
 
             observations, r.rewards[t], r.terminated[t], r.truncated[t], infos = self.envs.step(r.actions[H + t])
             self.view.happened(r.actions[H + t], infos, observations)
+            if self.taught is not None:
+                self.teacher_view.happened(r.actions[H + t], infos, observations)
             np.add(r.ages[t], 1, out=r.ages[t + 1])
             if "_final_obs" in infos:
                 ended = np.flatnonzero(infos["_final_obs"])
@@ -262,6 +280,9 @@ class Collector:
         if views.goal is not None:
             tensors["rollout.goal"] = views.goal[T].astype(str) if views.goal.dtype == object else views.goal[T]
         tensors |= {f"rollout.view.{name}": one for name, one in self.view.saved().items()}
+        if self.taught is not None:
+            tensors |= {f"rollout.teacher.view.{name}": one for name, one in self.teacher_view.saved().items()}
+            tensors |= {f"rollout.teacher.state.{name}": one for name, one in self.teacher_state.items()}
         return tensors | {f"rollout.state.{name}": one for name, one in self.state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -287,6 +308,13 @@ class Collector:
             views.goal[T] = tensors["rollout.goal"].astype(views.goal.dtype)
         device = self.logits.device
         self.state = {name: torch.from_numpy(tensors[f"rollout.state.{name}"]).to(device) for name in self.state}
+        if self.taught is not None:
+            self.teacher_view.restored(under(tensors, "rollout.teacher.view."), views.symbols[T])
+            kept = under(tensors, "rollout.teacher.state.")
+            self.teacher_state = {
+                name: torch.from_numpy(kept[name]) if isinstance(one, Tensor) else kept[name].copy()
+                for name, one in self.teacher_state.items()
+            }
 
     def restart(self) -> None:
         """Begin fresh episodes in envs that could not be put back, with seeds that belong to this step."""
@@ -297,6 +325,8 @@ class Collector:
         self.rollout.ages[self.num_steps] = 0
         self._note_missions(self.num_steps)
         self.state = self.agent.begin(N)
+        if self.taught is not None:
+            self.teacher_state = self.teacher.begin(N)
 
 
 class Clock:

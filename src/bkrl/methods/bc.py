@@ -1,4 +1,7 @@
-"""bc: behavioural cloning of a dataset, whoever acted in it (Pomerleau 1989)."""
+"""bc: behavioural cloning of a dataset, whoever acted in it (Pomerleau 1989).
+
+dagger: cloning of a bot in the states that the learner itself meets (Ross et al. 2011).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_metho
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
-    from bkrl.learn.bc import Demonstrations
+    from bkrl.learn.bc import Cloning, Demonstrations
+    from bkrl.learn.dagger import Dagger
 
 
 _SCORED = Only(
@@ -34,11 +38,9 @@ class ClonedLM(LMConfig):
 
 
 @dataclass(frozen=True)
-class CloningSettings(TrainRsConfig):
-    """Settings of bc. A step is a sample, one recorded action; `env` is where the clone is evaluated."""
+class ClonesConfig(TrainRsConfig):
+    """Settings of what clones; `env` is where the clone is evaluated."""
 
-    data: Annotated[Path | None, Flag("the dataset to clone, a collect run", pooled=True, reads=True)] = None
-    only_successes: Annotated[bool, Flag("learn from successful episodes alone")] = False
     held_out: Annotated[float, Flag("share of the episodes that only show how well it learns", least=0, most=0.9)] = 0.1
     batch_size: Annotated[
         int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)
@@ -70,49 +72,88 @@ class CloningSettings(TrainRsConfig):
     lm: ClonedLM = field(default_factory=ClonedLM)
 
 
-def build(settings: CloningSettings) -> Trainee:
-    """A policy that is cloned from demonstrations."""
+@dataclass(frozen=True)
+class CloningSettings(ClonesConfig):
+    """Settings of bc. A step is a sample, one recorded action."""
+
+    data: Annotated[Path | None, Flag("the dataset to clone, a collect run", pooled=True, reads=True)] = None
+    only_successes: Annotated[bool, Flag("learn from successful episodes alone")] = False
+
+
+@dataclass(frozen=True)
+class DaggerSettings(ClonesConfig):
+    """Settings of dagger. A step is one of an env."""
+
+    steps: Annotated[
+        int, Flag("environment steps to train for; the last round is played to its end", least=1, pooled=True)
+    ] = 50_000
+    batch_size: Annotated[
+        int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)
+    ] = 256
+    episodes_per_round: Annotated[int, Flag("episodes played before the clone learns again", least=2)] = 50
+    mixing: Annotated[
+        float, Flag("in round r (from 0) the bot acts with this chance to the power of r", least=0, most=1)
+    ] = 0.5
+    passes: Annotated[
+        int, Flag("after a round, so many times as many samples are learnt from as it brought", least=1)
+    ] = 4
+
+
+def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAgent, str, dict[str, Any]]:
+    """Who clones, what it sees, and what the manifest says of it; it knows the words of `missions`."""
     from bkrl.agents.build import new_agent, observation_options, teach
     from bkrl.core.seeds import derive_seed
-    from bkrl.data.dataset import Dataset
     from bkrl.envs import make_vec, world
-    from bkrl.learn.bc import MINIBATCHES, Cloning, demonstrations
+
+    if settings.lm.lm:
+        reader = language_agent(settings, settings.env, 1)
+        return reader, "text", lm_facts(reader)
+    options, view = observation_options(world(settings.env), settings.network, "symbolic")
+    envs = make_vec(settings.env, 64, backend=settings.backend, **options)
+    reads, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
+    agent = new_agent(settings.network, envs, view, 1, seed, reads)
+    teach(agent, envs)
+    envs.close()
+    if agent.vocabulary is not None:
+        agent.vocabulary.add(missions)
+    return agent, view, {}
+
+
+def _cloning(settings: ClonesConfig, agent: TrainableAgent, data: Any, total_steps: int) -> Cloning:
+    """What learns."""
+    from bkrl.learn.bc import Cloning
     from bkrl.learn.hardware import choose
+
+    return Cloning(
+        agent,
+        data,
+        batch_size=settings.batch_size,
+        learning_rate=settings.clone_learning_rate,
+        max_grad_norm=1.0,
+        total_steps=total_steps,
+        seed=settings.seed,
+        hardware=choose(settings.hardware, settings.network),
+        score_temperature=settings.lm.score_temperature if settings.clone_loss == "tokens" else None,
+    )
+
+
+def build(settings: CloningSettings) -> Trainee:
+    """A policy that is cloned from demonstrations."""
+    from bkrl.data.dataset import Dataset
+    from bkrl.envs import world
+    from bkrl.learn.bc import MINIBATCHES, demonstrations
     from bkrl.rewards.shaping import FORMS
 
     if settings.data is None:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
     dataset, facts = Dataset.open(settings.data), world(settings.env)
-    hardware = choose(settings.hardware, settings.network)
-    agent: TrainableAgent
-    if settings.lm.lm:
-        agent, view = language_agent(settings, settings.env, 1), "text"
-        said = lm_facts(agent)
-    else:
-        options, view = observation_options(facts, settings.network, "symbolic")
-        envs = make_vec(settings.env, 64, backend=settings.backend, **options)
-        missions, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
-        agent, said = new_agent(settings.network, envs, view, 1, seed, missions), {}
-        teach(agent, envs)
-        envs.close()
-        if agent.vocabulary is not None:
-            agent.vocabulary.add(dataset.missions)
+    agent, view, said = _agent(settings, dataset.missions)
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
     if settings.lm.lm:
         _read(agent, parts)
-    learner = Cloning(
-        agent,
-        *parts,
-        batch_size=settings.batch_size,
-        learning_rate=settings.clone_learning_rate,
-        max_grad_norm=1.0,
-        total_steps=settings.steps,
-        seed=settings.seed,
-        hardware=hardware,
-        score_temperature=settings.lm.score_temperature if settings.clone_loss == "tokens" else None,
-    )
+    learner = _cloning(settings, agent, parts, settings.steps)
     made = Trainee(
         learner,
         {
@@ -152,8 +193,52 @@ def _read(agent: Any, parts: Sequence[Demonstrations]) -> None:
                 agent.scorer.prompts(agent.prompts(part.views[first : min(first + 4_096, count)])[0])
 
 
+@dataclass
+class _DaggerTrainee(Trainee):
+    learner: Dagger
+
+    def begin(self, folder: Path) -> None:
+        """Its datasets lie in the run."""
+        self.learner.folder = folder / "data"
+
+
+def build_dagger(settings: DaggerSettings) -> Trainee:
+    """A policy that is cloned from a bot, in the states that it meets itself."""
+    from bkrl.learn.dagger import Dagger, Rounds
+    from bkrl.rewards.shaping import FORMS
+
+    agent, view, said = _agent(settings, ())
+    rounds = Rounds(
+        settings.env,
+        settings.episodes_per_round,
+        settings.mixing,
+        settings.passes,
+        settings.held_out,
+        settings.backend,
+    )
+    learner = Dagger(_cloning(settings, agent, None, 2**62), rounds, total_steps=settings.steps, seed=settings.seed)
+    facts = {
+        "form": "none",
+        "guarantee": FORMS["none"].guarantee,
+        "view": view,
+        "mission": "mission" in agent.wants,
+        "data": "data/round-NNNN, one dataset for each round",
+        **said,
+    }
+    return _DaggerTrainee(learner, facts)
+
+
 register_method(
     Method(
         "bc", CloningSettings, build, "behavioural cloning of a dataset: no env is stepped", needs="a dataset (--data)"
+    )
+)
+register_method(
+    Method(
+        "dagger",
+        DaggerSettings,
+        build_dagger,
+        "cloning of the env's bot, which labels what the learner itself meets",
+        needs="an env with a bot",
     )
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
-from bkrl.core.errors import InputError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only, flags_of, option_name
 from bkrl.methods.ppo import env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
@@ -22,6 +22,7 @@ from bkrl.methods.shaped import PotentialSettings, shaped
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
     from bkrl.agents.language.probes import Probes
+    from bkrl.agents.protocol import Agent
 
 KINDS = {
     "P0": "random weights: it has read nothing",
@@ -35,6 +36,10 @@ KINDS = {
 _LM = (Only("--lm", lambda c: bool(c.lm.lm)),)
 _LORA = (Only("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, Only("scored actions, without --action-head", lambda c: not c.lm.action_head))
+
+_OWN = (Only("--critic own", lambda c: c.lm.critic == "own"),)
+_TAUGHT = (Only("--imitate", lambda c: bool(c.imitate)),)
+_STARTED = (Only("--init-from", lambda c: c.init_from is not None),)
 
 LM = Annotated[
     str,
@@ -117,6 +122,14 @@ class LMConfig:
     head_activation: Annotated[
         Literal["sigmoid", "relu", "tanh"], Flag("between the layers of heads (published: sigmoid)", only=_LM)
     ] = "relu"
+    critic: Annotated[
+        Literal["own", "shared"],
+        Flag(
+            "own: values are fitted apart, on whitened states, in as many updates as they need; shared: by PPO's "
+            "loss, which moves the model, too (published)",
+            only=_LM,
+        ),
+    ] = "own"
     train: Annotated[
         Literal["all", "lora", "heads"],
         Flag("all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone", only=_LM),
@@ -162,6 +175,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
         c.action_head,
         (c.head_size, c.head_size),
         c.head_activation,
+        c.critic == "own",
         form=c.prompt,
         observations=c.window,
         most_tokens=c.max_tokens_at_once,
@@ -201,6 +215,10 @@ def _take_weights(agent: LanguageAgent, source: Path) -> None:
     if not isinstance(other, LanguageAgent):
         raise InputError(f"--init-from: the policy of {source} is no language model; choose a run of glam or bc --lm.")
     weights = other.module.state_dict()
+    if agent.settings.own_critic != other.settings.own_critic:  # its values are of another kind: they begin anew
+        of_values = "heads.value."
+        fresh = {name: one for name, one in agent.module.state_dict().items() if name.startswith(of_values)}
+        weights = {name: one for name, one in weights.items() if not name.startswith(of_values)} | fresh
     problem = misfit(agent.module, weights)
     if problem or other.settings.training != agent.settings.training:
         why = problem or f"it trained {other.settings.training}"
@@ -238,6 +256,13 @@ class GlamPPO(PPOConfig):
     ] = 0.0
     num_minibatches: NumMinibatches = 4
     ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.02
+    target_kl: Annotated[
+        float,
+        Flag(
+            "end an update before its KL divergence passes this; 0: never; -1: 0.03 with --init-from, else never",
+            least=-1,
+        ),
+    ] = -1.0
 
 
 RewardScale = Annotated[float, Flag("the env's reward is multiplied by this (published: 20)", least=0)]
@@ -250,6 +275,7 @@ PUBLISHED = GlamPPO(
     vf_coef=1.0,
     norm_adv=False,
     clip_vloss=True,
+    target_kl=0.0,
 )
 """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
 
@@ -272,6 +298,28 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
             only=(Only("--train all or lora", lambda c: c.lm.train != "heads"),),
         ),
     ] = 0.0
+    critic_learning_rate: Annotated[float, Flag("Adam's step size for --critic own", least=0, only=_OWN)] = 1e-3
+    critic_first: Annotated[
+        int,
+        Flag(
+            "minibatches from which the critic learns before the policy moves; -1: 200 with --init-from, else 0",
+            least=-1,
+            only=_OWN,
+        ),
+    ] = -1
+    imitate: Annotated[
+        str,
+        Flag(
+            "learn from a teacher beside the reward: bot, or a train-rs run whose policy acts in this env", reads=True
+        ),
+    ] = ""
+    imitate_coef: Annotated[
+        float, Flag("weight of KL(teacher, policy) at the first step; it falls linearly to 0", least=0, only=_TAUGHT)
+    ] = 0.5
+    imitate_until: Annotated[int, Flag("env steps after which that weight is 0; 0: --steps", least=0, only=_TAUGHT)] = 0
+    stop_on_fall: Annotated[
+        bool, Flag("end training when an evaluation succeeds ten points less often than the first one", only=_STARTED)
+    ] = False
     lm: LMConfig = field(default_factory=LMConfig)
     ppo: GlamPPO = field(default_factory=GlamPPO)
 
@@ -291,15 +339,17 @@ class PublishedSettings(GlamSettings):
     """Settings of glam-published."""
 
     reward_scale: RewardScale = 20.0
-    lm: LMConfig = field(default_factory=lambda: LMConfig(head_size=1024, head_activation="sigmoid"))
+    lm: LMConfig = field(default_factory=lambda: LMConfig(head_size=1024, head_activation="sigmoid", critic="shared"))
     ppo: GlamPPO = field(default_factory=lambda: PUBLISHED)
 
 
 def build(settings: GlamSettings) -> Trainee:
     """A language model as the policy, trained by PPO."""
     from bkrl.envs import make_vec
+    from bkrl.learn.critic import CriticLearner
     from bkrl.learn.echo import Echo
     from bkrl.learn.hardware import LANGUAGE, choose
+    from bkrl.learn.imitation import Imitation
 
     defects = settings.defects
     settings, taken = _like_its_source(settings)
@@ -308,13 +358,25 @@ def build(settings: GlamSettings) -> Trainee:
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
     hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)
     rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
-    settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate))
-    echo = Echo(agent, settings.echo) if settings.echo and settings.lm.train != "heads" else None
+    goes_on = settings.init_from is not None
+    kl = settings.ppo.target_kl if settings.ppo.target_kl >= 0 else 0.03 if goes_on else 0.0
+    settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate, target_kl=kl))
+    more: dict[str, Any] = {"auxiliaries": []}
+    if settings.echo and settings.lm.train != "heads":
+        more["auxiliaries"].append(Echo(agent, settings.echo))
+    if settings.imitate:
+        more["teacher"] = _teacher(settings)
+        more["auxiliaries"].append(Imitation(settings.imitate_coef, settings.imitate_until or settings.steps))
+    if settings.lm.critic == "own":
+        first = settings.critic_first if settings.critic_first >= 0 else 200 if goes_on else 0
+        more["critic"] = CriticLearner(
+            agent, learning_rate=settings.critic_learning_rate, first=first, seed=settings.seed
+        )
 
     def learner(streams: Any, advised: Any) -> Any:
         envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend)
         paid = streams(envs.world, hardware)
-        return learner_of(settings, envs, agent, paid, hardware, advised, defects, echo)
+        return learner_of(settings, envs, agent, paid, hardware, advised, defects, **more)
 
     if settings.potential is None:
         made = learner(lambda world, hardware: [env_reward(settings)], lambda agent: agent)
@@ -331,6 +393,29 @@ def build(settings: GlamSettings) -> Trainee:
     if probes is not None:
         trainee.measures.append(lambda: probes.figures(trainee.learner.agent))
     return trainee
+
+
+def _teacher(settings: GlamSettings) -> Agent:
+    """Whom --imitate names.
+
+    Raises:
+        UsageError: this env has no bot, or the policy reads what envs show only on request.
+        InputError: there is no such run, or its policy acts in other envs.
+    """
+    from bkrl.agents import load_agent
+    from bkrl.agents.bot import BotAgent
+    from bkrl.agents.build import check_acts_in
+    from bkrl.envs import world
+    from bkrl.runs.record import Run
+
+    if settings.imitate == "bot":
+        return BotAgent.of(settings.env)
+    source = Run.open(Path(settings.imitate), "train-rs").path
+    teacher = load_agent(source)
+    check_acts_in(teacher, world(settings.env), source)
+    if unseen := {"image", "goal"} & {*teacher.wants}:
+        raise UsageError(f"--imitate: the policy of {source} reads a {unseen.pop()}, which glam's envs do not show.")
+    return teacher
 
 
 def _probed(agent: LanguageAgent) -> Probes | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bkrl.envs.vector import WorldVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
-    from bkrl.learn.protocol import Auxiliary
     from bkrl.rewards.streams import RewardStream
 
 
@@ -97,9 +96,9 @@ def learner_of(
     hardware: Hardware,
     advised: Callable[[Any], TrainableAgent] = lambda agent: agent,
     defects: frozenset[str] = frozenset(),
-    auxiliary: Auxiliary | None = None,
+    **more: Any,
 ) -> PPO:
-    """PPO with an agent that has not seen its envs yet; `settings` have `ppo`, `steps` and `seed`."""
+    """PPO with an agent that has not seen its envs yet; `settings` have `ppo`, `steps`, `seed`; `more` goes to PPO."""
     from bkrl.agents.build import teach
     from bkrl.agents.network import NetworkAgent
     from bkrl.learn.ppo import PPO
@@ -114,9 +113,9 @@ def learner_of(
         total_steps=settings.steps,
         bootstrap_truncated="b10" not in defects,
         broadcast_values="g7" in defects,
-        auxiliary=auxiliary,
         seed=settings.seed,
         hardware=hardware,
+        **more,
     )
 
 

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from bkrl.agents import load_agent
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.build import check_acts_in, new_agent, observation_options, options_of
-from bkrl.agents.play import MOST_AT_ONCE, play
+from bkrl.agents.play import MOST_AT_ONCE
 from bkrl.agents.protocol import Agent
 from bkrl.agents.random import RandomAgent
+from bkrl.agents.record import episode_texts, record
 from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of, option_name
@@ -97,7 +98,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         obs_shape=facts.obs_shape,
         action_names=facts.action_names,
         info={"family": facts.family, "rules": facts.rules, "language": config.language},
-        episode_texts=_episode_texts(envs),
+        episode_texts=episode_texts(envs),
         played_by="" if learner is not None else who,
     )
     seeds = {point: derive_seed(config.seed, "record", number) for number, point in enumerate(agents)}
@@ -150,12 +151,6 @@ def _explore(
             kept=lambda number: _files(points[number]),
         )
     learner.close()
-
-
-def _episode_texts(envs: WorldVectorEnv) -> tuple[str, ...]:
-    """What is recorded of whole episodes beside the usual: the kind of task, where the env says it."""
-    _, infos = envs.reset(seed=0)
-    return ("task_kind",) if "task_kind" in infos else ()
 
 
 def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Reporter) -> None:
@@ -220,28 +215,14 @@ def _record(
     Returns:
         The return of each episode.
     """
-    returns = []
+    returns: list[float] = []
     for number, (point, agent) in enumerate(agents.items()):
 
         def tick(ended: int, done: int = number * count) -> None:
             update(done + ended)
 
-        for episode in play(agent, envs, count, seed=seeds[point], keep=True, tick=tick):
-            kind = {"task_kind": episode.task_kind} if episode.task_kind else {}
-            writer.add_episode(
-                episode.observations,
-                episode.actions,
-                episode.rewards,
-                describe(episode.observations),
-                mission=episode.mission,
-                terminated=episode.terminated,
-                truncated=episode.truncated,
-                success=episode.success,
-                seed=episode.seed,
-                checkpoint_step=point,
-                episode_texts=kind,
-            )
-            returns.append(episode.episode_return)
+        played = record(agent, envs, count, writer, describe, seed=seeds[point], trained=point, tick=tick)
+        returns += [episode.episode_return for episode in played]
     return returns
 
 

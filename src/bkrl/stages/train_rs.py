@@ -21,17 +21,20 @@ from bkrl.agents.play import MOST_AT_ONCE, Evaluation
 from bkrl.core.activity import doing
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.jit import announced
-from bkrl.core.reporter import Reporter
+from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import make_vec, missions_vary, world
 from bkrl.envs.sets import set_of
 from bkrl.learn import ranks
-from bkrl.learn.loop import finished, milestones, train
+from bkrl.learn.loop import Fallen, finished, milestones, train
 from bkrl.methods import Trainee, TrainRsConfig, find_method, methods
 from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
+
+FALL = 0.1
+"""Success may fall so far below that of the policy that training began with, before it is said."""
 
 if TYPE_CHECKING:
     from bkrl.llm.forecast import Outlook
@@ -106,6 +109,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
         made.begin(result.path)
         learner = made.learner
         episodes = config.eval_episodes
+        goes_on, stops = getattr(config, "init_from", None) is not None, getattr(config, "stop_on_fall", False)
         envs = make_vec(config.env, min(episodes, MOST_AT_ONCE), backend=config.backend, **options_of(learner.agent))
         evaluate = Evaluation(envs, episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy)
 
@@ -113,7 +117,20 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
             del number
             scores = evaluate(learner.agent)
             result.log(step, **scores, **made.figures())
+            if (goes_on or stops) and fell(scores["eval/success_rate"], step) and stops:
+                raise Fallen(scores["eval/return"])
             return scores["eval/return"]
+
+        def fell(success: float, step: int) -> bool:
+            """Whether it is `FALL` below that of the start; said the first time."""
+            rates = [row["eval/success_rate"] for row in result.metrics() if "eval/success_rate" in row]
+            low = [rate < rates[0] - FALL for rate in rates]
+            if low[-1] and sum(low) == 1:
+                reporter.warn(
+                    f"step {step:,}: success fell from {percent(rates[0])} to {percent(success)}: training makes it "
+                    f"worse. The best weights are kept in policy-best{'; it ends here' if stops else ''}."
+                )
+            return low[-1]
 
         with tracked("none" if apart else config.track, result, reporter):
             train(

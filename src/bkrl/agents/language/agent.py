@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bkrl.agents import FORMAT
 from bkrl.agents.language.adapters import Training, prepare
 from bkrl.agents.language.catalogue import reopened
-from bkrl.agents.language.heads import PUBLISHED, Head
+from bkrl.agents.language.heads import PUBLISHED, Critic, Head
 from bkrl.agents.language.models import LanguageModel, Origin, open_model, trained
 from bkrl.agents.language.packing import Prompts
 from bkrl.agents.language.scorer import Scorer, Scoring
@@ -46,6 +46,7 @@ class LanguageSettings:
         training: what of the model is trained.
         action_head: a head says how likely actions are, and their names are not scored (published as AFlan).
         head_sizes, head_activation: of the heads' hidden layers.
+        own_critic: the value head is a `Critic`, from which the model learns nothing.
         form: of the prompts, one of `FORMS`.
         observations: how many of them a prompt holds, the present one included.
         most_tokens: prompts are scored together up to so many tokens, which bounds memory.
@@ -56,6 +57,7 @@ class LanguageSettings:
     action_head: bool = False
     head_sizes: tuple[int, ...] = PUBLISHED
     head_activation: str = "sigmoid"
+    own_critic: bool = False
     form: str = "glam"
     observations: int = 3
     most_tokens: int = 2**14
@@ -83,7 +85,7 @@ class _Document(TypedDict):
 
 
 class _Weights(nn.Module):
-    """Model and heads. Its state is what is trained: a frozen model is not written into every checkpoint."""
+    """Model and heads. Its state is what changes: a frozen model is not written into every checkpoint."""
 
     def __init__(self, model: nn.Module, heads: dict[str, nn.Module]) -> None:
         super().__init__()
@@ -94,13 +96,19 @@ class _Weights(nn.Module):
 
 def _keep_trained(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     del metadata
-    kept = {prefix + name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    kept = {prefix + name for name in _changing(module)}
     for name in [name for name in state if name.startswith(prefix) and name not in kept]:
         del state[name]
 
 
+def _changing(module: nn.Module) -> set[str]:
+    """What is trained, and what the heads have measured."""
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return trained | {name for name, _ in module.named_buffers() if name.startswith("heads.")}
+
+
 def _miss_only_trained(module: nn.Module, found: Any) -> None:
-    kept = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    kept = _changing(module)
     found.missing_keys[:] = [name for name in found.missing_keys if any(name.endswith(own) for own in kept)]
 
 
@@ -137,7 +145,7 @@ class LanguageAgent:
         self.adapters = prepare(lm, settings.training, seed, adapter)
         generator = torch.Generator().manual_seed(seed)
         shape = (settings.head_sizes, settings.head_activation, generator)
-        heads: dict[str, nn.Module] = {"value": Head(lm.width, num_values, *shape)}
+        heads: dict[str, nn.Module] = {"value": (Critic if settings.own_critic else Head)(lm.width, num_values, *shape)}
         if settings.action_head:
             heads["action"] = Head(lm.width, len(self.action_names), *shape)
         self.module: Any = _Weights(lm.model, heads)
@@ -231,6 +239,10 @@ class LanguageAgent:
         scored = self.scorer(Prompts(inputs["tokens"], inputs["lengths"]), lower or None)
         return scored.logits, scored.hidden
 
+    def states(self, inputs: Inputs) -> Tensor:
+        """(B, D) what its heads read."""
+        return self._logits(inputs)[1]
+
     def values(self, views: Views, state: State, started: Any) -> Tensor:
         return self.forward(self.inputs(views), state, started)[1]
 
@@ -243,10 +255,11 @@ class LanguageAgent:
     # ------------------------------------------------------------------------------------------------------- training
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """`policy`, what is trained of the model, and `heads`."""
+        """`policy`, what is trained of the model, and `heads`, without a critic of its own."""
         body = trained(self.lm.model)
-        heads = trained(self.module.heads)
-        return {"policy": body, "heads": heads} if body else {"heads": heads}
+        own = {id(p) for p in self.module.heads["value"].parameters()} if self.settings.own_critic else set()
+        heads = [parameter for parameter in trained(self.module.heads) if id(parameter) not in own]
+        return {name: group for name, group in (("policy", body), ("heads", heads)) if group}
 
     def at_step(self, step: int) -> None:
         """Nothing changes by a schedule."""

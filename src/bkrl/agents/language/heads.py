@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bkrl.agents.networks.layers import Linear, in_float32
 
 PUBLISHED = (1024, 1024)
+_FLOOR = 1e-3
 ACTIVATIONS = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
@@ -45,3 +46,52 @@ class Head(nn.Sequential):
     def forward(self, hidden: Tensor) -> Tensor:
         with in_float32(hidden):
             return super().forward(hidden.float())
+
+
+class Critic(Head):
+    """A value head of its own: on whitened states, and the model learns nothing from it.
+
+    States of language models vary much in a few directions and little in those that tell situations apart; whitened,
+    all have variance 1. What it says is in units of the returns that it was prepared with. Arguments as of `Head`.
+    """
+
+    mean: Tensor
+    whitening: Tensor
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, inputs: int, outputs: int, sizes: Sequence[int], activation: str, generator: torch.Generator
+    ) -> None:
+        super().__init__(inputs, outputs, sizes, activation, generator)
+        for name, first in {
+            "mean": torch.zeros(inputs),
+            "whitening": torch.eye(inputs),
+            "offset": torch.zeros(outputs),
+            "scale": torch.zeros(outputs),  # 0: not prepared yet
+        }.items():
+            self.register_buffer(name, first)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it has seen states and returns."""
+        return bool((self.scale > 0).all())
+
+    @torch.no_grad()
+    def prepare(self, states: Tensor, returns: Tensor) -> None:
+        """Take whitening from states (S, D) and units from returns (S, K).
+
+        Directions without variance would be blown up, so each is given a thousandth of the mean variance.
+        """
+        centred = states - states.mean(0)
+        variance, directions = torch.linalg.eigh((centred.T @ centred / len(states)).double())
+        floor = _FLOOR * variance.mean() + torch.finfo(torch.float32).tiny
+        self.mean.copy_(states.mean(0))
+        self.whitening.copy_(directions / (variance.clamp(min=0) + floor).sqrt())
+        self.offset.copy_(returns.mean(0))
+        spread = (returns - returns.mean(0)).square().mean(0).sqrt()
+        self.scale.copy_(torch.where(spread > 0, spread, 1.0))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with in_float32(hidden):
+            return self.offset + self.scale * super().forward((hidden.detach().float() - self.mean) @ self.whitening)

@@ -1,0 +1,61 @@
+"""A learner and its bot, who act in turns: which of them acts is drawn anew in each step (DAgger, Ross et al. 2011)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.protocol import Acted, Agent, State
+from bkrl.agents.viewer import OBSERVATIONS
+from bkrl.data.views import ViewName, Views
+from bkrl.text.wording import Wording
+
+
+class Mixture:
+    """See `Agent`. The bot is asked in every state, whoever acts: `Acted.labels`.
+
+    Args:
+        agent: the learner; it is asked with noise, the bot without.
+        bot: of the same env.
+        share: the chance with which the bot acts.
+        seed: of these draws.
+    """
+
+    def __init__(self, agent: Agent, bot: BotAgent, share: float, seed: int) -> None:
+        self.agent, self.bot, self.share = agent, bot, share
+        self.env_id, self.family, self.action_names = bot.env_id, bot.family, bot.action_names
+        self.wording = getattr(agent, "wording", Wording())
+        self.observations = getattr(agent, "observations", OBSERVATIONS)
+        self._draw = np.random.default_rng(seed)
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        """What either reads."""
+        return tuple(dict.fromkeys((*self.agent.wants, *self.bot.wants)))
+
+    def begin(self, num_envs: int) -> State:
+        """What both remember, and a mark, so that no one takes it for an agent that says the same of equal views."""
+        parts: dict[str, Any] = {"agent.": self.agent.begin(num_envs), "bot.": self.bot.begin(num_envs)}
+        state = {f"{name}{key}": one for name, part in parts.items() for key, one in part.items()}
+        return {"drawn": np.zeros(num_envs, np.int64), **state}
+
+    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
+        parts = {
+            name: {key.removeprefix(name): one for key, one in state.items() if key.startswith(name)}
+            for name in ("agent.", "bot.")
+        }
+        own = self.agent.act(views, parts["agent."], started, noise)
+        bot = self.bot.act(views, parts["bot."], started, None)
+        taken = self._draw.random(len(views)) < self.share
+        after = {f"agent.{key}": one for key, one in own.state.items()}
+        after |= {f"bot.{key}": one for key, one in bot.state.items()}
+        actions = np.where(taken, bot.actions, own.actions)
+        return Acted(actions, own.logits, own.values, {"drawn": state["drawn"], **after}, bot.actions)
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        """The learner's files."""
+        return self.agent.save(folder, name)

@@ -1,0 +1,185 @@
+"""DAgger (Ross et al. 2011): what the learner meets is labelled by a bot, and cloned with all that was labelled before.
+
+A round plays whole episodes and writes them as a dataset of its own, in which `bot_action` stands beside the action
+that was taken. In round r the bot acts with a chance of mixing^r, so the first round is the bot's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.mixture import Mixture
+from bkrl.agents.play import MOST_AT_ONCE
+from bkrl.agents.record import episode_texts, record
+from bkrl.core.activity import doing
+from bkrl.core.seeds import derive_seed
+from bkrl.data.dataset import Dataset
+from bkrl.data.schema import LABEL
+from bkrl.data.views import Views
+from bkrl.data.writer import DatasetWriter
+from bkrl.envs import captioner, make_vec, world
+from bkrl.learn.bc import Cloning, Demonstrations, demonstrations
+from bkrl.learn.protocol import Saved
+from bkrl.runs.record import Run
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How rounds are played.
+
+    Attributes:
+        env_id: where.
+        episodes: in a round.
+        mixing: the bot's chance in round r is this to the power of r.
+        passes: so often a round's number of samples is drawn from all samples, before the next round.
+        held_out: share of each round's episodes that only show how well it learns.
+        backend: of the envs.
+    """
+
+    env_id: str
+    episodes: int = 50
+    mixing: float = 0.5
+    passes: int = 4
+    held_out: float = 0.1
+    backend: str = "native"
+
+
+class Dagger:
+    """A `Learner`. An iteration is a round; a step is one of an env.
+
+    Args:
+        cloning: learns, and has no data yet.
+        rounds: how they are played.
+        total_steps: env steps to take.
+        seed: of episodes and draws.
+    """
+
+    folder: Path
+    """Where the datasets are written, each in `round-NNNN`; set before the first round."""
+
+    def __init__(self, cloning: Cloning, rounds: Rounds, *, total_steps: int, seed: int) -> None:
+        self.cloning, self.rounds, self.total_steps, self.seed = cloning, rounds, total_steps, seed
+        self.agent, self.hardware = cloning.agent, cloning.hardware
+        self.bot = BotAgent.of(rounds.env_id)
+        self.envs = make_vec(rounds.env_id, min(rounds.episodes, MOST_AT_ONCE), backend=rounds.backend)  # type: ignore[arg-type]
+        self.describe = captioner(rounds.env_id, world(rounds.env_id).language)
+        self.step = self.episodes = self.number = 0
+        self.parts: tuple[list[Demonstrations], list[Demonstrations]] = [], []
+
+    @property
+    def done(self) -> bool:
+        """Whether `total_steps` have been taken."""
+        return self.step >= self.total_steps
+
+    def iterate(self) -> dict[str, float]:
+        """Play a round, then learn from this and all earlier ones."""
+        share = self.rounds.mixing**self.number
+        with doing("playing a round", self.rounds.episodes, "episodes") as tick:
+            dataset = self._play(share, tick)
+        count = self._take(dataset)
+        self.cloning.learn_from(*map(joined, self.parts))
+        minibatches = max(1, round(self.rounds.passes * count / self.cloning.batch_size))
+        figures = self.cloning.iterate(minibatches)
+        self.agent.at_step(self.step)
+        return figures | {
+            "dagger/bot_share": share,
+            "dagger/agreement": agreement(dataset),
+            "rollout/success_rate": float(dataset.success.mean()),
+            "rollout/return": float(dataset.returns.mean()),
+        }
+
+    def _play(self, share: float, tick: Any) -> Dataset:
+        """The dataset of the next round. One that an interrupted run left there is made again, the same."""
+        facts, number = world(self.rounds.env_id), self.number
+        config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
+        run = Run.renew(self._place(number), stage="collect", config=config)
+        agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))
+        writer = DatasetWriter(
+            run,
+            env_id=facts.env_id,
+            obs_shape=facts.obs_shape,
+            action_names=facts.action_names,
+            info={"family": facts.family, "rules": facts.rules, "language": facts.language},
+            texts=(LABEL,),
+            episode_texts=episode_texts(self.envs),
+            played_by="a learner and its bot",
+        )
+        record(
+            agent,
+            self.envs,
+            self.rounds.episodes,
+            writer,
+            self.describe,
+            seed=derive_seed(self.seed, "dagger", number),
+            trained=self.step,
+            labelled=True,
+            tick=tick,
+        )
+        writer.close()
+        run.finish(writer.outputs, env_id=facts.env_id, explorer="dagger", bot_share=share)
+        run.release()
+        return Dataset.open(run.path)
+
+    def _place(self, number: int) -> Path:
+        return self.folder / f"round-{number:04d}"
+
+    def _take(self, dataset: Dataset) -> int:
+        """A round is among the samples from now on; how many it brings."""
+        made = demonstrations(
+            dataset, self.agent, only_successes=False, held_out=self.rounds.held_out, seed=self.seed + self.number
+        )
+        for part, new in zip(self.parts, made, strict=True):
+            part.append(new)
+        self.step += dataset.num_steps
+        self.episodes += dataset.num_episodes
+        self.number += 1
+        return len(made[0])
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    def state(self) -> Saved:
+        """See `Learner.state`; the datasets of earlier rounds lie in the run."""
+        saved = self.cloning.state()
+        return saved._replace(
+            counters=saved.counters | {"samples": self.cloning.step, "step": self.step, "rounds": self.number}
+        )
+
+    def restore(self, saved: Saved) -> None:
+        for number in range(int(saved.counters["rounds"])):
+            self._take(Dataset.open(self._place(number)))
+        if self.number:
+            self.cloning.learn_from(*map(joined, self.parts))
+        self.cloning.restore(saved._replace(counters=saved.counters | {"step": saved.counters["samples"]}))
+        self.agent.at_step(self.step)
+
+    def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        return self.cloning.warnings(metrics)
+
+    def facts(self) -> dict[str, Any]:
+        return {**self.cloning.facts(), "episodes": self.episodes, "rounds": self.number}
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.envs.close()
+
+
+def joined(parts: list[Demonstrations]) -> Demonstrations:
+    """One after another."""
+    ends = np.cumsum([0, *(len(part) for part in parts)])
+    starts = [part.starts[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    return Demonstrations(
+        Views.joined([part.views for part in parts]),
+        np.concatenate([part.actions for part in parts]),
+        np.concatenate([*starts, ends[-1:]]),
+    )
+
+
+def agreement(dataset: Dataset) -> float:
+    """How often what was done is what the bot would have done."""
+    return float((dataset.actions == dataset.labels)[dataset.actions >= 0].mean())

@@ -1,0 +1,142 @@
+"""A critic of its own: whitening, fitting against ridge regression, and that the model learns nothing from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
+from bkrl.agents.language.catalogue import open_language_model
+from bkrl.agents.language.heads import Critic
+from bkrl.core.config import PPOConfig
+from bkrl.envs import make_vec
+from bkrl.learn.critic import CriticLearner, explained
+from bkrl.learn.ppo import PPO
+from bkrl.rewards.streams import EnvReward
+
+ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted"
+
+
+def agent_of(own: bool = True) -> LanguageAgent:
+    settings = LanguageSettings(head_sizes=(16, 16), head_activation="relu", own_critic=own, observations=1)
+    return LanguageAgent(open_language_model("tiny-t5", seed=0), ENV, 1, settings)
+
+
+def situations(count: int, seed: int, width: int = 24) -> tuple[Tensor, Tensor]:
+    """States whose variance spans six orders, and returns that hang on those that vary least; a third of them noise."""
+    draw = torch.Generator().manual_seed(seed)
+    free = torch.randn(count, width, generator=draw)
+    turned = torch.linalg.qr(torch.randn(width, width, generator=torch.Generator().manual_seed(7))).Q
+    states = 5 + (free * torch.logspace(1, -2, width)) @ turned
+    returns = free[:, -6:].sum(1, keepdim=True) / 6**0.5 + 0.7 * torch.randn(count, 1, generator=draw)
+    return states, 3 + 0.2 * returns
+
+
+def critic_of(width: int) -> Any:
+    class Owner:
+        module = torch.nn.Module()
+
+    owner: Any = Owner()
+    critic = Critic(width, 1, (64, 64), "relu", torch.Generator().manual_seed(1))
+    owner.module.heads = torch.nn.ModuleDict({"value": critic})
+    return CriticLearner(owner, learning_rate=1e-3)
+
+
+def test_whitened_states_are_uncorrelated_and_of_one_size() -> None:
+    states, returns = situations(5_000, 0)
+    critic = Critic(states.shape[1], 1, (4,), "relu", torch.Generator())
+    assert not critic.prepared
+    critic.prepare(states, returns)
+    made = (states - critic.mean) @ critic.whitening
+    covariance = np.cov(made.numpy().T)
+    assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 1e-2
+    assert np.diag(covariance).max() == pytest.approx(1, abs=0.01)
+    assert critic.prepared
+    assert (float(critic.offset), float(critic.scale)) == pytest.approx(
+        (float(returns.mean()), float(returns.std())), rel=1e-3
+    )
+
+
+def test_it_explains_as_much_of_unseen_rollouts_as_ridge_regression() -> None:
+    learner = critic_of(24)
+    seen = []
+    for rollout in range(12):
+        states, returns = situations(1_280, rollout)
+        seen.append((states, returns))
+        learner.fit(states, returns, torch.arange(1_280) % 4 == rollout % 4)
+        learner.rollouts += 1
+    states, returns = situations(4_000, 99)
+    x, y = (torch.cat(part).double() for part in zip(*seen, strict=True))
+    centred = x - x.mean(0)
+    weights = torch.linalg.solve(centred.T @ centred + torch.eye(24), centred.T @ (y - y.mean(0)))
+    ridge = explained((states.double() - x.mean(0)) @ weights + y.mean(0), returns.double())
+    with torch.no_grad():
+        own = explained(learner.critic(states), returns)
+    assert ridge > 0.6
+    assert own > ridge - 0.05
+    assert learner.updates > 100
+
+
+def test_it_stops_where_the_held_out_error_no_longer_falls_and_keeps_the_best() -> None:
+    learner = critic_of(24)
+    states, _ = situations(256, 0)
+    noise = torch.randn(256, 1, generator=torch.Generator().manual_seed(3))
+    held = torch.arange(256) % 4 == 0
+    _, least = learner.fit(states, noise, held)
+    with torch.no_grad():
+        now = ((learner.critic(states[held]) - noise[held]) / learner.critic.scale).square().mean()
+    assert float(now) == pytest.approx(least)
+    assert least < 1.3  # nothing can be learnt, and nothing is made of it
+
+
+def test_explained_variance() -> None:
+    returns = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    assert explained(returns, returns) == 1
+    assert explained(returns * 0, returns) == 0
+    assert explained(returns + 5, returns) == pytest.approx(1)
+    assert explained(-returns, returns) == pytest.approx(-3)
+    assert explained(returns, returns * 0) == 0
+
+
+def test_ppo_trains_the_policy_and_leaves_the_critic_to_its_learner() -> None:
+    agent = agent_of()
+    critic = CriticLearner(agent, learning_rate=1e-3, first=30)
+    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1)
+    ppo = PPO(make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic)
+    own = set(map(id, agent.module.heads["value"].parameters()))
+    assert not own & set(map(id, ppo.parameters))
+
+    def body() -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in ppo.parameters]
+
+    waited, first = 0, body()
+    while not critic.ready:
+        figures = ppo.iterate()
+        assert "ppo/loss" not in figures
+        assert ppo.warnings(figures) == {}
+        assert all(map(torch.equal, first, body()))
+        waited += 1
+    assert 1 <= waited < 30
+    before = [parameter.detach().clone() for parameter in agent.module.heads["value"].parameters()]
+    ppo.update(*ppo.advantages())
+    assert not all(map(torch.equal, first, body()))
+    assert all(map(torch.equal, before, agent.module.heads["value"].parameters()))
+    figures = ppo.iterate()
+    assert {"ppo/loss", "critic/explained_variance", "critic/held_out_loss", "critic/updates"} <= figures.keys()
+
+
+def test_what_it_has_measured_is_saved_with_the_policy(tmp_path: Any) -> None:
+    agent = agent_of()
+    critic = agent.module.heads["value"]
+    critic.prepare(torch.randn(50, agent.lm.width), torch.randn(50, 1))
+    assert {"heads.value.mean", "heads.value.whitening", "heads.value.scale"} <= agent.module.state_dict().keys()
+    agent.save(tmp_path)
+    again = LanguageAgent.load(tmp_path).module.heads["value"]
+    state = torch.randn(3, agent.lm.width)
+    assert torch.equal(again(state), critic(state))
+    critic(state.requires_grad_()).sum().backward()
+    assert state.grad is None

@@ -1,0 +1,106 @@
+"""Learning from a teacher: the loss in closed form, its weight, who is asked, and what a checkpoint holds of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.agents.bot import BotAgent
+from bkrl.agents.build import new_agent
+from bkrl.agents.viewer import Viewer
+from bkrl.core.config import PPOConfig
+from bkrl.core.seeds import derive_seed
+from bkrl.envs import make_vec
+from bkrl.learn.imitation import Imitation
+from bkrl.learn.ppo import PPO
+from bkrl.learn.protocol import Saved
+from bkrl.rewards.streams import EnvReward
+
+ENV = "BabyAI-GoToLocal-v0"
+ROOM = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted"
+CONFIG = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=2)
+
+
+def learner(teacher: Any, weight: float = 0.5, until: int = 512, env: str = ENV, **changes: Any) -> PPO:
+    envs = make_vec(env, 8)
+    agent = new_agent("compact", envs, "symbolic", 1, 0, missions=True)
+    config = CONFIG if not changes else PPOConfig(**{**CONFIG.__dict__, **changes})
+    return PPO(
+        envs, agent, [EnvReward()], config, total_steps=10**6, seed=1,
+        teacher=teacher, auxiliaries=[Imitation(weight, until)],
+    )  # fmt: skip
+
+
+def test_the_loss_is_the_divergence_from_the_teacher_and_its_weight_falls() -> None:
+    ppo = learner(BotAgent.of(ENV))
+    imitation: Any = ppo.auxiliaries[0]
+    ppo.iterate()
+    assert imitation.now == 0.5
+    imitation.begin(ppo.collector)
+    logits = torch.randn(128, 7, generator=torch.Generator().manual_seed(0))
+    chosen = ppo.collector.taught.flatten(0, 1).argmax(-1)
+    index = torch.arange(128)
+    wanted = torch.nn.functional.cross_entropy(logits, chosen)
+    torch.testing.assert_close(imitation.loss(index, logits), 0.5 * wanted)
+    ppo.collector.taught.copy_(torch.randn(ppo.collector.taught.shape, generator=torch.Generator().manual_seed(1)))
+    imitation.begin(ppo.collector)
+    other = torch.distributions.Categorical(logits=ppo.collector.taught.flatten(0, 1))
+    kl = torch.distributions.kl_divergence(other, torch.distributions.Categorical(logits=logits)).mean()
+    torch.testing.assert_close(imitation.loss(index, logits), 0.5 * kl)
+    ppo.iterate()
+    assert imitation.now == pytest.approx(0.5 * (1 - 128 / 512))
+    for _ in range(3):
+        figures = ppo.iterate()
+    assert figures["imitate/weight"] == 0
+    assert 0 <= figures["imitate/agreement"] <= 1
+
+
+def test_the_bot_is_asked_in_each_state_and_does_not_act() -> None:
+    ppo = learner(BotAgent.of(ENV))
+    ppo.iterate()
+    bot, envs, rollout = BotAgent.of(ENV), make_vec(ENV, 8), ppo.collector.rollout
+    seen, state = Viewer(envs, bot), bot.begin(8)
+    observations, _ = envs.reset(seed=derive_seed(1, "worlds"))
+    for t, actions in enumerate(rollout.actions):
+        started = rollout.ages[t] == 0
+        said = bot.act(seen(observations, started), state, started, None)
+        np.testing.assert_array_equal(ppo.collector.taught[t], said.logits)
+        state, observations = said.state, envs.step(actions)[0]
+    assert (ppo.collector.taught.argmax(-1).numpy() != rollout.actions).mean() > 0.3
+
+
+@pytest.mark.parametrize("teacher", ["bot", "recurrent"])
+def test_a_checkpoint_holds_what_the_teacher_remembers(teacher: str) -> None:
+    def made() -> PPO:
+        if teacher == "bot":
+            return learner(BotAgent.of(ENV))
+        return learner(new_agent("recurrent", make_vec(ENV, 1), "symbolic", 1, 5, missions=True))
+
+    one, other = made(), made()
+    one.iterate()
+    saved = one.state()
+    kept = {name: np.asarray(tensor) for name, tensor in saved.tensors.items()}
+    other.restore(Saved(kept, saved.counters, True))
+    figures, again = one.iterate(), other.iterate()
+    assert torch.equal(one.collector.taught, other.collector.taught)
+    for name in ("ppo/loss", "imitate/kl", "rollout/reward"):
+        assert figures[name] == again[name]
+
+
+def test_it_learns_from_the_bot_alone_what_rewards_would_take_long_to_teach() -> None:
+    ppo = learner(BotAgent.of(ROOM), weight=1.0, until=10**6, env=ROOM, num_steps=64, update_epochs=4)
+    agreed = [ppo.iterate()["imitate/agreement"] for _ in range(20)]
+    assert np.mean(agreed[-3:]) > agreed[0] + 0.2
+
+
+def test_an_update_ends_before_the_target_is_passed() -> None:
+    how: Any = {"weight": 5.0, "update_epochs": 8, "num_minibatches": 4}
+    far, near = learner(BotAgent.of(ENV), **how), learner(BotAgent.of(ENV), **how, target_kl=0.01)
+    before = [parameter.detach().clone() for parameter in near.parameters]
+    assert far.iterate()["ppo/epochs"] == 8
+    assert near.iterate()["ppo/epochs"] < 8
+    moved = [(one - other).norm() for one, other in zip(near.parameters, before, strict=True)]
+    assert 0 < sum(moved) < sum((one - other).norm() for one, other in zip(far.parameters, before, strict=True))
