@@ -1,0 +1,78 @@
+"""Whether PPO keeps what a language model has cloned, gains, and has a critic that learns.
+
+    python benchmarks/lm_learning.py [--json] [--seeds 2] [--steps 30000]
+
+`tiny-t5` clones the bot's episodes in "go to" in a room of 5 with one distractor and six actions, from few samples, and
+PPO goes on from there with the bot as its teacher (--imitate bot). Over the seeds:
+
+* `clone_start_max`: success of the best clone, so much headroom there is;
+* `clone_end_min`: the least success of PPO's last policy, in 200 episodes;
+* `clone_drop_max`: how far an evaluation fell below that of its clone, at most;
+* `explained_min`: the least mean share of the variance of returns that the critic explains in rollouts that it has not
+  learnt from, over the second half of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bkrl.core.config import CollectConfig
+from bkrl.core.reporter import Reporter
+from bkrl.methods import TrainRsConfig
+from bkrl.methods.bc import ClonedLM
+from bkrl.methods.glam import GlamPPO, LMConfig
+from bkrl.stages import collect, train_rs
+
+ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=1,actions=canonical"
+PPO = replace(GlamPPO(), learning_rate=3e-4, update_epochs=2)
+
+
+def measure(seed: int, steps: int, folder: Path) -> tuple[list[float], list[float]]:
+    """Success in each evaluation, the clone's first, and the variance explained in each rollout."""
+    data = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=100, seed=seed, out=folder / "bot"), Reporter())
+    how = {"env": ENV, "seed": seed, "eval_episodes": 200}
+    clone = train_rs.run(
+        TrainRsConfig(
+            alg="bc", data=data.path, lm=ClonedLM("tiny-t5", window=1), batch_size=64, steps=4_000, eval_every=4_000,
+            out=folder / "clone", **how,
+        ),
+        Reporter(),
+    )  # fmt: skip
+    run = train_rs.run(
+        TrainRsConfig(
+            alg="glam", lm=LMConfig("tiny-t5", window=1), init_from=clone.path, imitate="bot", ppo=PPO, steps=steps,
+            eval_every=max(steps // 6, 1), out=folder / "ppo", **how,
+        ),
+        Reporter(),
+    )  # fmt: skip
+    rows = run.metrics()
+    success = [row["eval/success_rate"] for row in rows if "eval/success_rate" in row]
+    return success, [row["critic/explained_variance"] for row in rows if "critic/explained_variance" in row]
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=30_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        found = [measure(seed, given.steps, Path(place) / str(seed)) for seed in range(given.seeds)]
+    figures = {
+        "clone_start_max": max(success[0] for success, _ in found),
+        "clone_end_min": min(success[-1] for success, _ in found),
+        "clone_drop_max": max(success[0] - min(success) for success, _ in found),
+        "explained_min": min(float(np.mean(explained[len(explained) // 2 :])) for _, explained in found),
+    }
+    print(json.dumps(figures) if given.json else "\n".join(f"{name} {value:.3f}" for name, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()
