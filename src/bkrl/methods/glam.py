@@ -298,13 +298,16 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
             only=(Only("--train all or lora", lambda c: c.lm.train != "heads"),),
         ),
     ] = 0.0
-    critic_learning_rate: Annotated[float, Flag("Adam's step size for --critic own", least=0, only=_OWN)] = 1e-3
+    critic_learning_rate: Annotated[
+        float, Flag("Adam's step size for --critic own", least=0, only=_OWN, seldom=True)
+    ] = 1e-3
     critic_first: Annotated[
         int,
         Flag(
             "minibatches from which the critic learns before the policy moves; -1: 200 with --init-from, else 0",
             least=-1,
             only=_OWN,
+            seldom=True,
         ),
     ] = -1
     imitate: Annotated[
