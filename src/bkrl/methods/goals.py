@@ -123,12 +123,8 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     suggester: Annotated[
         str,
         Flag(
-            "who suggests goals: oracle (the env's own rules), noisy (the oracle with errors), novelty and uniform "
-            "(every deed, paid once an episode or every time), rules (the embedded annotator, which reads the text "
-            "alone), openai:MODEL, local:NAME, gguf:PATH, hf:PATH; "
-            "replay:RUN: what these suggested in another run; task: the env's own "
-            "mission, for typed tasks. In "
-            "Housekeep oracle is people's votes, noisy the votes with errors, zs_mlm a masked language model's prior",
+            "who suggests goals: oracle, noisy, novelty, uniform, rules, a language model (openai:MODEL, local:NAME, "
+            "gguf:PATH, hf:PATH), replay:RUN, task; in Housekeep zs_mlm; `bkrl list suggesters` says what each knows",
         ),
     ] = "oracle"
     goal_pay: Annotated[
