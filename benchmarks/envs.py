@@ -35,7 +35,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import crafter_figures
 import pool_figures
 from bkrl.envs import make, make_vec
-from bkrl.envs.babyai.captions import Captioner
+from bkrl.envs.babyai.captions import RoomCaptioner
 from command_line import parser_of, show
 
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
@@ -149,7 +149,7 @@ def captions(rounds: int, steps: int) -> dict[str, float]:
     views = np.unique(views, axis=0)[:20_000]
     fresh, cached = [], []
     for _ in range(rounds):
-        captioner = Captioner()
+        captioner = RoomCaptioner()
         for rates in (fresh, cached):
             start = time.perf_counter()
             captioner(views)

@@ -20,7 +20,7 @@ from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import short_world
-from bkrl.report.model import FORMAT, Cost, Evaluated, Results, Row, Said, Timings, World
+from bkrl.report.model import FORMAT, Cost, EnvResults, Evaluated, ResultRow, Results, Said, Timings
 from bkrl.report.pages.html import figure
 from bkrl.report.provenance import Chain, Node, follow
 from bkrl.runs.record import Run
@@ -136,7 +136,7 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)), pictures
 
 
-def _picture(slug: str, world: World) -> list[str]:
+def _picture(slug: str, world: EnvResults) -> list[str]:
     """The picture of a world, for light and for dark pages."""
     light, dark = (quote(f"images/{slug}-{_slug(short_world(world.env))}{end}.png") for end in ("", "-dark"))
     alt = f"{world.measure.capitalize()} rate against environment steps in {world.env}: {_final_success(world)}"
@@ -210,11 +210,11 @@ def _glance(results: Results) -> list[str]:
     return ["× PPO's steps:", "", *_table(["", *map(short_world, envs)], rows)]
 
 
-def _name(row: Row) -> str:
+def _name(row: ResultRow) -> str:
     return f"_{_text(row.label)}_" if row.control else f"**{_text(row.label)}**"
 
 
-def _world(world: World, threshold: float) -> list[str]:
+def _world(world: EnvResults, threshold: float) -> list[str]:
     goal = percent(threshold)
     header = [
         "method", "form", "n", f"{world.measure} at the end", f"mean {world.measure} in training", f"reached {goal}",
@@ -265,7 +265,7 @@ def _world(world: World, threshold: float) -> list[str]:
     return lines
 
 
-def _final_success(world: World) -> str:
+def _final_success(world: EnvResults) -> str:
     return "; ".join(f"{row.label} {percent(row.final.estimate)} at the end" for row in world.rows)
 
 

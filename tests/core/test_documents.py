@@ -40,7 +40,7 @@ from bkrl.runs.record import Run, sealed
 from bkrl.runs.samples import SAMPLES
 from bkrl.runs.tracking import _state
 from bkrl.studies.study import load_study
-from bkrl.studies.sweep import State
+from bkrl.studies.sweep import SweepState
 
 DEEP = json.loads("[" * 90 + "]" * 90)
 ODD = [
@@ -310,7 +310,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda file: find_price({"kind": "openai", "model": "m", "host": "h"}, file),
         "[[price]]\nmodel = 3\ninput = 1\noutput = 1",
     ),
-    "state.json": (lambda file: State(file).load(), '{"jobs": {"a": 3}}'),
+    "state.json": (lambda file: SweepState(file).load(), '{"jobs": {"a": 3}}'),
     "batches.json": (lambda file: out_in(file.parent), '{"batches": [{"token": 1}], "failures": {}}'),
     "audit.jsonl": (
         lambda file: read_answers(file, "x"),

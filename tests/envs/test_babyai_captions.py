@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import InputError, UsageError
-from bkrl.envs.babyai.captions import REMEMBERED_VIEWS, Captioner, caption
+from bkrl.envs.babyai.captions import REMEMBERED_VIEWS, RoomCaptioner, caption
 from bkrl.envs.babyai.constants import (
     BALL,
     BLUE,
@@ -130,7 +130,7 @@ def test_repeated_views_and_empty_batches() -> None:
 
 
 def test_memory_of_views_is_bounded() -> None:
-    captioner = Captioner()
+    captioner = RoomCaptioner()
     rng = np.random.default_rng(0)
     for _ in range(3):
         views = np.zeros((REMEMBERED_VIEWS // 2 + 1, 7, 7, 3), np.uint8)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bkrl.agents import captioner
-from bkrl.agents.captioner import Learnt
+from bkrl.agents.captioner import LearntCaptioner
 from bkrl.data.views import Views
 from bkrl.goals.book import GoalBook
-from bkrl.goals.captions import NOTHING, Noisy, Told
+from bkrl.goals.captions import NOTHING, NoisyCaptioner, TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.source import Source
 from bkrl.goals.suggesters import Oracle
@@ -31,14 +31,14 @@ def said(captioner, actions, success):
 
 def test_the_truth_is_the_action_where_it_succeeded():
     actions, success = np.array([3, 7, 9]), np.array([True, False, True])
-    np.testing.assert_array_equal(said(Told(), actions, success), [3, NOTHING, 9])
-    np.testing.assert_array_equal(said(Told("eval"), actions, success), [NOTHING, 7, NOTHING])
-    np.testing.assert_array_equal(said(Told("tried"), actions, success), actions)
+    np.testing.assert_array_equal(said(TrueCaptioner(), actions, success), [3, NOTHING, 9])
+    np.testing.assert_array_equal(said(TrueCaptioner("eval"), actions, success), [NOTHING, 7, NOTHING])
+    np.testing.assert_array_equal(said(TrueCaptioner("tried"), actions, success), actions)
 
 
 def test_so_many_captions_are_true_and_the_others_are_spread_evenly():
     known = [number for number, deed in enumerate(WORLD.deeds) if deed in WORLD.possible]
-    noisy = Noisy(Told(), WORLD, 0.7, seed=1)
+    noisy = NoisyCaptioner(TrueCaptioner(), WORLD, 0.7, seed=1)
     found = np.stack([said(noisy, np.array([known[2], known[4]]), np.array([True, False])) for _ in range(6000)])
     for column, true in zip(found.T, (known[2], NOTHING), strict=True):
         assert np.mean(column == true) == pytest.approx(0.7, abs=0.03)
@@ -49,7 +49,10 @@ def test_so_many_captions_are_true_and_the_others_are_spread_evenly():
 
 
 def test_noise_is_the_same_wherever_a_run_goes_on():
-    whole, later = Noisy(Told(), WORLD, 0.5, seed=1), Noisy(Told(), WORLD, 0.5, seed=1)
+    whole, later = (
+        NoisyCaptioner(TrueCaptioner(), WORLD, 0.5, seed=1),
+        NoisyCaptioner(TrueCaptioner(), WORLD, 0.5, seed=1),
+    )
     actions, success = np.full(64, 66), np.ones(64, bool)
     found = [said(whole, actions, success) for _ in range(5)]
     later.steps = 3
@@ -94,7 +97,7 @@ def test_a_network_learns_to_tell_deeds_apart_and_is_tested_on_other_episodes(mo
     monkeypatch.setattr(captioner, "TRAIN_STEPS", 12_000)
     monkeypatch.setattr(captioner, "TEST_STEPS", 4_000)
     monkeypatch.setattr(captioner, "BATCH", 128)
-    learnt = Learnt("Crafter-Typed-Easier", seed=1)
+    learnt = LearntCaptioner("Crafter-Typed-Easier", seed=1)
     assert learnt.figures["accuracy"] > 0.9
     assert learnt.figures["balanced_accuracy"] > 0.35  # always the same answer: one in ten
     assert 5 <= learnt.figures["deeds_met"] < 27

@@ -17,7 +17,7 @@ from bkrl.data.views import Views
 from bkrl.data.windows import Rollout
 from bkrl.goals.asked import LONGEST_GOAL, MOST_GOALS, parse_goals
 from bkrl.goals.book import GoalBook
-from bkrl.goals.captions import Told
+from bkrl.goals.captions import TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
 from bkrl.goals.tracker import GoalTracker
@@ -121,7 +121,7 @@ def step(tracker, deed, success=True, row=None, started=False):
 
 
 def followed(suggester, rule="once", success="action", row=None):
-    tracker = GoalTracker(GoalBook(WORLD, suggester, Matcher(WORLD)), 1, rule, Told(success), counted=True)
+    tracker = GoalTracker(GoalBook(WORLD, suggester, Matcher(WORLD)), 1, rule, TrueCaptioner(success), counted=True)
     tracker(Views((observation(["tree"]) if row is None else row)[None]), NEW)
     return tracker
 

@@ -73,7 +73,7 @@ def when_it_trains(tmp_path, act):
     """In a thread: once the cell has a checkpoint and its job runs, `act(job)`."""
 
     def wait():
-        state = sweep.State(tmp_path / "out" / "sweep" / "state.json")
+        state = sweep.SweepState(tmp_path / "out" / "sweep" / "state.json")
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             if list((tmp_path / "out" / CELL / "checkpoints").glob("step-*")):

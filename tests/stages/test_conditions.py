@@ -18,7 +18,7 @@ from bkrl.methods import TrainRsConfig
 from bkrl.stages import collect, evaluate, train_rs
 from bkrl.stages.evaluate import matrix, run
 from bkrl.stages.evaluate.conditions import SHIPPED, env_of, kinds_of, read_conditions, with_options
-from bkrl.stages.evaluate.matrix import Row, summarised
+from bkrl.stages.evaluate.matrix import MatrixRow, summarised
 
 MINE = """
 title = "mine"
@@ -178,7 +178,7 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
         kind: [{"success": i < 1000 * rate, "length": length} for i in range(1000)]
         for kind, (rate, length) in measured.items()
     }
-    row = summarised(Row("random", "", "sampled", ""), found)
+    row = summarised(MatrixRow("random", "", "sampled", ""), found)
     assert row.success == pytest.approx(0.105, abs=1e-3)
     assert row.first_finished == pytest.approx(0.141, abs=1e-3)
 

@@ -487,7 +487,7 @@ def test_a_kill_while_jobs_are_submitted_submits_none_twice(tmp_path, monkeypatc
     (tmp_path / "queue").touch()
     only = "chain/data,chain/ppo-s1"
     bkrl("sweep", toy(tmp_path), "--out", OUT, "--executor", "slurm", "--only", only, code=-signal.SIGKILL)
-    state, again = sweep.State(OUT / "sweep" / "state.json").load(), Told()
+    state, again = sweep.SweepState(OUT / "sweep" / "state.json").load(), Told()
     executor = on_cluster(state)
     cells = chosen(load_study("toy.toml", OUT), OUT, only)
     executor.prepare(cells, again)
@@ -505,7 +505,9 @@ def test_a_single_job_is_found_again_by_its_name_and_one_that_was_not_chosen_is_
     monkeypatch.chdir(tmp_path)
     commands(tmp_path, monkeypatch, squeue="echo '12|PENDING|None|bkrl-0a'")
     (tmp_path / "out" / "sweep" / "slurm").mkdir(parents=True)
-    state = sweep.State(OUT / "sweep" / "state.json", jobs={"chain/ppo-s1": "bkrl-0a/0", "chain/data": "bkrl-0b/3"})
+    state = sweep.SweepState(
+        OUT / "sweep" / "state.json", jobs={"chain/ppo-s1": "bkrl-0a/0", "chain/data": "bkrl-0b/3"}
+    )
     executor = on_cluster(state)
     cells = load_study(str(toy(tmp_path)), OUT).training[:1]
     executor.prepare(cells, Reporter())
@@ -517,7 +519,7 @@ def test_each_array_asks_for_the_cores_of_its_own_cells(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands(tmp_path, monkeypatch, sbatch='cat "$1" >> scripts; echo Submitted batch job 7')
     (tmp_path / "out" / "sweep").mkdir(parents=True)
-    executor = on_cluster(sweep.State(OUT / "sweep" / "state.json"), array_parallelism=1)
+    executor = on_cluster(sweep.SweepState(OUT / "sweep" / "state.json"), array_parallelism=1)
     data, *_, trained = load_study(str(toy(tmp_path)), OUT).cells
     executor.start([data._replace(config=replace(data.config, threads=4))])
     executor.start([data, trained])
@@ -540,7 +542,7 @@ def test_jobs_that_are_refused_end_in_a_sentence(tmp_path, monkeypatch):
 
 def test_an_array_is_no_larger_than_clusters_take(tmp_path, monkeypatch):
     commands(tmp_path, monkeypatch)
-    assert 1 < on_cluster(sweep.State(tmp_path / "state.json")).free() <= 1001
+    assert 1 < on_cluster(sweep.SweepState(tmp_path / "state.json")).free() <= 1001
 
 
 def test_a_queue_that_does_not_answer_is_told_once(tmp_path, monkeypatch):
@@ -550,7 +552,7 @@ def test_a_queue_that_does_not_answer_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
     commands(tmp_path, monkeypatch, sbatch="echo Submitted batch job 7")
     (tmp_path / "out" / "sweep").mkdir(parents=True)
-    executor, told = on_cluster(sweep.State(OUT / "sweep" / "state.json")), Told()
+    executor, told = on_cluster(sweep.SweepState(OUT / "sweep" / "state.json")), Told()
     executor.prepare([], told)
     executor.start(load_study(str(toy(tmp_path)), OUT).training[:1])
     assert executor.ended(0) == executor.ended(0) == []
@@ -725,7 +727,7 @@ def test_a_pipe_gets_a_line_for_each_run_that_ends(capsys):
 def test_a_sweep_with_a_report_names_it_and_its_headline(tmp_path, monkeypatch, capsys):
     made = Run.renew(tmp_path / "report", stage="report", config=ReportConfig(runs=()))
     made.finish([], headline="It helped.", report=tmp_path / "report" / "report.html")
-    monkeypatch.setattr(sweep, "run", lambda *_: sweep.Outcome(tmp_path, ["a"], {}, [], made))
+    monkeypatch.setattr(sweep, "run", lambda *_: sweep.SweepOutcome(tmp_path, ["a"], {}, [], made))
     assert run_command(["sweep", "smoke", "--report"]) == 0
     told = "".join(capsys.readouterr().out.split())
     assert "".join(str(tmp_path / "report" / "report.html").split()) in told

@@ -49,7 +49,7 @@ class CaptionNetwork(nn.Module):
         return self.layers(rows)
 
 
-class Learnt:
+class LearntCaptioner:
     """A small network that has seen transitions of random play, and what the game did in them.
 
     It stands in for the paper's captioner, which is a language model on pictures. It is trained when a run begins, from

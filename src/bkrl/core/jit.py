@@ -213,7 +213,7 @@ def _to_stderr(text: str) -> None:
         sys.stderr.flush()
 
 
-class _Announcer(event.Listener):
+class _Announcer(event.Listener):  # type: ignore[misc]
     """Says once that a kernel is being compiled, because no folder holds it yet."""
 
     def __init__(self) -> None:

@@ -188,7 +188,7 @@ def _info(theirs: Any, source: str) -> dict[str, Any]:
         raise InputError(f"{source} does not say which environment it is of, so bkrl cannot tell its world.")
     facts = world(spec.kwargs.get("env_id", spec.id))
     view = seen.spaces.get("image") if isinstance(seen, spaces.Dict) else seen
-    fits = isinstance(view, spaces.Box) and (view.shape, view.dtype) == (facts.obs_shape, np.uint8)
+    fits = isinstance(view, spaces.Box) and view.shape == facts.obs_shape and view.dtype == np.uint8
     if not fits or theirs.action_space != spaces.Discrete(len(facts.action_names)):
         raise InputError(
             f"{source} holds observations {view} and actions {theirs.action_space}, {facts.env_id} has uint8 "

@@ -17,7 +17,7 @@ from bkrl.core.registry import did_you_mean
 from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import priors, tasks, votes, words
 from bkrl.goals.closed import AskedJudge
-from bkrl.goals.judges import Judge, Question, Scores, Table, noisy, scores
+from bkrl.goals.judges import Judge, KnownJudge, Question, Scores, noisy, scores
 from bkrl.llm.beside import open_session
 from bkrl.text.prompts import SHIPPED
 
@@ -41,13 +41,13 @@ def plain_judge(name: str, house: str = "", accuracy: float = 1.0, seed: int = 0
             f"judged by; use {PRIORS[0]}, which was not."
         )
     if name in ("novelty", "uniform"):
-        return Table(name, lambda question: 1.0, knows=False)
+        return KnownJudge(name, lambda question: 1.0, knows=False)
     if name in PRIORS:
         return _prior(name)
     if name not in ("oracle", "noisy"):
         return None
     known = truth(house)
-    oracle = Table("oracle", lambda question: float(known[question]) if question in known else math.nan)
+    oracle = KnownJudge("oracle", lambda question: float(known[question]) if question in known else math.nan)
     return oracle if name == "oracle" else noisy(oracle, accuracy, seed)
 
 
@@ -64,7 +64,7 @@ def _prior(name: str) -> Judge:
         room = next((one for one in longest_first if place.startswith(f"{one} ")), "")
         return fits.get(thing, {}).get(room, math.nan)
 
-    return Table(name, answer)
+    return KnownJudge(name, answer)
 
 
 def things(which: str) -> list[str]:

@@ -36,7 +36,7 @@ class Captioner(Protocol):
         ...
 
 
-class Told:
+class TrueCaptioner:
     """The truth: the action, where the env says that it succeeded."""
 
     def __init__(self, success: Success = "action") -> None:
@@ -48,7 +48,7 @@ class Told:
         return actions if self.success == "tried" else np.where(infos[f"{self.success}_success"], actions, NOTHING)
 
 
-class Noisy:
+class NoisyCaptioner:
     """The truth with a stated accuracy: otherwise another possible deed, or nothing, all equally likely.
 
     Draws are named after the step, so that they are the same whenever a run goes on.

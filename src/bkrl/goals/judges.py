@@ -58,7 +58,7 @@ class Judge(Protocol):
         ...
 
 
-class Table:
+class KnownJudge:
     """A judge that knows its answers at once.
 
     Args:
@@ -93,7 +93,7 @@ class Table:
         """Nothing changed."""
 
 
-def noisy(truth: Judge, accuracy: float, seed: int) -> Table:
+def noisy(truth: Judge, accuracy: float, seed: int) -> KnownJudge:
     """The answers of `truth`, each of which is kept with probability `accuracy` and turned round otherwise.
 
     A question's error is drawn once, from the seed and its words, so it is the same in every process.
@@ -107,7 +107,7 @@ def noisy(truth: Judge, accuracy: float, seed: int) -> Table:
         kept = generator(seed, "noisy votes", *question).random() < accuracy
         return known if kept else 1.0 - known
 
-    return Table("noisy", answer, said={"accuracy": accuracy})
+    return KnownJudge("noisy", answer, said={"accuracy": accuracy})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.views import Views
 from bkrl.envs import situations
 from bkrl.goals.book import GoalBook
-from bkrl.goals.captions import Captioner, Success, Told
+from bkrl.goals.captions import Captioner, Success, TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.places import PLACES, PlaceSource
 from bkrl.goals.suggesters import plain_suggester
@@ -74,11 +74,11 @@ class Source:
         return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}
 
     def of(self, num_envs: int) -> GoalTracker:
-        return GoalTracker(self.book, num_envs, self.rule, Told(self.success), shown=self.shown)
+        return GoalTracker(self.book, num_envs, self.rule, TrueCaptioner(self.success), shown=self.shown)
 
     def to_learn(self, num_envs: int) -> GoalTracker:
         """The goals of the envs that are learnt in: captioned by `captioner`, and their quality is counted."""
-        captioner = self.captioner or Told(self.success)
+        captioner = self.captioner or TrueCaptioner(self.success)
         return GoalTracker(self.book, num_envs, self.rule, captioner, shown=self.shown, counted=True)
 
     def to_json(self) -> dict[str, Any]:

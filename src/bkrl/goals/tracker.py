@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bkrl.core.jit import kernel
 from bkrl.data.views import Views
 from bkrl.goals.book import QUALITIES, GoalBook
-from bkrl.goals.captions import NOTHING, Captioner, Told
+from bkrl.goals.captions import NOTHING, Captioner, TrueCaptioner
 
 PayRule = Literal["once", "damped", "always"]
 """once: a deed pays once an episode (the paper's novelty bias). damped: the n-th payment of a deed in training is
@@ -50,7 +50,7 @@ class GoalTracker:
     ) -> None:
         N, deeds = num_envs, book.situations.deeds
         self.book, self.rule, self.shown, self.counted = book, rule, shown, counted
-        self.captioner: Captioner = captioner or Told()
+        self.captioner: Captioner = captioner or TrueCaptioner()
         self._seen = np.zeros((N, 0), np.uint8)
         first = {deed: number for number, deed in reversed(list(enumerate(deeds)))}
         self._group = np.array([min(first[name] for name in same if name in first) for same in book.situations.same])

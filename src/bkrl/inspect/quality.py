@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.inspect.report import Changes, Example, Report, Segments
+from bkrl.inspect.report import Changes, CourseExample, Report, Segments
 from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.stats.ranks import area_under_curve, rank_correlation
 
@@ -246,7 +246,7 @@ def in_words(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[list[str], list
     return captions, [dataset.action_names[action] for action in dataset.actions[rows[:-1]]]
 
 
-def _examples(potential: Scaled, dataset: Dataset) -> list[Example]:
+def _examples(potential: Scaled, dataset: Dataset) -> list[CourseExample]:
     """Courses of Φ over a few episodes, solved ones first: the last steps of each, with what was seen and done."""
     solved, failed = np.flatnonzero(dataset.success), np.flatnonzero(~dataset.success)
     half = _EXAMPLES // 2

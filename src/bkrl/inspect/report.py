@@ -33,7 +33,7 @@ class Changes(TypedDict):
     mean: float
 
 
-class Training(TypedDict):
+class TrainingFigures(TypedDict):
     """What is read of what making a potential found; each kind has more."""
 
     accuracy: NotRequired[float | None]
@@ -51,7 +51,7 @@ class Spread(TypedDict):
     quantiles: dict[str, float]
 
 
-class Example(TypedDict):
+class CourseExample(TypedDict):
     """The course of Φ over the last steps of an episode."""
 
     episode: int
@@ -88,8 +88,8 @@ class Report(TypedDict):
     segments: NotRequired[Segments]
     foresight: NotRequired[float | None]
     sensitivity: NotRequired[dict[str, Changes]]
-    training: NotRequired[Training]
-    examples: NotRequired[list[Example]]
+    training: NotRequired[TrainingFigures]
+    examples: NotRequired[list[CourseExample]]
 
 
 def report_of(run: Run) -> Report | None:

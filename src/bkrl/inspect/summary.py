@@ -5,7 +5,7 @@ from __future__ import annotations
 from bkrl.core.reporter import percent, percents
 from bkrl.inspect.quality import SEGMENT
 from bkrl.inspect.report import Report
-from bkrl.inspect.worth import Part, Worth
+from bkrl.inspect.worth import LevelsWorth, Worth
 
 
 class Quality(Report):
@@ -58,7 +58,7 @@ def summary(report: Report, worth: Worth) -> str:
     return " ".join(said)
 
 
-def _tasks(part: Part) -> str:
+def _tasks(part: LevelsWorth) -> str:
     """The tasks that a mean in play is over, and in how many of them Φ is constant."""
     play = [row["play_rho"] for row in part["tasks"]]
     total, flat = len(play), sum(one is not None and one["constant"] for one in play)

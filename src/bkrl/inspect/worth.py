@@ -69,7 +69,7 @@ class Correlation(TypedDict):
     constant: bool
 
 
-class Row(TypedDict):
+class TaskWorth(TypedDict):
     """One task: over all states, in play (None where nothing was played), and the best that a view allows."""
 
     task: str
@@ -80,24 +80,24 @@ class Row(TypedDict):
     ceiling: float
 
 
-class Part(TypedDict):
+class LevelsWorth(TypedDict):
     """One table: what the truth is and where it was computed; `constant_…` names the tasks in which Φ is constant."""
 
     truth: str
     where: str
-    tasks: list[Row]
+    tasks: list[TaskWorth]
     mean_states_rho: float | None
     mean_play_rho: float | None
     constant_states: list[str]
     constant_play: list[str]
-    any_task: Row | None
+    any_task: TaskWorth | None
 
 
 class Worth(TypedDict):
     """What is known of a potential against the truth; a part is None where `note` says why."""
 
-    small: Part | None
-    paper: Part | None
+    small: LevelsWorth | None
+    paper: LevelsWorth | None
     note: str
 
 
@@ -117,7 +117,7 @@ class _Pool:
         self.truth.append(truth[kept])
         self.views.append(views[kept])
 
-    def figures(self, task: str) -> Row:
+    def figures(self, task: str) -> TaskWorth:
         """One row of a table."""
         return {
             "task": task,
@@ -151,7 +151,7 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     return {"small": _small(potential, layouts, seed), "paper": _paper(potential, layouts, seed), "note": ""}
 
 
-def _small(potential: Potential, layouts: int, seed: int) -> Part:
+def _small(potential: Potential, layouts: int, seed: int) -> LevelsWorth:
     """Going to and picking up each object of small rooms, every action allowed."""
     explorer = Explorer(SMALL)
     pools: dict[str, _Pool] = {}
@@ -174,7 +174,7 @@ def _small(potential: Potential, layouts: int, seed: int) -> Part:
     return _table("exact optimal value, every action", f"{SMALL}, rooms of 5×5 with two objects", pools, together)
 
 
-def _paper(potential: Potential, layouts: int, seed: int) -> Part:
+def _paper(potential: Potential, layouts: int, seed: int) -> LevelsWorth:
     """The shortest way to success in the paper's rooms of 20×20, objects left where they are."""
     pools: dict[str, _Pool] = {}
     together = _Pool()
@@ -227,7 +227,7 @@ def _measure_together(pool: _Pool, potential: Potential, found: Sequence[tuple[S
         pool.add(potential, np.stack([shown[thing] for thing in scenes]), mean)
 
 
-def _toys(potential: Potential) -> Part | None:
+def _toys(potential: Potential) -> LevelsWorth | None:
     """The toy worlds whose actions the potential was made for; their one table is one layout."""
     wanted = getattr(getattr(potential, "artefact", None), "action_names", None)
     pools: dict[str, _Pool] = {}
@@ -244,7 +244,7 @@ def _toys(potential: Potential) -> Part | None:
     return _table("exact optimal value", "the toy worlds", pools, _Pool()) if pools else None
 
 
-def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> Part:
+def _table(truth: str, where: str, pools: dict[str, _Pool], together: _Pool) -> LevelsWorth:
     tasks = [pool.figures(task) for task, pool in pools.items() if pool.truth]
     return {
         "truth": truth,

@@ -29,7 +29,7 @@ from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import world
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.ppo import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged
 from bkrl.learn.protocol import Saved
 from bkrl.text.wording import Wording
 

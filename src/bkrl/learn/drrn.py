@@ -29,7 +29,7 @@ from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.ppo import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged
 from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.rollout import Clock

@@ -54,7 +54,7 @@ class Hardware:
             yield
             return
         from torch._dynamo.exc import TorchDynamoException  # compiling loads it anyway
-        from torch._inductor.codecache import cache_dir
+        from torch._inductor.codecache import cache_dir  # type: ignore[attr-defined]
         from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
         try:

@@ -22,7 +22,7 @@ from bkrl.agents.language.packing import Tokens
 from bkrl.agents.language.reading import Pair, cross_entropy_of
 from bkrl.core.seeds import generator
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.ppo import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged
 from bkrl.learn.protocol import Saved
 
 _ITERATION = 20

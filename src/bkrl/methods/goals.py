@@ -161,11 +161,11 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
         UsageError: no goals can be set in this env, or settings that do not fit.
         InputError: a key, model or file is not there.
     """
-    from bkrl.agents.captioner import Learnt
+    from bkrl.agents.captioner import LearntCaptioner
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import find_placing, situations, world
     from bkrl.goals.book import GoalBook
-    from bkrl.goals.captions import Noisy, Told
+    from bkrl.goals.captions import NoisyCaptioner, TrueCaptioner
     from bkrl.goals.match import Matcher
     from bkrl.goals.source import TASK, Source, TaskSource
     from bkrl.goals.suggesters import plain_suggester
@@ -204,9 +204,9 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     source = Source(settings.env, book, rule, success, plain, words, settings.see_goals)  # type: ignore[arg-type]
     if settings.captioner == "noisy":
         seed = derive_seed(settings.seed, "captions")
-        source.captioner = Noisy(Told(source.success), known, settings.caption_accuracy, seed)
+        source.captioner = NoisyCaptioner(TrueCaptioner(source.success), known, settings.caption_accuracy, seed)
     elif settings.captioner == "learnt":
-        source.captioner = Learnt(settings.env, settings.seed)
+        source.captioner = LearntCaptioner(settings.env, settings.seed)
     return source
 
 

@@ -82,7 +82,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Fit:
+class AdviceFit:
     """What fitting found.
 
     Attributes:
@@ -111,7 +111,7 @@ class Fit:
 
 def decompose(
     network: ActorCritic, record: Record, raw: NDArray[np.float64], horizon: int, *, seed: int, epochs: int = 6
-) -> tuple[Advice, Fit]:
+) -> tuple[Advice, AdviceFit]:
     """Split a raw potential into V(s) and q(s, a); q becomes the advice.
 
     Args:
@@ -145,7 +145,7 @@ def decompose(
 
 def imitate(
     network: ActorCritic, record: Record, wanted: NDArray[np.float64], *, seed: int, epochs: int = 14
-) -> tuple[Advice, Fit]:
+) -> tuple[Advice, AdviceFit]:
     """Fit the network's logits to advice (R, A) that a program gave; only differences between actions count.
 
     What falls is the squared error, and the divergence between the policies of both at the weight `SHARPNESS`: among
@@ -197,13 +197,13 @@ def rounded(network: ActorCritic) -> ActorCritic:
     return network
 
 
-def no_advice(network: ActorCritic) -> tuple[Advice, Fit]:
+def no_advice(network: ActorCritic) -> tuple[Advice, AdviceFit]:
     """Ψ = 0 everywhere."""
-    return Advice(rounded(network), float("inf")), Fit("none", 0.0, 0.0, float("inf"), 0)
+    return Advice(rounded(network), float("inf")), AdviceFit("none", 0.0, 0.0, float("inf"), 0)
 
 
 @torch.no_grad()
-def constant(psi: Advice, fit: Fit, record: Record) -> tuple[Advice, Fit, list[float]]:
+def constant(psi: Advice, fit: AdviceFit, record: Record) -> tuple[Advice, AdviceFit, list[float]]:
     """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a dataset, shifted so that its best action has 0.
 
     Args:
@@ -315,7 +315,7 @@ def least_squares(
 
 def _finish(
     network: ActorCritic, record: Record, source: str, explained: float, share: float, epochs: int
-) -> tuple[Advice, Fit]:
+) -> tuple[Advice, AdviceFit]:
     with torch.no_grad():
         every = slice(None, None, max(1, len(record.actions) // 20_000))
         logits = rounded(network)(*record.seen_by(network)(every))[0]
@@ -323,4 +323,4 @@ def _finish(
     scale = float(np.percentile(behind, 99, method="closest_observation"))
     if not (share >= LEAST_SHARE and scale > 0):
         scale = float("inf")
-    return Advice(network, scale), Fit(source, explained, share, scale, epochs)
+    return Advice(network, scale), AdviceFit(source, explained, share, scale, epochs)

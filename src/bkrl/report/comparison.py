@@ -56,7 +56,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Versus:
+class AgainstControl:
     """A method against a control. `borrowed`: the control was made for another method (it holds none of its labels)."""
 
     control: str
@@ -65,7 +65,7 @@ class Versus:
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """A line of the results table. Shares in [0, 1], steps in environment steps; None where it cannot be said.
 
     `split`: variance of mean success between datasets, draws of labels and seeds, where there are several of those.
@@ -80,7 +80,7 @@ class Row:
     against: Difference | None = None
     ratio_with_collection: float | None = None
     payback: Payback | None = None
-    versus: tuple[Versus, ...] = ()
+    versus: tuple[AgainstControl, ...] = ()
 
     @property
     def ratio(self) -> StepsRatio | None:
@@ -97,12 +97,12 @@ class Comparison:
 
     env: str
     horizon: float
-    rows: tuple[Row, ...]
+    rows: tuple[Compared, ...]
     notes: tuple[str, ...] = field(default=())
     measure: str = "success"
 
     @property
-    def baseline(self) -> Row | None:
+    def baseline(self) -> Compared | None:
         return next((row for row in self.rows if row.group.is_baseline), None)
 
 
@@ -165,20 +165,20 @@ def _setting_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _with_controls(rows: Sequence[Row], horizon: float, threshold: float) -> list[Row]:
+def _with_controls(rows: Sequence[Compared], horizon: float, threshold: float) -> list[Compared]:
     """Each method against its own controls, all these tests adjusted together."""
-    pairs: list[tuple[int, Row, bool]] = []
+    pairs: list[tuple[int, Compared, bool]] = []
     for i, row in enumerate(rows):
         if row.group.is_method:
             pairs += [(i, control, borrowed) for control, borrowed in _controls_of(row, rows)]
     found = _adjusted([difference(rows[i].group, control.group, horizon, threshold) for i, control, _ in pairs])
-    versus: dict[int, list[Versus]] = {}
+    versus: dict[int, list[AgainstControl]] = {}
     for (i, control, borrowed), one in zip(pairs, found, strict=True):
-        versus.setdefault(i, []).append(Versus(control.group.name, borrowed, one))
+        versus.setdefault(i, []).append(AgainstControl(control.group.name, borrowed, one))
     return [replace(row, versus=tuple(versus.get(i, ()))) for i, row in enumerate(rows)]
 
 
-def _controls_of(row: Row, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
+def _controls_of(row: Compared, rows: Sequence[Compared]) -> list[tuple[Compared, bool]]:
     """Controls of the same algorithm and form; failing that, others' that hold no labels (zero, random)."""
     controls = [one for one in rows if one.group.is_control and not one.group.is_oracle]
     same_form = [one for one in controls if one.group.form == row.group.form]
@@ -224,7 +224,7 @@ def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
     return {seed: float(np.mean(list(values.values()))) for seed, values in found.items()}
 
 
-def _costed(row: Row, base: Row, tuned: int) -> Row:
+def _costed(row: Compared, base: Compared, tuned: int) -> Compared:
     """With the steps that collected the dataset charged whole to this one task, and shared by as many as pay them back,
     those of tuning too.
     """
@@ -237,7 +237,7 @@ def _costed(row: Row, base: Row, tuned: int) -> Row:
     return replace(row, ratio_with_collection=whole, payback=payback)
 
 
-def _row(group: Group, horizon: float, threshold: float) -> Row:
+def _row(group: Group, horizon: float, threshold: float) -> Compared:
     rng = generator(0, "report", group.env, group.label)
     finals, averages = final_and_average(group, horizon)
     crossings = [_crossing(run, threshold) for run in group.runs]
@@ -245,7 +245,7 @@ def _row(group: Group, horizon: float, threshold: float) -> Row:
     for run, value in zip(group.runs, averages, strict=True):
         by_draw.setdefault(run.potential, []).append(float(value))
     split = split_variance(by_draw, {run.potential: run.dataset for run in group.runs})
-    return Row(
+    return Compared(
         group,
         len(group.runs),
         nested_interval(finals, group.origins, rng).clipped(),

@@ -11,7 +11,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import plain
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
-from bkrl.report.comparison import Difference, Row, compare, difference
+from bkrl.report.comparison import Compared, Difference, compare, difference
 from bkrl.report.groups import Group, final_and_average, grouped, without_repeats
 from bkrl.report.provenance import follow, runs_below
 from bkrl.report.results import ratio_cell, steps_text
@@ -30,8 +30,8 @@ class Contrast:
 
     env: str
     horizon: float
-    a: Row
-    b: Row
+    a: Compared
+    b: Compared
     difference: Difference
     final: st.Interval
     average: st.Interval
@@ -144,7 +144,7 @@ def _chance(found: Difference) -> str:
     return f"{chance.estimate:.2f}{chance.spread('{:.2f}'.format) or ' (no interval)'}"
 
 
-def _side(row: Row) -> dict[str, Any]:
+def _side(row: Compared) -> dict[str, Any]:
     return {
         "method": row.group.label,
         "form": row.group.form,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from bkrl.core.reporter import percent
 from bkrl.methods.advising import WITHOUT_ADVICE
-from bkrl.report.comparison import Comparison, Difference, Row
+from bkrl.report.comparison import Compared, Comparison, Difference
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio, bounded
 from bkrl.stats.intervals import on_grid, step_label
@@ -148,7 +148,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     return found
 
 
-def _not_due_to(control: Row) -> str:
+def _not_due_to(control: Compared) -> str:
     if control.group.control == "constant":
         return "due to advice that is the same in every state, and not to what is known of states"
     return "not due to knowledge"
@@ -164,7 +164,7 @@ def _few_seeds(comparison: Comparison) -> list[Finding]:
     return [Finding("caution", whose + warning)]
 
 
-def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> Finding:
+def _verdict(comparison: Comparison, row: Compared, base: Compared, threshold: float) -> Finding:
     label, goal = row.group.name, percent(threshold)
     seeds = f"n = {row.n} against {base.n}"
     end = f"success at the end {percent(row.final.estimate)} against {percent(base.final.estimate)}"
@@ -187,7 +187,7 @@ def _verdict(comparison: Comparison, row: Row, base: Row, threshold: float) -> F
     return Finding(tone, f"{label} {said}: {figures}.{_collected(row) if found.sign > 0 else ''}")
 
 
-def _against_controls(row: Row, threshold: float) -> list[Finding]:
+def _against_controls(row: Compared, threshold: float) -> list[Finding]:
     """A method against each of its controls. A gain that a control may have too is held against it."""
     found = []
     gains = _sign(row.against) > 0
@@ -211,7 +211,7 @@ def _difference_sentence(difference: Difference | None, other: str) -> str:
     return "; ".join(parts)
 
 
-def _of_form(row: Row) -> list[Finding]:
+def _of_form(row: Compared) -> list[Finding]:
     if not row.group.unguarded or not (row.group.is_method or row.group.is_control):
         return []
     return [
@@ -223,7 +223,7 @@ def _of_form(row: Row) -> list[Finding]:
     ]
 
 
-def _of_draws(row: Row) -> list[Finding]:
+def _of_draws(row: Compared) -> list[Finding]:
     """Only where datasets or draws of labels matter; the table of the world has all of them."""
     split = row.split
     if split is None or (split.share < HALF and split.p >= ALPHA):
@@ -245,7 +245,7 @@ def _of_draws(row: Row) -> list[Finding]:
     ]
 
 
-def _of_advice(row: Row) -> list[Finding]:
+def _of_advice(row: Compared) -> list[Finding]:
     """A form of shaping that takes advice where there was none to take; of Φ = 0 that is the point."""
     if not row.group.empty or row.group.control == "zero":
         return []
@@ -275,7 +275,7 @@ def _units(paired: st.PairedTest) -> str:
     return f"{paired.n} {'shared seeds' if paired.units == 'pairs' else paired.units}"
 
 
-def _collected(row: Row) -> str:
+def _collected(row: Compared) -> str:
     if row.ratio is None or row.ratio_with_collection is None:
         return ""
     steps = row.group.runs[0].collect_steps

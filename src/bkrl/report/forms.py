@@ -7,7 +7,7 @@ from typing import Any
 
 from bkrl.methods import find_method
 from bkrl.report.groups import Trained
-from bkrl.report.model import Form
+from bkrl.report.model import FormUse
 from bkrl.rewards.shaping import FORMS
 
 
@@ -25,7 +25,7 @@ def guarantee_of(alg: str, facts: Mapping[str, Any]) -> str:
     return str(said or (FORMS[form].guarantee if form in FORMS else ""))
 
 
-def forms_of(trained: Sequence[Trained]) -> list[Form]:
+def forms_of(trained: Sequence[Trained]) -> list[FormUse]:
     """One entry for each form and guarantee on the page, with the methods that use it."""
     found: dict[tuple[str, str], set[str]] = {}
     for run in trained:
@@ -34,6 +34,6 @@ def forms_of(trained: Sequence[Trained]) -> list[Form]:
     known = sorted(found, key=lambda one: (order.index(one[0]) if one[0] in order else len(order), one))
     added = {form: facts.added for form, facts in FORMS.items()}
     return [
-        Form(form, sorted(found[form, kept]), added.get(form, ""), kept, kept.lower().startswith("none"))
+        FormUse(form, sorted(found[form, kept]), added.get(form, ""), kept, kept.lower().startswith("none"))
         for form, kept in known
     ]

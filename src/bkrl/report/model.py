@@ -20,7 +20,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Versus:
+class VersusControl:
     """A method against a control; `borrowed`: one that was made for another method. `tone` is that of a `Finding`."""
 
     control: str
@@ -33,7 +33,7 @@ class Versus:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One method in one world; `ratio`, `improvement` and `p` are against plain PPO.
 
     `slot` and `dash` are its look, `grid` the steps between its evaluations.
@@ -61,7 +61,7 @@ class Row:
     with_collection: float | None
     collected: int | None
     split: VarianceSplit | None
-    versus: Sequence[Versus]
+    versus: Sequence[VersusControl]
     ratio: StepsRatio | None
     improvement: Interval | None
     p: PairedTest | None
@@ -77,7 +77,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Line:
+class CurveLine:
     """A curve and its interval at the points `x`."""
 
     x: Sequence[float]
@@ -93,18 +93,18 @@ class Curves:
     metric: str
     panel: str
     lines: Sequence[str]
-    bands: Sequence[Line]
+    bands: Sequence[CurveLine]
 
 
 @dataclass(frozen=True)
-class World:
+class EnvResults:
     """All methods in one world over its first `horizon` steps; `measure`: success, or what stands in its place."""
 
     env: str
     solved: str
     rules: str
     horizon: float
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     curves: Sequence[Curves]
     measure: str = "success"
 
@@ -120,7 +120,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Form:
+class FormUse:
     """A form of shaping, and the methods that use it."""
 
     form: str
@@ -198,8 +198,8 @@ class Results:
     findings: Sequence[Said]
     problems: Sequence[str]
     threshold: float
-    worlds: Sequence[World]
-    forms: Sequence[Form]
+    worlds: Sequence[EnvResults]
+    forms: Sequence[FormUse]
     evaluated: Sequence[Evaluated]
     evaluations: Sequence[Evaluation]
     costs: Sequence[Cost]

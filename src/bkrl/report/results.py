@@ -9,13 +9,12 @@ from bkrl.core.config import ReportConfig
 from bkrl.core.reporter import percent, percents
 from bkrl.envs.sets import sentence_of, set_of_all
 from bkrl.report import findings as words
-from bkrl.report.comparison import Comparison, Difference
-from bkrl.report.comparison import Row as Compared
+from bkrl.report.comparison import Compared, Comparison, Difference
 from bkrl.report.costs import costs
 from bkrl.report.evaluations import Played, evaluated
 from bkrl.report.forms import forms_of
 from bkrl.report.groups import Group, Trained
-from bkrl.report.model import FORMAT, Curves, GoalRow, Results, Row, Said, Versus, World
+from bkrl.report.model import FORMAT, Curves, EnvResults, GoalRow, ResultRow, Results, Said, VersusControl
 from bkrl.report.plots.draw import Style
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.provenance import Chain, Node
@@ -92,11 +91,11 @@ def _by_rules(labels: Node) -> bool:
     return labels.facts.get("llm", labels.config.get("llm")) == "rules" or "not a language model" in annotator
 
 
-def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "") -> World:
+def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "") -> EnvResults:
     """All methods of one world; `instead`: what stands in the place of success."""
     facts = world_facts(comparison.env)
     styles = styles_of([row.group for row in comparison.rows])
-    return World(
+    return EnvResults(
         env=comparison.env,
         solved=instead or facts.get("solved", ""),
         rules=facts.get("rules", ""),
@@ -107,10 +106,10 @@ def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "
     )
 
 
-def row_of(row: Compared, look: Style) -> Row:
+def row_of(row: Compared, look: Style) -> ResultRow:
     """A row of the results table."""
     group = row.group
-    return Row(
+    return ResultRow(
         label=group.name,
         alg=group.alg,
         form=group.form,
@@ -134,7 +133,7 @@ def row_of(row: Compared, look: Style) -> Row:
         collected=group.runs[0].collect_steps or None,
         split=row.split,
         versus=[
-            Versus(
+            VersusControl(
                 control=one.control,
                 borrowed=one.borrowed,
                 verdict=one.difference.verdict.words,
@@ -165,7 +164,7 @@ def steps_text(row: Compared) -> str:
     return ("at least " if row.steps.censored else "") + step_label(row.steps.restricted.estimate)
 
 
-def text_table(worlds: Sequence[World], threshold: float) -> Mapping[str, Any]:
+def text_table(worlds: Sequence[EnvResults], threshold: float) -> Mapping[str, Any]:
     """The results table as text, for a terminal: `header` and `rows` of strings and numbers."""
     goal = percent(threshold)
     header = [

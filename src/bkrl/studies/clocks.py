@@ -30,7 +30,7 @@ def speed() -> float:
 
 
 @dataclass
-class Clock:
+class CellClock:
     """When a cell was first seen running, and since when, and which step, its steps have been counted.
 
     The rate is that of steps alone: what comes before the first of them (imports, compilation) is left out.
@@ -41,7 +41,7 @@ class Clock:
     counted: float | None = None
 
     @classmethod
-    def start(cls, cell: Cell) -> Clock:
+    def start(cls, cell: Cell) -> CellClock:
         """The clock of a cell that is first seen running now."""
         return cls(time.monotonic(), last_step(cell.run_dir))
 

@@ -19,7 +19,7 @@ from bkrl.core.registry import did_you_mean
 from bkrl.envs import world
 from bkrl.runs.samples import PREFIX
 from bkrl.studies.tables import check_keys, check_unique, tables_of
-from bkrl.studies.world import Cell, World
+from bkrl.studies.world import Cell, StudySection
 
 _STUDY_KEYS = {"title", "minutes", "set", "tuning_steps", "world", "slurm"}
 
@@ -127,7 +127,7 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     worlds = tables_of(document, "world", "A study")
     if not worlds:
         raise UsageError("A study needs at least one [[world]].")
-    planned = [World(table, out) for table in worlds]
+    planned = [StudySection(table, out) for table in worlds]
     if "set" in document:
         for each in planned:
             each.check_set(document["set"])
@@ -152,7 +152,7 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     return Study(title, float(minutes), tuple(cells), report, slurm)
 
 
-def _check_earlier(worlds: Sequence[World]) -> None:
+def _check_earlier(worlds: Sequence[StudySection]) -> None:
     """UsageError for a run that starts from one of another world, unless that world stands above and has such a run."""
     above: set[Path] = set()
     for one in worlds:

@@ -21,7 +21,7 @@ from bkrl.core.reporter import Line, Reporter, duration
 from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies.cells import chosen, name_of, needs, state_of
-from bkrl.studies.clocks import Clock, speed, summary
+from bkrl.studies.clocks import CellClock, speed, summary
 from bkrl.studies.executors import Executor, cores
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
@@ -31,7 +31,7 @@ from bkrl.studies.world import Cell
 _POLL = 1.0
 
 
-class Outcome(NamedTuple):
+class SweepOutcome(NamedTuple):
     """How a sweep ended.
 
     Attributes:
@@ -55,14 +55,14 @@ class _Saved(TypedDict):
 
 
 @dataclass
-class State:
+class SweepState:
     """What a sweep remembers from one start to the next, by names of cells."""
 
     path: Path
     failed: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
 
-    def load(self) -> State:
+    def load(self) -> SweepState:
         """Recall what an earlier start saved, if there was one; InputError when that is damaged."""
         try:
             found: _Saved = read_json(self.path, _Saved) if self.path.exists() else {}
@@ -79,7 +79,7 @@ class State:
         atomic_write(self.path, to_json({"failed": self.failed, "jobs": self.jobs}))
 
 
-def run(config: SweepConfig, reporter: Reporter) -> Outcome:
+def run(config: SweepConfig, reporter: Reporter) -> SweepOutcome:
     """Do every cell of a study that is not done.
 
     Raises:
@@ -89,7 +89,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
     out = config.folder
     study = load_study(config.study, out, config.llm)
     cells = chosen(study, out, config.only)
-    state = State(out / "sweep" / "state.json")
+    state = SweepState(out / "sweep" / "state.json")
     executor = open_executor(config, study, state)
     make_folder(out / "sweep")
     with acquire(out / "sweep"):
@@ -105,7 +105,7 @@ def run(config: SweepConfig, reporter: Reporter) -> Outcome:
     return outcome
 
 
-def open_executor(config: SweepConfig, study: Study, state: State) -> Executor:
+def open_executor(config: SweepConfig, study: Study, state: SweepState) -> Executor:
     """What runs the cells: worker processes here, or jobs of a cluster."""
     if config.executor == "slurm":
         given = {key: value for key, value in vars(config.slurm).items() if value is not None}
@@ -118,7 +118,7 @@ def runs(n: int) -> str:
     return f"{n} run{'' if n == 1 else 's'}"
 
 
-def failures(outcome: Outcome) -> str:
+def failures(outcome: SweepOutcome) -> str:
     """Which cells failed and why, in sentences."""
     reasons = [f"{outcome.out / name}: {reason}" for name, reason in outcome.failed.items()]
     blocked = f" {len(outcome.blocked)} more need those." if outcome.blocked else ""
@@ -128,7 +128,7 @@ def failures(outcome: Outcome) -> str:
 
 def listed(cells: Sequence[Cell], out: Path) -> list[tuple[str, str, int, str]]:
     """Name, stage, steps and state of each cell, as of now."""
-    failed = State(out / "sweep" / "state.json").load().failed
+    failed = SweepState(out / "sweep" / "state.json").load().failed
     rows = []
     for cell in cells:
         name = name_of(cell, out)
@@ -163,7 +163,9 @@ def announce(study: Study, cells: Sequence[Cell], jobs: int, reporter: Reporter)
 class _Sweep:
     """One start of a sweep: cells wait, run, and are done, failed or blocked."""
 
-    def __init__(self, cells: Sequence[Cell], out: Path, state: State, executor: Executor, reporter: Reporter) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], out: Path, state: SweepState, executor: Executor, reporter: Reporter
+    ) -> None:
         self.cells = cells
         self.out = out
         self.state = state
@@ -173,7 +175,7 @@ class _Sweep:
         self.done: set[Path] = set()
         self.failed: dict[Path, str] = {}
         self.ended: dict[Path, float] = {}
-        self.clocks: dict[Path, Clock] = {}
+        self.clocks: dict[Path, CellClock] = {}
         self.waiting: list[Cell] = []
         for cell in cells:
             how = state_of(cell)
@@ -184,7 +186,7 @@ class _Sweep:
             else:
                 self.waiting.append(cell)
 
-    def go(self) -> Outcome:
+    def go(self) -> SweepOutcome:
         """Start, wait and file until nothing is left that can be done."""
         try:
             blocked = self._blocked()
@@ -201,7 +203,7 @@ class _Sweep:
         left = [name_of(cell, self.out) for cell in self.waiting]
         done = [name_of(cell, self.out) for cell in self.cells if cell.run_dir in self.done]
         failed = {name_of(c, self.out): self.failed[c.run_dir] for c in self.cells if c.run_dir in self.failed}
-        return Outcome(self.out, done, failed, left)
+        return SweepOutcome(self.out, done, failed, left)
 
     def _until_done(self, show: Callable[[Sequence[Line], str], None]) -> None:
         started = time.monotonic()
@@ -249,7 +251,7 @@ class _Sweep:
         if active == "queued":
             return Line(name, "queued", total=cell.steps)
         if active is not None:
-            return self.clocks.setdefault(cell.run_dir, Clock.start(cell)).line(name, cell)
+            return self.clocks.setdefault(cell.run_dir, CellClock.start(cell)).line(name, cell)
         clock = self.clocks.get(cell.run_dir)
         seconds = self.ended.setdefault(cell.run_dir, clock.seconds()) if clock else 0.0
         if cell.run_dir in self.done:

@@ -41,7 +41,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainedCourse:
     """How agents fared, by task: mean shares of episodes solved at `steps`, over the seeds. score: their mean."""
 
     steps: tuple[int, ...]
@@ -68,7 +68,7 @@ class Entrant:
     name: str
     figures: dict[str, Any] | None = None
     quality: float | None = None
-    course: Course | None = None
+    course: TrainedCourse | None = None
     error: str = ""
     report: dict[str, Any] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class Tournament:
             self._say(number, entered, best)
         self._finish(best, without)
 
-    def _told(self, best: Entrant | None, without: Course) -> Result | None:
+    def _told(self, best: Entrant | None, without: TrainedCourse) -> Result | None:
         """What the writers of a round learn."""
         if best is None or best.course is None:
             return None
@@ -171,7 +171,7 @@ class Tournament:
         except (InputError, RunFailed) as problem:
             entrant.error = str(problem)
 
-    def _train(self, name: str, given: Mapping[str, Any]) -> Course:
+    def _train(self, name: str, given: Mapping[str, Any]) -> TrainedCourse:
         """Train on every task with every seed."""
         config, shares = self.config, {}
         steps: tuple[int, ...] = ()
@@ -194,7 +194,7 @@ class Tournament:
                 curves.append([row["eval/success_rate"] for row in rows])
                 steps = tuple(row["step"] for row in rows)
             shares[env] = tuple(np.mean(curves, axis=0).tolist())
-        return Course(steps, shares)
+        return TrainedCourse(steps, shares)
 
     def _cell(self, stage: str, settings: Any) -> Run:
         """One stage below `cells/`; what it says is kept in a file beside it."""
@@ -213,7 +213,7 @@ class Tournament:
             f"best so far: {so_far}"
         )
 
-    def _finish(self, best: Entrant | None, without: Course) -> None:
+    def _finish(self, best: Entrant | None, without: TrainedCourse) -> None:
         responses = Responses()
         table = [
             _row(place, one, responses.add([one.candidate.exchange])[0], chosen=one is best)

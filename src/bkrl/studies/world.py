@@ -73,7 +73,7 @@ class Cell(NamedTuple):
         return int(getattr(self.config, "steps", 0)) if learns else 0
 
 
-class World:
+class StudySection:
     """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
 
     def __init__(self, table: Mapping[str, Any], out: Path) -> None:
@@ -91,18 +91,8 @@ class World:
         check_keys(self._methods, [one.name for one in methods()], f"methods of {self.root.name}")
         tasks = tables_of(table, "task", "A study's world") or [{}]
         entries = [entries_of(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
-        variants = table.get("variants")
-        if variants is None:
-            variants = [v for v in VARIANTS if any(entry.variant == v for listed in entries for entry in listed)]
-        if not isinstance(variants, list):
-            raise UsageError(f'The variants of {self.root.name} are a list, such as ["pref"], not {variants!r}.')
-        for variant in variants:
-            check_choice(variant, VARIANTS, "variant")
-        for entry in (entry for listed in entries for entry in listed):
-            if entry.variant is not None and entry.variant not in variants:
-                raise UsageError(
-                    f"'{entry.name}' needs labels: add \"{entry.variant}\" to the variants of {self.root.name}."
-                )
+        together = [entry for listed in entries for entry in listed]
+        variants = self._variants(together)
         collected, labelled = (_seeds(table, key) for key in ("collect_seeds", "label_seeds"))
         draws = [_Draw(dataset, labels) for dataset in collected for labels in labelled]
         if variants or "collect" in table:
@@ -116,11 +106,28 @@ class World:
             for variant in variants:
                 if "variants" in table:
                     self._potential(Entry(variant, "", variant), draw)
-                for entry in (entry for listed in entries for entry in listed if entry.variant == variant):
-                    self._potential(entry, draw)
-        self.titles = {entry.name: entry.title for listed in entries for entry in listed if entry.title}
+                for entry in together:
+                    if entry.variant == variant:
+                        self._potential(entry, draw)
+        self.titles = {entry.name: entry.title for entry in together if entry.title}
         for task, listed in zip(tasks, entries, strict=True):
             self._task(task, listed, draws)
+
+    def _variants(self, entries: Sequence[Entry]) -> list[str]:
+        """The kinds of labels that are made: those that the section lists, or that its entries need."""
+        variants = self.table.get("variants")
+        if variants is None:
+            return [one for one in VARIANTS if any(entry.variant == one for entry in entries)]
+        if not isinstance(variants, list):
+            raise UsageError(f'The variants of {self.root.name} are a list, such as ["pref"], not {variants!r}.')
+        for variant in variants:
+            check_choice(variant, VARIANTS, "variant")
+        for entry in entries:
+            if entry.variant is not None and entry.variant not in variants:
+                raise UsageError(
+                    f"'{entry.name}' needs labels: add \"{entry.variant}\" to the variants of {self.root.name}."
+                )
+        return variants
 
     def _collection(self, draw: _Draw) -> None:
         """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""

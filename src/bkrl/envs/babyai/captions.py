@@ -137,7 +137,7 @@ class _French:
 _LANGUAGES: Final[dict[str, type[_English] | type[_French]]] = {"en": _English, "fr": _French}
 
 
-class Captioner:
+class RoomCaptioner:
     """Captions views in one language, remembering the views it has seen (at most `REMEMBERED_VIEWS`)."""
 
     def __init__(self, language: str = "en", compat: bool = False) -> None:
@@ -219,7 +219,7 @@ def _check(kind: int, color: int, state: int) -> None:
 @lru_cache(maxsize=8)
 def captioner(language: str = "en", compat: bool = False) -> Callable[[NDArray[np.uint8]], list[str]]:
     """The shared captioner of a language, "en" or "fr"; `compat` brings back the published defects."""
-    return Captioner(language, compat)
+    return RoomCaptioner(language, compat)
 
 
 def caption(observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:

@@ -20,7 +20,7 @@ from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.tables import scene, scene_names, votes, words
 
 
-class Seen(NamedTuple):
+class HouseSeen(NamedTuple):
     """One slot of things of an observation.
 
     Attributes:
@@ -36,13 +36,13 @@ class Seen(NamedTuple):
     on: int
 
 
-def things_of(observation: NDArray[np.uint8]) -> list[Seen]:
+def things_of(observation: NDArray[np.uint8]) -> list[HouseSeen]:
     """The things that were seen, by slot, of one observation."""
     table = observation[layout.THINGS : layout.RECEPTACLES].reshape(layout.SLOTS, layout.SLOT_BYTES).tolist()
     found = []
     for slot, (low, high, status, on) in enumerate(table):
         if status != layout.UNSEEN:
-            found.append(Seen(slot, low + 256 * high - 1, status, on - 1))
+            found.append(HouseSeen(slot, low + 256 * high - 1, status, on - 1))
     return found
 
 

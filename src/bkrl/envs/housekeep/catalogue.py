@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
 from bkrl.envs.housekeep.acting import LOW_LEVEL
-from bkrl.envs.housekeep.episodes import MOST_THINGS, Episode, read_episodes, scenes_with_episodes, shipped
+from bkrl.envs.housekeep.episodes import MOST_THINGS, HouseEpisode, read_episodes, scenes_with_episodes, shipped
 from bkrl.envs.housekeep.floors import put_on_floor
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.kernels import without_room
@@ -29,7 +29,7 @@ FARTHEST_START: Final = 0.5
 """Metres to the floor from where an episode may start: original ones start up to a few centimetres beside it."""
 
 
-def episodes_of(env_id: str, options: Chosen) -> tuple[Episode, ...]:
+def episodes_of(env_id: str, options: Chosen) -> tuple[HouseEpisode, ...]:
     """The episodes that a world is played in.
 
     Raises:
@@ -49,7 +49,7 @@ def _version(file: str) -> tuple[int, int]:
 
 
 @lru_cache(64)
-def _episodes_of(env_id: str, options: Chosen, version: tuple[int, int]) -> tuple[Episode, ...]:
+def _episodes_of(env_id: str, options: Chosen, version: tuple[int, int]) -> tuple[HouseEpisode, ...]:
     """`version`: of the file, so that nothing is remembered of an earlier one."""
     if env_id in TASKS:
         return (task_episode(TASKS.index(env_id)),)
@@ -69,10 +69,10 @@ def _episodes_of(env_id: str, options: Chosen, version: tuple[int, int]) -> tupl
     return (found[options.episode],)
 
 
-def task_episode(number: int) -> Episode:
+def task_episode(number: int) -> HouseEpisode:
     """The episode of one of the four tasks, counted from 0, in the layout that bkrl publishes."""
     known = read_json(DATA / LAYOUTS, dict[str, list[dict[str, Any]]])["layouts"][number]
-    return Episode(
+    return HouseEpisode(
         "Rs_int",
         "train",
         number,
@@ -86,7 +86,7 @@ def task_episode(number: int) -> Episode:
     )
 
 
-def compiled(episodes: tuple[Episode, ...], source: str) -> tuple[NDArray[Any], tuple[str, ...]]:
+def compiled(episodes: tuple[HouseEpisode, ...], source: str) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Episodes as the engine reads them, and the names of their houses; InputError where one cannot be played."""
     names = tuple(dict.fromkeys(one.scene for one in episodes))
     table = np.zeros(len(episodes), EPISODE)

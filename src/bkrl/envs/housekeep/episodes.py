@@ -19,7 +19,7 @@ from bkrl.envs.housekeep.tables import models, scene, table, votes
 MOST_THINGS: Final = 10
 
 
-class Episode(NamedTuple):
+class HouseEpisode(NamedTuple):
     """One episode.
 
     Attributes:
@@ -48,7 +48,7 @@ class Episode(NamedTuple):
 
 
 @cache
-def shipped(name: str) -> tuple[Episode, ...]:
+def shipped(name: str) -> tuple[HouseEpisode, ...]:
     """The original episodes of a scene; none for scenes whose files the source does not hold."""
     columns = _columns()
     return tuple(_episode(columns, i) for i, other in enumerate(columns["scene"]) if other == name)
@@ -59,9 +59,9 @@ def _columns() -> dict[str, list[Any]]:
     return table("episodes")
 
 
-def _episode(columns: dict[str, list[Any]], i: int) -> Episode:
+def _episode(columns: dict[str, list[Any]], i: int) -> HouseEpisode:
     one = {name: column[i] for name, column in columns.items()}
-    return Episode(
+    return HouseEpisode(
         one["scene"],
         one["split"],
         one["episode"],
@@ -100,7 +100,7 @@ class _Row(TypedDict):
     oracle_steps_solve: Annotated[int, Flag("", least=0)]
 
 
-def read_episodes(path: Path) -> tuple[Episode, ...]:
+def read_episodes(path: Path) -> tuple[HouseEpisode, ...]:
     """Episodes from a file of `bkrl data make-episodes`; InputError where one cannot be played."""
     columns = read_table(path).to_pydict()
     mine = {name: columns[name] for name in _Row.__annotations__ if name in columns}
@@ -117,7 +117,7 @@ def read_episodes(path: Path) -> tuple[Episode, ...]:
     return found
 
 
-def check(one: Episode, where: str) -> None:
+def check(one: HouseEpisode, where: str) -> None:
     """InputError where an episode names what there is not, or a receptacle that nothing can lie on."""
     try:
         known = scene(one.scene)
@@ -140,7 +140,7 @@ def check(one: Episode, where: str) -> None:
             raise InputError(f"Episode {one.number} of {where}: nothing can lie on {name} of {one.scene}.")
 
 
-def to_columns(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+def to_columns(episodes: Sequence[HouseEpisode]) -> dict[str, list[Any]]:
     """Episodes as a table with the columns of the shipped one."""
     names, of = votes().objects, models().object
     right = {(one.scene, one.reduced): labels(one.scene, one.reduced).right for one in episodes}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bkrl.envs.housekeep.tables import ANNOTATORS, RIGHT_VOTES, Scene, scene, scene_names, votes, words
 
 
-class Labels(NamedTuple):
+class HouseLabels(NamedTuple):
     """What the votes say of each of R receptacles and O classes in one layout of a scene.
 
     Attributes:
@@ -37,7 +37,7 @@ class Labels(NamedTuple):
 
 
 @cache
-def labels(name: str, reduced: bool = False) -> Labels:
+def labels(name: str, reduced: bool = False) -> HouseLabels:
     """The labels of a scene, in its full or its reduced layout."""
     known, said = scene(name), votes()
     present = ~(known.dropped & reduced)
@@ -46,7 +46,7 @@ def labels(name: str, reduced: bool = False) -> Labels:
     exact = (type_of >= 0)[:, None]
     given = np.where(said.ranks > 0, said.ranks, np.inf)
     quality = (1 / given).sum(-1) / np.maximum(1, (said.ranks > 0).sum(-1))
-    return Labels(
+    return HouseLabels(
         present,
         right_places(known, present),
         np.where(exact, said.positive[type_of] / ANNOTATORS, 0.0),

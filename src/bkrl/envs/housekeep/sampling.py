@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import generator
-from bkrl.envs.housekeep.episodes import MOST_THINGS, Episode, scenes_with_episodes, shipped
+from bkrl.envs.housekeep.episodes import MOST_THINGS, HouseEpisode, scenes_with_episodes, shipped
 from bkrl.envs.housekeep.houses import house
-from bkrl.envs.housekeep.labels import Labels, labels
+from bkrl.envs.housekeep.labels import HouseLabels, labels
 from bkrl.envs.housekeep.packer import empty_tables, has_room, put_down
 from bkrl.envs.housekeep.tables import RIGHT_VOTES, floor, models, scene, votes
 
@@ -49,7 +49,7 @@ class Sampler:
             )
             self._tidy = np.where(ranks > 0, ranks, 0).sum(-1) / np.maximum(1, (ranks > 0).sum(-1))
 
-    def draw(self, rng: np.random.Generator, number: int, objects: Sequence[str] = ()) -> Episode:
+    def draw(self, rng: np.random.Generator, number: int, objects: Sequence[str] = ()) -> HouseEpisode:
         """One episode.
 
         Args:
@@ -91,14 +91,16 @@ class Sampler:
         x, z = start_of(self.scene.name)
         models_, receptacles = zip(*chosen, strict=True)
         yaw, seen = float(rng.integers(360)), self.split == "train"
-        return Episode(self.scene.name, self.split, number, seen, reduced, (x, z, yaw), models_, receptacles, wrong, 0)
+        return HouseEpisode(
+            self.scene.name, self.split, number, seen, reduced, (x, z, yaw), models_, receptacles, wrong, 0
+        )
 
     def _lay(
         self,
         rng: np.random.Generator,
         rows: NDArray[Any],
         things: NDArray[Any],
-        known: Labels,
+        known: HouseLabels,
         kind: int,
         wrong: bool,
         taken: list[int],
@@ -152,13 +154,13 @@ def _area(corners: NDArray[np.float64]) -> float:
     return abs(float(x @ np.roll(z, -1) - z @ np.roll(x, -1))) / 2
 
 
-def draw_episodes(name: str, split: str, count: int, seed: int, objects: Sequence[str] = ()) -> list[Episode]:
+def draw_episodes(name: str, split: str, count: int, seed: int, objects: Sequence[str] = ()) -> list[HouseEpisode]:
     """`count` episodes; each has a stream of its own, so that more of them do not change the first ones."""
     sampler = Sampler(name, split)
     return [_drawn(sampler, seed, i, objects) for i in range(count)]
 
 
-def _drawn(sampler: Sampler, seed: int, number: int, objects: Sequence[str]) -> Episode:
+def _drawn(sampler: Sampler, seed: int, number: int, objects: Sequence[str]) -> HouseEpisode:
     """Episode `number`, drawn again from another stream where the things did not fit into the house."""
     parts = ("housekeep", sampler.scene.name, sampler.split, number)
     for attempt in range(TRIES):

@@ -18,7 +18,7 @@ from bkrl.envs.housekeep.sight import look, look_for_things
 from bkrl.envs.housekeep.state import WORLD
 
 
-class Views(NamedTuple):
+class HouseViews(NamedTuple):
     """Of E episodes in a house with R receptacles and Q squares of floor; of low-level control E is 0.
 
     Attributes:
@@ -33,14 +33,14 @@ class Views(NamedTuple):
     first: NDArray[np.int64]
 
 
-def views_of(house: House, number: int, episodes: NDArray[Any]) -> Views:
+def views_of(house: House, number: int, episodes: NDArray[Any]) -> HouseViews:
     """The views in house `number` of a table of `EPISODE` records; episodes in other houses have none.
 
     With no episodes, no views.
     """
     E, R = len(episodes), len(house.low)
     S = E + R if E else 0
-    views = Views(
+    views = HouseViews(
         np.zeros((S, R), bool),
         np.zeros((S, len(house.squares)), bool),
         np.zeros((E, R)),

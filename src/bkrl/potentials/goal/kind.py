@@ -134,7 +134,7 @@ def build_index(
 
 
 @dataclass(frozen=True)
-class Calibration:
+class GoalCalibration:
     """The threshold for an encoder and a world, and the figures behind it.
 
     Attributes:
@@ -154,7 +154,9 @@ class Calibration:
     similarity_unrelated: dict[str, float]
 
 
-def calibrate(raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, quantile: float = 0.9) -> Calibration:
+def calibrate(
+    raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, quantile: float = 0.9
+) -> GoalCalibration:
     """The threshold: the similarity that goals of *unrelated* moments reach in `quantile` of the windows.
 
     What is above has to do with the moment, and not just with the words of this world.  Where unrelated goals reach as
@@ -166,7 +168,7 @@ def calibrate(raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, 
     unrelated = raw.similarity(windows, others)
     by_null, by_median = float(np.quantile(unrelated, quantile)), float(np.quantile(found, 0.5))
     threshold = min(by_null, by_median, 0.98)
-    return Calibration(
+    return GoalCalibration(
         threshold=threshold,
         unrelated_quantile=by_null,
         retrieved_median=by_median,

@@ -30,7 +30,7 @@ EXCHANGE = (
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedLabels:
     """What the page's script reads: the head when the page opens, a chunk of records when one of them is shown."""
 
     head: Row
@@ -84,7 +84,7 @@ def of_pairs(
     audits: Mapping[str, Mapping[int, Answer]],
     *,
     by_rules: bool,
-) -> Packed:
+) -> PackedLabels:
     """The browser's data of a preference run."""
     book, known = Book(), {int(row["request_id"]): row for row in responses}
     segments = [segment for row in table for segment in segments_of(row)]
@@ -124,7 +124,7 @@ def of_pairs(
     return _packed("pref", book, pictures, dataset, records, names, facts)
 
 
-def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Sequence[Row]) -> Packed:
+def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Sequence[Row]) -> PackedLabels:
     """The browser's data of a goal run."""
     book = Book()
     asked = {int(one[-1]["request_id"]): one for one in questions(responses)}
@@ -164,7 +164,7 @@ def _packed(
     records: Sequence[Row],
     names: str,
     facts: Sequence[Row],
-) -> Packed:
+) -> PackedLabels:
     """`names`: the columns of the index, of `facts` about each record."""
     head = {
         "variant": variant,
@@ -175,7 +175,7 @@ def _packed(
         "book": book.to_json(),
         "index": {name: [about[name] for about in facts] for name in names.split()},
     }
-    return Packed(head, [records[start : start + CHUNK] for start in range(0, len(records), CHUNK)])
+    return PackedLabels(head, [records[start : start + CHUNK] for start in range(0, len(records), CHUNK)])
 
 
 def _steps(

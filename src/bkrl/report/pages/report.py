@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from bkrl.report import findings as words
-from bkrl.report.comparison import Comparison
-from bkrl.report.comparison import Row as Compared
+from bkrl.report.comparison import Compared, Comparison
 from bkrl.report.evaluations import Played
-from bkrl.report.model import Evaluation, Results, Row, Time, World
+from bkrl.report.model import EnvResults, Evaluation, ResultRow, Results, Time
 from bkrl.report.pages import samples
 from bkrl.report.pages.html import render
 from bkrl.report.pages.lineage import software, stages
@@ -26,13 +25,13 @@ from bkrl.stats.crossings import StepsRatio
 class Section:
     """One world: its results, figures, and why some of its potentials may mislead."""
 
-    world: World
+    world: EnvResults
     anchor: str
     figures: Sequence[Figure]
     doubts: Sequence[str]
 
     @property
-    def tested(self) -> list[Row]:
+    def tested(self) -> list[ResultRow]:
         return [row for row in self.world.rows if row.versus]
 
     @property
@@ -41,7 +40,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GlanceCell:
     """A method in a world, at a glance; empty where it was not trained there."""
 
     text: str = ""
@@ -56,7 +55,7 @@ class GlanceRow:
 
     legend: str
     control: bool
-    cells: Sequence[Cell]
+    cells: Sequence[GlanceCell]
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ class Extra:
     sections: Sequence[Section]
     glance: Sequence[GlanceRow]
     evaluations: Sequence[tuple[str, Evaluation]]
-    agents: Sequence[samples.Agent]
+    agents: Sequence[samples.ShownAgent]
     agents_skipped: int
-    labels: Sequence[samples.Labels]
-    potentials: Sequence[samples.Potential]
+    labels: Sequence[samples.ShownLabels]
+    potentials: Sequence[samples.ShownPotential]
     worths: Sequence[tuple[str, Markup]]
     timings: Sequence[Time]
     software: dict[str, str]
@@ -148,8 +147,8 @@ def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
     return [row for _, _, row in sorted(found, key=lambda one: one[:2])]
 
 
-def _cell(row: Compared | None) -> Cell:
+def _cell(row: Compared | None) -> GlanceCell:
     if row is None or row.against is None:
-        return Cell()
+        return GlanceCell()
     verdict, ratio = row.against.verdict, row.against.ratio
-    return Cell("–" if ratio is None else ratio.text, words.TONE_OF[verdict.sign], verdict.words, ratio)
+    return GlanceCell("–" if ratio is None else ratio.text, words.TONE_OF[verdict.sign], verdict.words, ratio)

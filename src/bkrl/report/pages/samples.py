@@ -37,7 +37,7 @@ GIF_BYTES, ALL_GIF_BYTES = 1_500_000, 5_000_000
 
 
 @dataclass
-class Labels:
+class ShownLabels:
     """One label run: the figures of its quality, and for a program the chosen one. `bkrl label view` shows the rest."""
 
     node: Node
@@ -47,9 +47,9 @@ class Labels:
     program: str = ""
 
 
-def labels(node: Node) -> Labels:
+def labels(node: Node) -> ShownLabels:
     """One label run for the page."""
-    shown = Labels(node, str(node.facts.get("variant", node.config.get("variant", "?"))), node.problem)
+    shown = ShownLabels(node, str(node.facts.get("variant", node.config.get("variant", "?"))), node.problem)
     if node.run is None or not node.sound:
         return shown
     try:
@@ -74,7 +74,7 @@ def _program(node: Node) -> str:
 
 
 @dataclass
-class Potential:
+class ShownPotential:
     """One potential: its figures, its certificate, and strips of the first few."""
 
     node: Node
@@ -84,16 +84,16 @@ class Potential:
     strips: Sequence[Markup] = ()
 
 
-def potentials(chain: Chain) -> list[Potential]:
+def potentials(chain: Chain) -> list[ShownPotential]:
     """All potentials, real ones first; strips are drawn for the first few of these."""
     nodes = sorted(chain.of("train-rm"), key=lambda node: node.facts.get("control", "none") != "none")
     real = [node.key for node in nodes if node.facts.get("control", "none") == "none"][:MOST_DRAWN]
     return [potential(chain, node, node.key in real) for node in nodes]
 
 
-def potential(chain: Chain, node: Node, drawn: bool) -> Potential:
+def potential(chain: Chain, node: Node, drawn: bool) -> ShownPotential:
     """One potential for the page; with `drawn`, strips of Φ with frames and captions."""
-    shown = Potential(node, node.problem)
+    shown = ShownPotential(node, node.problem)
     if node.run is None or not node.sound:
         return shown
     if drawn:
@@ -160,7 +160,7 @@ def _several(values: Iterable[float | None]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Agent:
+class ShownAgent:
     """A recorded episode: a GIF as data URI, whose it is and where."""
 
     name: str
@@ -170,13 +170,13 @@ class Agent:
     env: str
 
 
-def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[Agent], int]:
+def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[ShownAgent], int]:
     """GIFs of evaluate runs, and how many were left out.
 
     One for each method and world, the first recorded of its first run, sampled actions before greedy ones: the choice
     must not look for a good episode.
     """
-    shown: list[Agent] = []
+    shown: list[ShownAgent] = []
     seen: set[tuple[str, str]] = set()
     total = count = 0
     for key, row in {one.key: one.row for one in played}.items():
@@ -192,5 +192,5 @@ def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[Agent], int]:
         seen.add(kind)
         total += len(raw)
         uri = "data:image/gif;base64," + base64.b64encode(raw).decode("ascii")
-        shown.append(Agent(first, uri, row["alg"], row["seed"], row["env"]))
+        shown.append(ShownAgent(first, uri, row["alg"], row["seed"], row["env"]))
     return shown, count - len(shown)

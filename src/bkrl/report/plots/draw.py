@@ -167,8 +167,6 @@ def write_png(
     threshold: float | None = None,
     dark: bool = False,
     identity: str = "",
-    columns: int = 2,
-    dpi: int = 110,
 ) -> None:
     """Draw `panels` as small multiples; `dark` for a dark background, `identity` into the file's metadata."""
     import matplotlib as mpl
@@ -176,7 +174,7 @@ def write_png(
     from matplotlib.ticker import FuncFormatter
 
     ink, _, _ = _grounds(dark)
-    columns = min(columns, len(panels))
+    columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
     with mpl.rc_context(RC):
         lines = max(_legend_columns_and_lines(panel)[1] for panel in panels)
@@ -197,7 +195,7 @@ def write_png(
             if panel.title:
                 axes.set_title(panel.title, color=ink, fontsize=9.5, loc="left")
             _legend(axes, ink, ncols=_legend_columns_and_lines(panel)[0], borderaxespad=0)
-        _save(figure, path, title, dark, identity, dpi)
+        _save(figure, path, title, dark, identity)
 
 
 def write_points(
@@ -209,7 +207,6 @@ def write_points(
     ylabel: str,
     dark: bool = False,
     identity: str = "",
-    dpi: int = 110,
 ) -> None:
     """Draw points with their intervals; those without an x are lines across. The x are shares."""
     import matplotlib as mpl
@@ -231,7 +228,7 @@ def write_points(
         axes.set_ylim(bottom=0)
         _dress(axes, dark, xlabel, ylabel)
         _legend(axes, _grounds(dark)[0])
-        _save(figure, path, title, dark, identity, dpi)
+        _save(figure, path, title, dark, identity)
 
 
 def identity_of(path: Path) -> str:
@@ -319,7 +316,7 @@ def _legend_columns_and_lines(panel: Panel) -> tuple[int, int]:
     return columns, math.ceil(sum(name.count("\n") + 1 for name in names) / columns)
 
 
-def _save(figure: Any, path: Path, title: str, dark: bool, identity: str, dpi: int) -> None:
+def _save(figure: Any, path: Path, title: str, dark: bool, identity: str) -> None:
     """A PNG with a palette of 256 colours, a third of the size; with fewer, thin lines lose theirs."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
@@ -328,7 +325,7 @@ def _save(figure: Any, path: Path, title: str, dark: bool, identity: str, dpi: i
     if title:
         figure.suptitle(title, color=ink, fontsize=11, x=0.01, ha="left")
     raw, info, out = io.BytesIO(), PngInfo(), io.BytesIO()
-    figure.savefig(raw, format="png", dpi=dpi, facecolor=ground)
+    figure.savefig(raw, format="png", dpi=110, facecolor=ground)
     with Image.open(raw) as image:
         small = image.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     if identity:

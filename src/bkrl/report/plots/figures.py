@@ -19,7 +19,7 @@ from bkrl.core.seeds import generator
 from bkrl.methods import find_method
 from bkrl.report.comparison import Comparison
 from bkrl.report.groups import LENGTH, RETURN, SUCCESS, Group, curves_of, final_and_average
-from bkrl.report.model import Line
+from bkrl.report.model import CurveLine
 from bkrl.report.plots.draw import COLOURS, Drawing, Style, draw
 from bkrl.stats import intervals as st
 from bkrl.stats.curves import Band, band
@@ -154,7 +154,7 @@ class FigureData:
     name: str
     share: bool
     xlim: tuple[float, float]
-    bands: Sequence[Line]
+    bands: Sequence[CurveLine]
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ def _legend(bands: Sequence[Band], looks: Sequence[Style]) -> list[LegendLine]:
 
 
 def _data(name: str, drawing: Drawing, bands: Sequence[Band], share: bool) -> FigureData:
-    lines = [Line(*(_plain(values) for values in (b.steps, b.centre, b.low, b.high))) for b in bands]
+    lines = [CurveLine(*(_plain(values) for values in (b.steps, b.centre, b.low, b.high))) for b in bands]
     return FigureData(name, share, drawing.xlim, lines)
 
 

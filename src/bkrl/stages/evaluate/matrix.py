@@ -35,7 +35,7 @@ POLICY = "policy"
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """What is played: the episodes of `seed`, `seed` + 1, … in `env`."""
 
     agent: str
@@ -49,7 +49,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """One agent in one condition and mode.
 
     Attributes:
@@ -104,10 +104,10 @@ def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent
 
 def played(
     policy: Agent, conditions: Conditions, config: EvaluateConfig, result: Run, reporter: Reporter
-) -> tuple[list[Row], list[dict[str, Any]]]:
+) -> tuple[list[MatrixRow], list[dict[str, Any]]]:
     """A row for each agent, condition and mode, and every episode."""
     modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
-    work: list[tuple[Row, Agent | None, list[Cell]]] = []
+    work: list[tuple[MatrixRow, Agent | None, list[MatrixCell]]] = []
     for condition in conditions.conditions:
         wording = condition.wording.to_json()
         for name in (POLICY, *conditions.beside):
@@ -115,18 +115,18 @@ def played(
             if name == "bot":  # it plans with all actions
                 env_id = with_options(env_id, {"actions": "all"})
             for mode in modes if name == POLICY else modes[:1]:
-                row = Row(name, condition.name, mode, env_id)
+                row = MatrixRow(name, condition.name, mode, env_id)
                 try:
                     agent = fitted(name, policy, condition, env_id)
                 except BkrlError as problem:
                     work.append((replace(row, refused=str(problem)), None, []))
                     continue
                 cells = [
-                    Cell(name, condition.name, mode, kind, env, wording, config.seed, config.episodes)
+                    MatrixCell(name, condition.name, mode, kind, env, wording, config.seed, config.episodes)
                     for kind, env in kinds_of(env_id).items()
                 ]
                 work.append((row, agent, cells))
-    rows: list[Row] = []
+    rows: list[MatrixRow] = []
     every: list[dict[str, Any]] = []
     total, done = sum(len(cells) for _, _, cells in work) * config.episodes, 0
     with reporter.progress("evaluate", total, "episodes") as update:
@@ -143,12 +143,12 @@ def played(
     return rows, every
 
 
-def _labels(cell: Cell) -> dict[str, Any]:
+def _labels(cell: MatrixCell) -> dict[str, Any]:
     return {name: getattr(cell, name) for name in ("agent", "condition", "mode", "kind", "env")}
 
 
 def _cell(
-    cell: Cell, agent: Agent, path: Path, config: EvaluateConfig, tick: Callable[[int], None]
+    cell: MatrixCell, agent: Agent, path: Path, config: EvaluateConfig, tick: Callable[[int], None]
 ) -> list[dict[str, Any]]:
     """The episodes of a cell: those that an earlier start of this run has played, or played now."""
     described = plain(asdict(cell))
@@ -178,7 +178,7 @@ def _cell(
     return episodes
 
 
-def _rows(row: Row, found: dict[str, list[dict[str, Any]]], conditions: Conditions) -> list[Row]:
+def _rows(row: MatrixRow, found: dict[str, list[dict[str, Any]]], conditions: Conditions) -> list[MatrixRow]:
     also_first, names = conditions.also_first, family(world(row.env).family).achievements
     summary = partial(summarised, names=names, measure=conditions.measure)
     rows = [summary(row, found)]
@@ -189,8 +189,8 @@ def _rows(row: Row, found: dict[str, list[dict[str, Any]]], conditions: Conditio
 
 
 def summarised(
-    row: Row, found: dict[str, list[dict[str, Any]]], names: Sequence[str] = (), measure: Measure = "success"
-) -> Row:
+    row: MatrixRow, found: dict[str, list[dict[str, Any]]], names: Sequence[str] = (), measure: Measure = "success"
+) -> MatrixRow:
     """A row's figures from the episodes of each kind, of which there are equally many.
 
     `names`: of the achievements. Kinds and what finishes first are told of success alone.
@@ -231,7 +231,7 @@ def to_parquet(episodes: Sequence[dict[str, Any]]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def table(rows: Sequence[Row], conditions: Conditions, alg: str, steps: int | None, seconds: float | None) -> Any:
+def table(rows: Sequence[MatrixRow], conditions: Conditions, alg: str, steps: int | None, seconds: float | None) -> Any:
     """Header and rows for people: ours, then what was published."""
     published = {one.name: one.published for one in conditions.conditions}
     header = [
