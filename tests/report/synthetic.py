@@ -169,8 +169,10 @@ def train_rs(
     facts, seconds = settings.pop("facts", {}), settings.pop("seconds", 1.0)
     out = root / settings.pop("name", f"{alg}-{env[-12:]}-s{seed}")
     last = settings.pop("last", len(STEPS))
-    config = TrainRsConfig(alg=alg, env=env, seed=seed, potential=potential, out=out, **settings)
-    given = {"potential": potential, "init_from": config.init_from}
+    if potential is not None:
+        settings["potential"] = potential
+    config = TrainRsConfig(alg=alg, env=env, seed=seed, out=out, **settings)
+    given = {"potential": potential, "init_from": getattr(config, "init_from", None)}
     inputs = {name: path for name, path in given.items() if path is not None}
     run = Run.create(out, stage="train-rs", config=config, inputs=inputs)
     for step, value in curve(half, seed, last):

@@ -37,8 +37,8 @@ def short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(out: Path, **changes: Any) -> TrainRsConfig:
-    base = TrainRsConfig(env=CRAFTER, out=out, steps=128, eval_every=64, eval_episodes=2, view="image", ppo=TINY)
-    return replace(base, **changes)
+    base = {"env": CRAFTER, "steps": 128, "eval_every": 64, "eval_episodes": 2, "view": "image", "ppo": TINY}
+    return TrainRsConfig(**{**base, "out": out, **changes})
 
 
 def test_a_policy_that_sees_pictures_is_trained_and_judged(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_a_policy_that_sees_pictures_is_trained_and_judged(tmp_path: Path) -> No
 @pytest.mark.parametrize("form", ["rnd", "bk-code pbrs", "bk-code pbim"])
 def test_novelty_and_potentials_read_the_symbols(tmp_path: Path, form: str) -> None:
     alg, _, shaping = form.partition(" ")
-    potential = Path("sample:bk-code-crafter") if shaping else None
+    shaped = {"potential": Path("sample:bk-code-crafter"), "shaping": shaping} if shaping else {}
     rows = []
     for view in ("image", "symbolic"):
-        config = settings(tmp_path / view, alg=alg, potential=potential, shaping=shaping or "pbrs", view=view)
+        config = settings(tmp_path / view, alg=alg, view=view, **shaped)
         train_rs.run(config, Reporter())
         lines = [json.loads(line) for line in (config.run_dir / "metrics.jsonl").open()]
         rows.append(next(line for line in lines if "shaping/phi_mean" in line or "rnd/novelty" in line))
