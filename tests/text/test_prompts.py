@@ -5,17 +5,20 @@ place.
 from __future__ import annotations
 
 import json
+import resource
+from dataclasses import replace
 
 import jinja2
 import pytest
 
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.labelers.answers import Unparsed, parse_choice
 from bkrl.labelers.code import Example, code_prompt
 from bkrl.labelers.goals import goal_prompt
 from bkrl.labelers.material import SegmentText, WorldCard
 from bkrl.labelers.preferences import pair_prompt
 from bkrl.text import prompts
+from bkrl.text.prompts import bounds
 
 WORLDS = [WorldCard("W", family, ("left", "right")) for family in ("babyai", "crafter", "other")]
 PLAIN = SegmentText(("You see nothing.", "You see a wall 1 step forward."), ("left",))
@@ -135,3 +138,39 @@ def test_fingerprints_name_every_template_and_unknown_ones_are_refused() -> None
     assert all(len(value) == 64 for value in prints.values())
     with pytest.raises(UsageError, match="no prompt"):
         prompts.SHIPPED.render("prefs")
+
+
+@pytest.mark.parametrize(
+    ("bomb", "why"),
+    [
+        ('{{ "x" * 10**10 }}', "takes more than"),
+        ("{{ 'x'.ljust(10**10) }}", "takes more than"),
+        (
+            "{% set n = namespace(s='x') %}{% for i in range(40) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "takes more than",
+        ),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}", "takes more than"),
+        ("{% set r = range(99999)|list %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", "takes more than"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "cannot be filled in"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "cannot be filled in"),
+        ("{% for i in range(2000) %}{{ 'x' * 1000 }}{% endfor %}", "2,000,0.. characters long"),
+    ],
+)
+def test_a_template_of_ones_own_is_bounded(tmp_path, monkeypatch, bomb: str, why: str) -> None:
+    monkeypatch.setattr(prompts, "SECONDS", 1.0)
+    monkeypatch.setattr(bounds, "SECONDS", 1.0)
+    (tmp_path / "pref.md").write_text(f"<<<user>>>\n{bomb}{{{{ a }}}}{{{{ b }}}}\n")
+    world = replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=rf"The prompt pref.md of .* {why}"):
+        pair_prompt(world, PLAIN, PLAIN)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024
+
+
+def test_a_template_of_ones_own_is_tried_once(tmp_path, monkeypatch) -> None:
+    (tmp_path / "pref.md").write_text("<<<user>>>\nWhich of {{ a }} and {{ b }}?\n")
+    world, tried = replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path))), []
+    monkeypatch.setattr(prompts, "fits", lambda work: bool(tried.append(work) or bounds.fits(work)))
+    assert "Which of" in pair_prompt(world, PLAIN, PLAIN)[1][1]
+    assert pair_prompt(world, PLAIN, PLAIN) == pair_prompt(world, PLAIN, PLAIN)
+    assert len(tried) == 1

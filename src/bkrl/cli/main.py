@@ -185,4 +185,6 @@ def run_command(arguments: list[str] | None = None) -> int:
             console.error(f"The result cannot be printed ({problem.strerror}); run the same command again elsewhere.")
             console.discard_stdout()
             return 1
+        if problem.errno == errno.ENAMETOOLONG:
+            return failed(f"{str(problem.filename)[:60]}…: {problem.strerror}; choose a shorter one.", 2)
         return failed(f"{problem.filename}: {problem.strerror}; make it accessible, or name another place.", 1)

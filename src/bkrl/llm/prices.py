@@ -117,7 +117,7 @@ def find_price(identity: Mapping[str, str] | None, override: Path | None = None)
     model, host = identity.get("model", ""), identity.get("host", "")
     if override is not None:
         text = read_text(override, f"The price list {override}", "name another with --prices")
-        own = _first(_entries(text, str(override)), model, host)
+        own = _first(_entries(text, str(override), today() + timedelta(days=1)), model, host)
         if own is not None:
             return own
     if identity.get("kind") in LOCAL or is_loopback(host):
@@ -174,25 +174,29 @@ def _first(entries: list[tuple[str, str, Price]], model: str, host: str) -> Pric
     return max(begins, key=lambda found: found[0])[1] if begins else None
 
 
-def _entries(text: str, source: str) -> list[tuple[str, str, Price]]:
-    """(model, host, price) of every entry of a price list."""
+def _entries(text: str, source: str, newest: date = date.max) -> list[tuple[str, str, Price]]:
+    """(model, host, price) of every entry of a price list, which is known on no later day than `newest`."""
     try:
         found: _List = typed(_List, parse_toml(text))
-        return [(one.model, one.host, _price(one, found.get("as_of"), source)) for one in found["price"]]
+        as_of = found.get("as_of")
+        return [(one.model, one.host, _price(one, as_of, source, newest)) for one in found["price"]]
     except Mismatch as problem:
         raise InputError(
             f"The price list ({source}) cannot be read: {problem}; each [[price]] needs model, input, output."
         ) from None
 
 
-def _price(one: _Entry, as_of: object, source: str) -> Price:
-    as_of = one.as_of or as_of
+def _price(one: _Entry, as_of: object, source: str, newest: date) -> Price:
+    as_of = as_of if one.as_of is None else one.as_of
     cached = one.input if one.cached_input is None else one.cached_input
     if cached > one.input:  # otherwise a reply could cost more than `bound` says
         raise Mismatch(f"cached_input must be at most {one.input}, not {cached}")
-    if one.ends is not None and _date(one.ends) is None:
-        raise Mismatch(f"ends must be a date such as 2026-11-21, not {str(one.ends)[:60]!r}")
-    source = f"{source}, {as_of}" if as_of else source
+    for name, said in (("as_of", as_of), ("ends", one.ends)):
+        if said is not None and _date(said) is None:
+            raise Mismatch(f"{name} must be a date such as 2026-11-21, not {str(said)[:60]!r}")
+    if (_date(as_of) or newest) > newest:
+        raise Mismatch(f"as_of is the day on which the price was looked up, and {as_of} is still to come")
+    source = source if as_of is None else f"{source}, {as_of}"
     known = one.input, cached, one.output, one.batch, one.flex
     return Price(*known, source, _date(as_of), _date(one.ends), one.cache_write)
 

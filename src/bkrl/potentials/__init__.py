@@ -61,7 +61,16 @@ def load_potential(path: Path) -> Scaled:
     """
     from bkrl.runs.record import Run
 
-    return read_potential(Run.open(Path(path), "train-rm").path)
+    potential = read_potential(Run.open(Path(path), "train-rm").path)
+    if potential.artefact.settings.get("advice") is not None:
+        from bkrl.potentials import advice
+
+        try:  # what training would refuse later is refused wherever a potential is read
+            advice.load(potential.artefact.folder, potential.artefact.settings)
+        except BaseException:
+            potential.close()
+            raise
+    return potential
 
 
 def read_potential(folder: Path) -> Scaled:

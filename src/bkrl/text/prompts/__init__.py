@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_text
 from bkrl.core.registry import did_you_mean
+from bkrl.text.prompts.bounds import MEMORY, SECONDS, fits
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 LONGEST_QUOTE = 4000
+LONGEST_TURN = 1_000_000
 _TURN = re.compile(r"^<<<(system|user|assistant)>>>\n", re.MULTILINE)
 _LONGEST_NAME = 40
 _FOLDER = Path(__file__).parent
@@ -73,6 +75,7 @@ class Prompts:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._turns: dict[str, list[tuple[str, Template]]] = {}
+        self._tried: set[str] = set()
 
     def render(self, name: str, **values: Any) -> list[tuple[str, str]]:
         """The turns of template `name` as (role, text), filled in with `values`; a value that is missing is an error.
@@ -84,14 +87,35 @@ class Prompts:
             shipped = _split(_shipped(f"{name}.md"))
             turns = [(role, own.get(role, text)) for role, text in shipped]
             self._turns[name] = [(role, self._environment.from_string(text)) for role, text in turns]
-        with self._explained(name):
-            return [(role, template.render(**values).strip()) for role, template in self._turns[name]]
+        texts = self._filled(name, [template for _, template in self._turns[name]], values)
+        return [(role, text) for (role, _), text in zip(self._turns[name], texts, strict=True)]
 
     def piece(self, name: str, **values: Any) -> str:
         """A piece of prompt without turns, filled in with `values`."""
-        template = self._environment.from_string(self._source(f"{name}.md"))
-        with self._explained(name):
-            return template.render(**values).strip()
+        return self._filled(name, [self._environment.from_string(self._source(f"{name}.md"))], values)[0]
+
+    def _filled(self, name: str, templates: Sequence[Template], values: Mapping[str, Any]) -> list[str]:
+        """The texts of templates. One's own are tried within bounds before they are filled in for the first time."""
+
+        def work() -> list[str]:
+            with self._explained(name):
+                return [template.render(**values).strip() for template in templates]
+
+        own = self.folder not in (None, _BARE)
+        if own and name not in self._tried:
+            self._tried.add(name)
+            if not fits(work):
+                raise InputError(
+                    f"The prompt {name}.md of {self.folder} takes more than {MEMORY >> 20} MiB or {SECONDS:g} s to "
+                    "fill in; take out what repeats so often."
+                )
+        texts = work()
+        if own and max(map(len, texts)) > LONGEST_TURN:
+            raise InputError(
+                f"The prompt {name}.md of {self.folder} becomes {max(map(len, texts)):,} characters long, and "
+                f"{LONGEST_TURN:,} are the most; shorten it."
+            )
+        return texts
 
     def fingerprint(self, names: Iterable[str]) -> dict[str, str]:
         """sha256 of each named template, for the manifest; of one's own, with the shipped one that it stands for."""
@@ -190,7 +214,7 @@ class Prompts:
 
         try:
             yield
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             if self.folder is None:
                 raise
             raise InputError(f"The prompt {name}.md of {self.folder} cannot be filled in: {error}.") from None
