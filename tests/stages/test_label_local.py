@@ -25,7 +25,9 @@ def test_a_tiny_local_model_labels_end_to_end_without_a_hub(
     command = ["label", str(data), "--llm", f"hf:{model}", "--num", "12", "--swap", "both"]
     command += ["--cache", str(tmp_path / "cache")]
     assert run_command([*command, "--out", str(tmp_path / "first"), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)["facts"]
+    shown = capsys.readouterr()
+    assert "may be at chance: the segment shown first is preferred in 100" in " ".join(shown.err.split())
+    facts = json.loads(shown.out)["facts"]
     run = Run.open(tmp_path / "first", "label")
     table = read_table(run.file("preferences.parquet"), PREFERENCES).to_pylist()
     responses = {row["request_id"]: row for row in read_table(run.file("responses.parquet"), RESPONSES).to_pylist()}

@@ -24,11 +24,13 @@ from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner, make, world
 from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT
+from bkrl.labelers.agreement import share
 from bkrl.labelers.config import LabelConfig
 from bkrl.potentials import advice, load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import run
+from tests.core.test_documents import write
 
 ENV = "Toy-Grid"
 HEAD = "def potential(observations, actions, valid):\n"
@@ -79,7 +81,9 @@ def worth(dataset: Dataset, row: int) -> int:
     return place // 5 + place % 5
 
 
-def labels(path: Path, data: Path, variant: str, table: list[dict], name: str, schema: pa.Schema) -> Path:
+def labels(
+    path: Path, data: Path, variant: str, table: list[dict], name: str, schema: pa.Schema, **more: object
+) -> Path:
     result = Run.create(
         path,
         stage="label",
@@ -87,13 +91,13 @@ def labels(path: Path, data: Path, variant: str, table: list[dict], name: str, s
         inputs={"dataset": data},  # type: ignore[arg-type]
     )
     write_table(result.file(name), pa.Table.from_pylist(table, schema=schema))
-    result.finish([name], variant=variant, llm="rules")
+    result.finish([name], variant=variant, llm="rules", **more)
     return path
 
 
-def program_labels(path: Path, data: Path, source: str) -> Path:
+def program_labels(path: Path, data: Path, source: str, **more: object) -> Path:
     row = dict.fromkeys(PROGRAMS.names) | {"candidate_id": 0, "round": 0, "program": source, "chosen": True}
-    return labels(path, data, "code", [row], "programs.parquet", PROGRAMS)
+    return labels(path, data, "code", [row], "programs.parquet", PROGRAMS, **more)
 
 
 @pytest.fixture(scope="module")
@@ -411,6 +415,27 @@ def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, lab
         with pytest.raises(BkrlError, match=match):
             run(TrainRmConfig(out=tmp_path / "rm", **settings), Reporter())
         assert sorted(tmp_path.iterdir()) == before, match
+
+
+def test_labels_at_chance_are_warned_of_and_the_potential_says_so(data, tmp_path):
+    one_sided = {"first_shown_preferred": share(99, 100)}
+    made_of = program_labels(tmp_path / "labels", data, GOOD, quality=one_sided)
+    said = Said()
+    made = run(TrainRmConfig(labels=made_of, out=tmp_path / "rm"), said)
+    assert f"warning: The labels of {made_of} may be at chance: " in "\n".join(said.lines)
+    assert "the segment shown first is preferred" in made.facts["labels_at_chance"][0]
+    control = run(TrainRmConfig(labels=made_of, out=tmp_path / "control", control="random"), Said())
+    assert "labels_at_chance" not in control.facts
+
+
+def test_potentials_that_cannot_be_trained_with_are_not_certified(data, tmp_path, capsys):
+    made = run(TrainRmConfig(labels=program_labels(tmp_path / "labels", data, GOOD), out=tmp_path / "rm"), Reporter())
+    document = json.loads(made.file("potential.json").read_text())
+    document["settings"]["advice"]["obs_shape"] = [-1]
+    write(made.path, "potential.json", document)
+    for words in (["check-potential"], ["train-rs", "--env", ENV, "--alg", "bk-code", "--potential"]):
+        assert run_command([*words, str(made.path)]) == 3
+        assert "obs_shape" in capsys.readouterr().err
 
 
 def test_labels_without_a_single_answer_are_refused(data, tmp_path):

@@ -56,6 +56,7 @@ def potential_run(
     control: str = "none",
     report: dict | None = None,
     hidden: int = 64,
+    **more: object,
 ) -> Path:
     made = Run.create(path, stage="train-rm", config=PPOConfig())
     made.file(PROGRAM).write_text(source)
@@ -76,9 +77,8 @@ def potential_run(
     artefact.write(made.path)
     if report is not None:
         made.file(REPORT).write_text(to_json(report))
-    made.finish(
-        ["potential.json", PROGRAM, *files, *([REPORT] if report is not None else [])], variant=variant, control=control
-    )
+    outputs = ["potential.json", PROGRAM, *files, *([REPORT] if report is not None else [])]
+    made.finish(outputs, variant=variant, control=control, **more)
     return path
 
 
@@ -247,6 +247,17 @@ def test_a_potential_that_its_own_report_doubts_is_used_with_a_word(tmp_path: Pa
     assert result.facts["warnings"] == said.warnings
     control = potential_run(tmp_path / "control", control="shuffled", report={"ordering": 0.27, "training": {}})
     assert "warnings" not in run(replace(config, potential=control, out=tmp_path / "other"), Reporter()).facts
+
+
+def test_a_potential_of_labels_at_chance_is_refused_unread_unless_it_is_wanted(tmp_path: Path, monkeypatch) -> None:
+    potential = potential_run(tmp_path / "rm", labels_at_chance=["the segment shown first is preferred in 99 %"])
+    config = settings(tmp_path / "run", alg="bk-code", potential=potential, steps=1_000)
+    with monkeypatch.context() as patched:
+        patched.setattr("bkrl.potentials.load_potential", None)
+        with pytest.raises(UsageError, match=r"at chance \(the .* 99 %\); --allow-chance"):
+            run(config, Reporter())
+    assert not config.run_dir.exists()
+    assert run(replace(config, allow_chance=True), Reporter()).complete
 
 
 @pytest.mark.parametrize(("env", "warned"), [("BabyAI-GoToLocal-v0", True), ("MiniGrid-Empty-5x5-v0", False)])

@@ -244,12 +244,6 @@ def shaped(
         made_so.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
         )
-    at_chance = made_of.facts.get("labels_at_chance", [])
-    if at_chance and not settings.allow_chance:
-        potential.close()
-        raise UsageError(
-            f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
-        )
     if doubted := doubts_of(made_of):
         made_so.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
@@ -292,7 +286,8 @@ def _open(settings: PotentialSettings, source: Path, variant: str | None, facts:
     from bkrl.potentials import load_potential
     from bkrl.runs.record import Run
 
-    found: Any = Run.open(source, "train-rm", verify=False).facts.get("variant")
+    made_of = Run.open(source, "train-rm", verify=False).facts
+    found: Any = made_of.get("variant")
     if variant is not None and found is not None and found != variant:
         what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
             found, f"was built from {found} labels"
@@ -301,6 +296,10 @@ def _open(settings: PotentialSettings, source: Path, variant: str | None, facts:
     if (variant or found) == "own" and settings.shaping in ADVISED:
         raise UsageError(
             "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
+        )
+    if (at_chance := made_of.get("labels_at_chance")) and not settings.allow_chance:
+        raise UsageError(
+            f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
         )
     potential = load_potential(source)
     artefact = potential.artefact
