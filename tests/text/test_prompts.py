@@ -149,21 +149,25 @@ def test_fingerprints_name_every_template_and_unknown_ones_are_refused() -> None
             "{% set n = namespace(s='x') %}{% for i in range(40) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
             "takes more than",
         ),
+        ("{{ 'x'|center(10**10) }}", "takes more than"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}", "takes more than"),
         ("{% set r = range(99999)|list %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", "takes more than"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "cannot be filled in"),
         ("{% for i in range(10**9) %}x{% endfor %}", "cannot be filled in"),
-        ("{% for i in range(2000) %}{{ 'x' * 1000 }}{% endfor %}", "2,000,0.. characters long"),
+        ("{% for i in range(2000) %}{{ 'x' * 1000 }}{% endfor %}", r"2,000,\d+ characters long"),
     ],
 )
 def test_a_template_of_ones_own_is_bounded(tmp_path, monkeypatch, bomb: str, why: str) -> None:
     monkeypatch.setattr(prompts, "SECONDS", 1.0)
     monkeypatch.setattr(bounds, "SECONDS", 1.0)
     (tmp_path / "pref.md").write_text(f"<<<user>>>\n{bomb}{{{{ a }}}}{{{{ b }}}}\n")
-    world = replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path)))
+
+    def used() -> None:
+        pair_prompt(replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path))), PLAIN, PLAIN)
+
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=rf"The prompt pref.md of .* {why}"):
-        pair_prompt(world, PLAIN, PLAIN)
+        used()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024
 
 

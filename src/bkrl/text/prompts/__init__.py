@@ -15,9 +15,9 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,40 +82,47 @@ class Prompts:
 
         Raises InputError where a template of one's own cannot be filled in.
         """
-        if name not in self._turns:
-            own = dict(_split(self.own(f"{name}.md") or ""))
-            shipped = _split(_shipped(f"{name}.md"))
-            turns = [(role, own.get(role, text)) for role, text in shipped]
-            self._turns[name] = [(role, self._environment.from_string(text)) for role, text in turns]
-        texts = self._filled(name, [template for _, template in self._turns[name]], values)
-        return [(role, text) for (role, _), text in zip(self._turns[name], texts, strict=True)]
+
+        def work() -> list[tuple[str, str]]:
+            with self._explained(name):
+                if name not in self._turns:
+                    own = dict(_split(self.own(f"{name}.md") or ""))
+                    turns = [(role, own.get(role, text)) for role, text in _split(_shipped(f"{name}.md"))]
+                    self._turns[name] = [(role, self._environment.from_string(text)) for role, text in turns]
+                return [(role, template.render(**values).strip()) for role, template in self._turns[name]]
+
+        return self._bounded(name, work)
 
     def piece(self, name: str, **values: Any) -> str:
         """A piece of prompt without turns, filled in with `values`."""
-        return self._filled(name, [self._environment.from_string(self._source(f"{name}.md"))], values)[0]
 
-    def _filled(self, name: str, templates: Sequence[Template], values: Mapping[str, Any]) -> list[str]:
-        """The texts of templates. One's own are tried within bounds before they are filled in for the first time."""
-
-        def work() -> list[str]:
+        def work() -> list[tuple[str, str]]:
             with self._explained(name):
-                return [template.render(**values).strip() for template in templates]
+                return [("", self._environment.from_string(self._source(f"{name}.md")).render(**values).strip())]
 
+        return self._bounded(name, work)[0][1]
+
+    def _bounded(self, name: str, work: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+        """The turns that `work` makes of a template; one's own are tried the first time."""
         own = self.folder not in (None, _BARE)
         if own and name not in self._tried:
+            self._try(name, work)
             self._tried.add(name)
-            if not fits(work):
-                raise InputError(
-                    f"The prompt {name}.md of {self.folder} takes more than {MEMORY >> 20} MiB or {SECONDS:g} s to "
-                    "fill in; take out what repeats so often."
-                )
-        texts = work()
-        if own and max(map(len, texts)) > LONGEST_TURN:
+        turns = work()
+        if own and (longest := max(len(text) for _, text in turns)) > LONGEST_TURN:
             raise InputError(
-                f"The prompt {name}.md of {self.folder} becomes {max(map(len, texts)):,} characters long, and "
-                f"{LONGEST_TURN:,} are the most; shorten it."
+                f"The prompt {name}.md of {self.folder} becomes {longest:,} characters long, and {LONGEST_TURN:,} are "
+                "the most; shorten it."
             )
-        return texts
+        return turns
+
+    def _try(self, name: str, work: Callable[[], object]) -> None:
+        """InputError where work on a template of one's own takes too much. Jinja computes constants as it compiles."""
+        if not fits(work):
+            raise InputError(
+                f"The prompt {name}.md of {self.folder} takes more than {MEMORY >> 20} MiB or {SECONDS:g} s to fill "
+                "in; take out what repeats so often."
+            )
 
     def fingerprint(self, names: Iterable[str]) -> dict[str, str]:
         """sha256 of each named template, for the manifest; of one's own, with the shipped one that it stands for."""
@@ -166,16 +173,16 @@ class Prompts:
             roles = [role for role, _ in _split(_shipped(file))] if name in _VALUES else []
             if set(own) - set(roles) or len(own) > len(set(own)):
                 raise InputError(f"{self.folder / file} may have one turn of each of {', '.join(roles)}, and no other.")
-            used: set[str] = set()
             whole = dict(_split(_shipped(file))) | dict(_split(text)) if name in _VALUES else {"": text}
-            for part in whole.values():
-                try:
-                    parsed = self._environment.parse(part)
-                except TemplateSyntaxError as error:
-                    raise InputError(f"{self.folder / file} is no template: {error.message}.") from None
-                used |= meta.find_undeclared_variables(parsed)
-                for included in filter(None, meta.find_referenced_templates(parsed)):
-                    self._source(included)
+            try:
+                parsed = [self._environment.parse(part) for part in whole.values()]
+            except TemplateSyntaxError as error:
+                raise InputError(f"{self.folder / file} is no template: {error.message}.") from None
+            for included in (one for part in parsed for one in meta.find_referenced_templates(part) if one):
+                self._source(included)
+            find = partial(map, meta.find_undeclared_variables, parsed)
+            self._try(name, lambda find=find: list(find()))  # type: ignore[misc]
+            used = set[str]().union(*find())
             if used - known:
                 raise InputError(
                     f"{self.folder / file} asks for {', '.join(sorted(used - known))}; it is given "
