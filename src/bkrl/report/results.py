@@ -101,7 +101,7 @@ def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "
         rules=facts.get("rules", ""),
         horizon=comparison.horizon,
         rows=[row_of(row, styles[row.group.label]) for row in comparison.rows],
-        curves=[Curves(f.title, f.panel, [one.label for one in f.legend], f.data.bands) for f in figures],
+        curves=[Curves(f.title, f.panel, [one.label for one in f.legend], f.lines) for f in figures],
         measure=comparison.measure,
     )
 

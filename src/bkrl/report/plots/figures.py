@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
@@ -148,26 +147,10 @@ class LegendLine:
 
 
 @dataclass(frozen=True)
-class FigureData:
-    """What the page's script reads values from."""
-
-    name: str
-    share: bool
-    xlim: tuple[float, float]
-    bands: Sequence[CurveLine]
-
-
-@dataclass(frozen=True)
-class Points:
-    """The curves as a table."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
 class Figure:
-    """A figure of the page. `small`: one of several side by side; `folded`: shown on demand."""
+    """A figure of the page. `lines` and `points`: its values, for a pointer and as rows of a table; `share`: they are
+    shares. `small`: one of several side by side; `folded`: shown on demand.
+    """
 
     title: str
     ylabel: str
@@ -175,9 +158,10 @@ class Figure:
     panel: str
     drawing: Drawing
     legend: Sequence[LegendLine]
-    data: FigureData
+    lines: Sequence[CurveLine]
+    share: bool
     note: str
-    points: Points
+    points: Sequence[Sequence[str]]
     small: bool = False
     folded: bool = False
 
@@ -294,8 +278,9 @@ def _figure(
     """Lines drawn, with their legend and their values. `at_text`: of an axis that is none of env steps."""
     steps = at_text is None
     drawing = draw(bands, looks, name=name, description=description, share=share, threshold=threshold, steps=steps)
-    data, points = _data(name, drawing, bands, share), _points(bands, share, at_text or step_label)
-    return Figure(drawing=drawing, legend=_legend(bands, looks), data=data, points=points, **words)
+    lines = [CurveLine(*(values.tolist() for values in (b.steps, b.centre, b.low, b.high))) for b in bands]
+    points = _points(bands, share, at_text or step_label)
+    return Figure(drawing=drawing, legend=_legend(bands, looks), lines=lines, share=share, points=points, **words)
 
 
 def _what_lines_are(bands: Sequence[Band]) -> str:
@@ -318,16 +303,6 @@ def _legend(bands: Sequence[Band], looks: Sequence[Style]) -> list[LegendLine]:
     ]
 
 
-def _data(name: str, drawing: Drawing, bands: Sequence[Band], share: bool) -> FigureData:
-    lines = [CurveLine(*(_plain(values) for values in (b.steps, b.centre, b.low, b.high))) for b in bands]
-    return FigureData(name, share, drawing.xlim, lines)
-
-
-def _plain(values: NDArray[np.float64]) -> list[Any]:
-    """Numbers as JSON has them, None for NaN."""
-    return [None if math.isnan(value) else value for value in values.tolist()]
-
-
 def _same(band: Band, before: Sequence[Band]) -> str:
     """The label of an earlier line that hides this one, point for point; "" without one."""
     for other in before:
@@ -338,16 +313,15 @@ def _same(band: Band, before: Sequence[Band]) -> str:
     return ""
 
 
-def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str] = step_label) -> Points:
+def _points(bands: Sequence[Band], share: bool, at_text: Callable[[float], str] = step_label) -> list[list[str]]:
     """The curves as a table for those who cannot see them: at most 11 steps of the widest grid."""
     grid = max((b.steps for b in bands), key=len)
     at = grid[np.unique(np.linspace(0, len(grid) - 1, 11).astype(int))]
     show = percent if share else (lambda y: f"{y:.3g}")
-    rows = [
+    return [
         [
             at_text(x),
             *(show(float(np.interp(x, b.steps, b.centre))) if b.steps[0] <= x <= b.steps[-1] else "–" for b in bands),
         ]
         for x in at
     ]
-    return Points([b.label for b in bands], rows)
