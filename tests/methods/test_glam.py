@@ -117,6 +117,7 @@ def test_it_trains_in_other_words_and_with_published_defects(tmp_path: Path) -> 
     ).path
     said = facts(run)
     assert said["compat"] == ["b10", "g1", "g2", "g3", "g4", "g7"]
+    assert not load_agent(run).settings.own_critic  # type: ignore[attr-defined]
     assert said["guarantee"].startswith("none: published defects")
     assert said["wording"]["language"] == "fr"
     agent: Any = load_agent(run)
@@ -127,6 +128,8 @@ def test_it_trains_in_other_words_and_with_published_defects(tmp_path: Path) -> 
     assert "Tu dois faire: aller à" in prompts[0]
     with pytest.raises(UsageError, match="g5 .* concerns Q-learning by an agent that reads"):
         train_rs.run(settings(tmp_path / "no", compat="g5"), Reporter())
+    with pytest.raises(UsageError, match="leaves nothing of this policy to train: add --action-head"):
+        train_rs.run(settings(tmp_path / "no", lm=replace(TINY, train="heads")), Reporter())
     own = language_agent(settings(tmp_path, lm=replace(TINY, action_words="rotate left, rotate right, run")), ENV, 1)
     assert own.scorer.names == ("rotate left", "rotate right", "run")
     with pytest.raises(UsageError, match="has 3 actions here, and 6 names are given"):

@@ -126,7 +126,7 @@ class LMConfig:
         Literal["own", "shared"],
         Flag(
             "own: values are fitted apart, on whitened states, in as many updates as they need; shared: by PPO's "
-            "loss, which moves the model, too (published)",
+            "loss, which moves the model, too (published, and with --compat g7)",
             only=_LM,
         ),
     ] = "own"
@@ -167,6 +167,10 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     from bkrl.text.wording import Wording
 
     c: LMConfig = settings.lm
+    if num_values and c.train == "heads" and not c.action_head:
+        raise UsageError(
+            "--train heads leaves nothing of this policy to train: add --action-head, or choose --train lora."
+        )
     seed = derive_seed(settings.seed, "weights")
     model = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
     how = LanguageSettings(
@@ -356,6 +360,8 @@ def build(settings: GlamSettings) -> Trainee:
 
     defects = settings.defects
     settings, taken = _like_its_source(settings)
+    if "g7" in defects:  # it is one of the loss that trains a shared value head
+        settings = replace(settings, lm=replace(settings.lm, critic="shared"))
     agent = language_agent(settings, settings.env, 1, defects)
     probes = _probed(agent)
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
