@@ -23,7 +23,8 @@ def test_more_steps_meet_more_situations_and_ever_fewer():
 
 
 @pytest.mark.parametrize(
-    ("steps", "reckoned", "met"), [(20_000, 281, 291), (100_000, 708, 1_223), (300_000, 1_312, 4_279)]
+    ("steps", "reckoned", "met"),
+    [(20_000, 281, 291), (100_000, 708, 1_223), (300_000, 1_312, 4_279), (1_000_000, 2_580, 17_637)],
 )
 def test_what_runs_met_lies_below_the_most_that_is_said(steps, reckoned, met):
     """Of runs with the goals of `rules` in Crafter-Typed-Harder; without the factor the forecast was too low."""
