@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bkrl.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from bkrl.agents.network import NetworkAgent
+    from bkrl.agents.protocol import TrainableAgent
     from bkrl.potentials.protocol import Artefact
 
 STARTED = ("start", "progress+start")
@@ -23,7 +23,7 @@ WITHOUT_ADVICE = {
 """What a run of each of them is where the advice is empty."""
 
 
-def advise(settings: Any, artefact: Artefact, agent: NetworkAgent) -> NetworkAgent:
+def advise(settings: Any, artefact: Artefact, agent: TrainableAgent) -> TrainableAgent:
     """The agent with the potential's advice on its logits, if that is the form of shaping."""
     if settings.shaping not in ADVISED:
         return agent
@@ -31,7 +31,7 @@ def advise(settings: Any, artefact: Artefact, agent: NetworkAgent) -> NetworkAge
     from bkrl.potentials import advice
 
     reads = getattr(agent, "view", "text") == "text"
-    if not reads and agent.view != "symbolic":
+    if not reads and getattr(agent, "view", "") != "symbolic":
         raise UsageError(
             f"--shaping {settings.shaping} reads symbols, and this policy sees pictures; use --network compact without "
             "--view image, or --shaping pbrs."
@@ -62,7 +62,7 @@ def is_empty(artefact: Artefact) -> bool:
     return psi is None or psi.empty
 
 
-def _begun(settings: Any, psi: Any, agent: NetworkAgent) -> NetworkAgent:
+def _begun(settings: Any, psi: Any, agent: Any) -> TrainableAgent:
     """The agent with the advice in its weights."""
     from bkrl.agents.advised import begin_as
 

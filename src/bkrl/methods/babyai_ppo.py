@@ -10,7 +10,7 @@ from typing import Annotated
 
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.flags import Flag
-from bkrl.methods.ppo import env_reward, facts_of, learner_of
+from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, register_method
 from bkrl.methods.settings import StartingWeights
 
@@ -42,16 +42,18 @@ class BabyAIPPOSettings(StartingWeights):
 
 def build(settings: BabyAIPPOSettings) -> Trainee:
     """The agent published with BabyAI, trained by PPO."""
-    from bkrl.agents.build import new_agent, take_weights
+    from bkrl.agents.build import new_agent, take_weights, teach
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import make_vec
     from bkrl.learn.hardware import choose
 
     envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend)
+    setup = Setup(envs, "symbolic", choose(settings.hardware, "paper"))
     agent = new_agent("film", envs, "symbolic", 1, derive_seed(settings.seed, "weights"))
     if settings.init_from is not None:
         take_weights(agent.module, settings.init_from)
-    learner = learner_of(settings, envs, agent, [env_reward(settings)], choose(settings.hardware, "paper"))
+    teach(agent, envs)
+    learner = learner_of(settings, setup, agent, [env_reward(settings)])
     facts = facts_of("none", frozenset(), learner)
     return Trainee(learner, facts, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag
-from bkrl.methods.ppo import PPOSettings, env_reward, facts_of, ppo_of
+from bkrl.methods.ppo import PPOSettings, Setup, env_reward, facts_of, learner_of, policy_of, set_up
 from bkrl.methods.registry import Method, Trainee, register_method
 
 if TYPE_CHECKING:
     from bkrl.envs import World
     from bkrl.learn.hardware import Hardware
+    from bkrl.learn.ppo import PPO
     from bkrl.rewards.streams import RewardStream
 
 Curiosity = Literal["rnd", "noveld", "deir", "icm", "apt", "apt-learnt"]
@@ -70,22 +72,43 @@ def curious(
     return made(facts.obs_shape, num_envs, gamma=gamma, coef=coef, seed=own_seed, device=hardware.device, **more)
 
 
-def build(settings: RNDSettings) -> Trainee:
-    """PPO that a bonus for novelty pays beside the env's reward."""
+def _novelty(settings: RNDSettings, setup: Setup, gamma: float) -> RewardStream:
+    """The novelty stream of the method, discounted by `gamma`."""
     kind: Any = settings.alg
     more: dict[str, Any] = {}
     if isinstance(settings, NovelDSettings):
         more |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
     if isinstance(settings, APTSettings) and settings.apt_features == "learnt":
         kind = "apt-learnt"
+    num_envs, coef = settings.ppo.num_envs, settings.int_coef
+    return curious(kind, setup.envs.world, num_envs, setup.hardware, seed=settings.seed, gamma=gamma, coef=coef, **more)
 
-    def streams(world: World, hardware: Hardware) -> list[RewardStream]:
-        envs, seed, coef = settings.ppo.num_envs, settings.seed, settings.int_coef
-        return [env_reward(settings), curious(kind, world, envs, hardware, seed=seed, gamma=0.99, coef=coef, **more)]
 
-    defects = settings.defects
-    learner = ppo_of(settings, streams, defects=defects)
+def build(settings: RNDSettings) -> Trainee:
+    """PPO that a bonus for novelty pays beside the env's reward."""
+    setup, defects = set_up(settings), settings.defects
+    streams = [env_reward(settings), _novelty(settings, setup, gamma=0.99)]
+    learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
     return Trainee(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
+
+
+def explorer(settings: RNDSettings, ext_coef: float, int_gamma: float) -> PPO:
+    """The explorer of `collect`: this method with a weight of the env's reward and a discount of novelty.
+
+    Raises:
+        UsageError: both weights are 0, or settings that cannot work.
+    """
+    from bkrl.rewards.streams import EnvReward
+
+    if ext_coef == 0 and settings.int_coef == 0:
+        raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
+    setup = set_up(settings)
+    streams: list[RewardStream] = []
+    if ext_coef > 0:
+        streams.append(EnvReward(gamma=settings.ppo.gamma, coef=ext_coef))
+    if settings.int_coef > 0:
+        streams.append(_novelty(settings, setup, gamma=int_gamma))
+    return learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams)
 
 
 for _colour, (_name, _settings, _what) in enumerate(

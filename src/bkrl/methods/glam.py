@@ -7,6 +7,7 @@ what their last view is. A potential may shape the reward, as those of the bk- m
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only, flags_of, option_name
-from bkrl.methods.ppo import env_reward, facts_of, learner_of
+from bkrl.methods.advising import advise
+from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
-from bkrl.methods.shaped import PotentialSettings, shaped
+from bkrl.methods.shaped import PotentialSettings, open_potential, shaped_trainee, streams_of
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
@@ -382,17 +384,17 @@ def build(settings: GlamSettings) -> Trainee:
             agent, learning_rate=settings.critic_learning_rate, first=first, seed=settings.seed
         )
 
-    def learner(streams: Any, advised: Any) -> Any:
-        envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend)
-        paid = streams(envs.world, hardware)
-        return learner_of(settings, envs, agent, paid, hardware, advised, defects, **more)
-
-    if settings.potential is None:
-        made = learner(lambda world, hardware: [env_reward(settings)], lambda agent: agent)
-        steps = settings.ppo.num_envs * settings.ppo.num_steps
-        trainee = Trainee(made, facts_of("none", defects, made), iteration_steps=steps)
-    else:
-        trainee = shaped(settings, settings.potential, learner, defects=defects)
+    with ExitStack() as stack:
+        potential = None if settings.potential is None else open_potential(settings, stack, None, defects)
+        setup = Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend), "text", hardware)
+        if potential is None:
+            learner = learner_of(settings, setup, agent, [env_reward(settings)], defects, **more)
+            steps = settings.ppo.num_envs * settings.ppo.num_steps
+            trainee = Trainee(learner, facts_of("none", defects, learner), iteration_steps=steps)
+        else:
+            streams, advised = streams_of(settings, potential, defects), advise(settings, potential.artefact, agent)
+            learner = learner_of(settings, setup, advised, streams, defects, **more)
+            trainee = shaped_trainee(settings, learner, potential, stack, defects)
     trainee.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
     if settings.init_from is None:
         trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")

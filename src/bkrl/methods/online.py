@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag
-from bkrl.methods.ppo import PPOSettings, facts_of, ppo_of
+from bkrl.methods.ppo import PPOSettings, facts_of, learner_of, policy_of, set_up
 from bkrl.methods.registry import Method, Trainee, register_method
 
 if TYPE_CHECKING:
-    from bkrl.envs import World
     from bkrl.labelers.live import LiveComparisons
-    from bkrl.learn.hardware import Hardware
     from bkrl.llm.forecast import Outlook
-    from bkrl.rewards.streams import RewardStream
 
 _LEAST_ENVS = 10
 """Of ten envs eight are for training, one to stop on, one to test on (`data.partition`)."""
@@ -111,26 +108,19 @@ def build(settings: OnlineSettings) -> Trainee:
     with ExitStack() as stack:
         comparisons = comparisons_of(settings, stack)
         stack.callback(comparisons.close)
-        made: list[LivePreferences] = []
-
-        def streams(world: World, hardware: Hardware) -> list[RewardStream]:
-            del hardware
-            every, until = settings.label_every, settings.steps
-            made.append(
-                LivePreferences(
-                    comparisons,
-                    world,
-                    every=every,
-                    until=until,
-                    epochs=settings.epochs,
-                    seed=settings.seed,
-                    shuffled=settings.label_control == "shuffled",
-                )
-            )
-            scale, coef = settings.reward_scale, settings.shaping_coef
-            return [DynamicReward(made[0], settings.ppo.gamma, reward_scale=scale, shaping_coef=coef)]
-
-        learner = ppo_of(settings, streams, defects=defects)
+        setup = set_up(settings)
+        potential = LivePreferences(
+            comparisons,
+            setup.envs.world,
+            every=settings.label_every,
+            until=settings.steps,
+            epochs=settings.epochs,
+            seed=settings.seed,
+            shuffled=settings.label_control == "shuffled",
+        )
+        scale, coef = settings.reward_scale, settings.shaping_coef
+        streams = [DynamicReward(potential, settings.ppo.gamma, reward_scale=scale, shaping_coef=coef)]
+        learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
         return OnlineTrainee(
             learner,
             facts_of("dynamic", defects, learner),
@@ -138,7 +128,7 @@ def build(settings: OnlineSettings) -> Trainee:
             iteration_steps=settings.rollout_steps,
             opened=[stack.pop_all()],
             comparisons=comparisons,
-            potential=made[0],
+            potential=potential,
         )
 
 

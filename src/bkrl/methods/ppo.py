@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from bkrl.core.config import Mission, Network, PPOConfig, View
 from bkrl.core.flags import Flag
@@ -14,7 +14,6 @@ from bkrl.methods.settings import PublishedDefects, StartingWeights
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
     from bkrl.agents.protocol import TrainableAgent
-    from bkrl.envs import World
     from bkrl.envs.vector import WorldVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
@@ -44,40 +43,52 @@ class PPOSettings(StartingWeights, PublishedDefects):
         return self.ppo.num_envs * self.ppo.num_steps
 
 
-def ppo_of(
-    settings: PPOSettings,
-    streams: Callable[[World, Hardware], Sequence[RewardStream]],
-    advised: Callable[[NetworkAgent], NetworkAgent] = lambda agent: agent,
-    defects: frozenset[str] = frozenset(),
-) -> PPO:
-    """PPO with the network of the settings, untrained.
+class Setup(NamedTuple):
+    """Where a policy learns.
 
-    Args:
-        settings: of the run.
-        streams: what it is paid in this env, computed there.
-        advised: puts advice on the agent's logits.
-        defects: of the published code, to train with.
-
-    Raises:
-        UsageError: settings that cannot work.
-        InputError: the weights to start from are missing, damaged or another network's.
+    Attributes:
+        envs: stepped side by side.
+        view: what the policy sees of them: `symbolic`, `image` or `text`.
+        hardware: of the policy and of what it is paid by.
     """
-    from bkrl.agents.build import new_agent, observation_options, take_weights
-    from bkrl.core.seeds import derive_seed
+
+    envs: WorldVectorEnv
+    view: str
+    hardware: Hardware
+
+
+def set_up(settings: PPOSettings) -> Setup:
+    """The envs and the hardware; UsageError where the network cannot read the env."""
+    from bkrl.agents.build import observation_options
     from bkrl.envs import make_vec, world
     from bkrl.learn.hardware import choose
 
-    facts = world(settings.env)
     hardware = choose(settings.hardware, settings.network)
-    options, view = observation_options(facts, settings.network, settings.view)
-    envs = make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options)
-    paid = streams(facts, hardware)
+    options, view = observation_options(world(settings.env), settings.network, settings.view)
+    return Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options), view, hardware)
+
+
+def policy_of(settings: PPOSettings, setup: Setup, num_values: int) -> NetworkAgent:
+    """An agent with the network of the settings, which knows the words of its missions.
+
+    Args:
+        settings: of the run.
+        setup: of the run.
+        num_values: K, the reward streams.
+
+    Raises:
+        UsageError: the network cannot read missions, or nothing is remembered of episodes.
+        InputError: the weights to start from are missing, damaged or another network's.
+    """
+    from bkrl.agents.build import new_agent, take_weights, teach
+    from bkrl.core.seeds import derive_seed
+
     missions, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
-    sees = getattr(settings, "see_memory", False)
-    agent = new_agent(settings.network, envs, view, len(paid), seed, missions, sees)
+    agent = new_agent(settings.network, setup.envs, setup.view, num_values, seed, missions, settings.see_memory)
     if settings.init_from is not None:
         take_weights(agent.module, settings.init_from)
-    return learner_of(settings, envs, agent, paid, hardware, advised, defects)
+    teach(agent, setup.envs)
+    return agent
 
 
 def reads_missions(settings: Any) -> bool:
@@ -90,31 +101,25 @@ def reads_missions(settings: Any) -> bool:
 
 def learner_of(
     settings: Any,
-    envs: WorldVectorEnv,
+    setup: Setup,
     agent: TrainableAgent,
-    paid: Sequence[RewardStream],
-    hardware: Hardware,
-    advised: Callable[[Any], TrainableAgent] = lambda agent: agent,
+    streams: Sequence[RewardStream],
     defects: frozenset[str] = frozenset(),
     **more: Any,
 ) -> PPO:
-    """PPO with an agent that has not seen its envs yet; `settings` have `ppo`, `steps`, `seed`; `more` goes to PPO."""
-    from bkrl.agents.build import teach
-    from bkrl.agents.network import NetworkAgent
+    """PPO with this agent, untrained; `settings` have `ppo`, `steps` and `seed`; `more` goes to PPO."""
     from bkrl.learn.ppo import PPO
 
-    if isinstance(agent, NetworkAgent):
-        teach(agent, envs)
     return PPO(
-        envs,
-        advised(agent),
-        paid,
+        setup.envs,
+        agent,
+        streams,
         settings.ppo,
         total_steps=settings.steps,
         bootstrap_truncated="b10" not in defects,
         broadcast_values="g7" in defects,
         seed=settings.seed,
-        hardware=hardware,
+        hardware=setup.hardware,
         **more,
     )
 
@@ -144,8 +149,9 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
 
 def build(settings: PPOSettings) -> Trainee:
     """PPO from the env's reward alone."""
-    defects = settings.defects
-    learner = ppo_of(settings, lambda world, hardware: [env_reward(settings)], defects=defects)
+    setup, defects = set_up(settings), settings.defects
+    streams = [env_reward(settings)]
+    learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
     return Trainee(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
 
 

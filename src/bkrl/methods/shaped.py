@@ -1,26 +1,24 @@
 """bk-code, bk-pref, bk-goal, bk-own, bk-evolve: PPO with a potential Φ that shapes the reward or advises.
 
-The five differ in what Φ was made from, and in nothing else. Other methods take potentials by `PotentialSettings` and
-`shaped`.
+The five differ in what Φ was made from, and in nothing else. Another method takes a potential by `PotentialSettings`,
+`open_potential`, `streams_of`, `advise` and `shaped_trainee`, as glam does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.core.reporter import percent
 from bkrl.methods.advising import ADVISED, STARTED, WITHOUT_ADVICE, advise, is_empty
-from bkrl.methods.ppo import PPOSettings, env_reward, facts_of, ppo_of
+from bkrl.methods.ppo import PPOSettings, env_reward, facts_of, learner_of, policy_of, set_up
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, method_of, register_method
 
 if TYPE_CHECKING:
-    from bkrl.envs import World
-    from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
     from bkrl.potentials.protocol import Scaled
     from bkrl.rewards.streams import RewardStream
@@ -163,101 +161,132 @@ def _check_form(settings: Any, defects: frozenset[str]) -> None:
 
 def build(settings: ShapedSettings) -> Trainee:
     """PPO with the potential of the settings. UsageError without one."""
-    method = method_of(settings.alg)
+    variant, defects = method_of(settings.alg).variant, settings.defects
     if settings.potential is None:
-        made = f"of `bkrl train-rm` on {method.variant} labels"
-        made = "that bkrl.write_potential made" if method.variant == "own" else made
-        made = "of `bkrl train-rm` on a run of `bkrl evolve`" if method.variant == "evolve" else made
+        made = f"of `bkrl train-rm` on {variant} labels"
+        made = "that bkrl.write_potential made" if variant == "own" else made
+        made = "of `bkrl train-rm` on a run of `bkrl evolve`" if variant == "evolve" else made
         raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
-    defects = settings.defects
-    return shaped(
-        settings,
-        settings.potential,
-        lambda streams, advised: ppo_of(settings, streams, advised, defects),
-        method.variant,
-        defects,
-    )
+    with ExitStack() as stack:
+        potential = open_potential(settings, stack, variant, defects)
+        setup = set_up(settings)
+        streams = streams_of(settings, potential, defects)
+        agent = advise(settings, potential.artefact, policy_of(settings, setup, len(streams)))
+        learner = learner_of(settings, setup, agent, streams, defects)
+        return shaped_trainee(settings, learner, potential, stack, defects)
 
 
-def shaped(
-    settings: Any,
-    source: Path,
-    learner_of: Callable[[Callable[[World, Hardware], Sequence[RewardStream]], Callable[[Any], Any]], PPO],
-    variant: str | None = None,
-    defects: frozenset[str] = frozenset(),
-) -> Trainee:
-    """A learner that a potential shapes.
+def open_potential(
+    settings: Any, stack: ExitStack, variant: str | None = None, defects: frozenset[str] = frozenset()
+) -> Scaled:
+    """The potential of the settings, once it is seen that it fits the method, the form of shaping and the env.
 
     Args:
-        settings: `PotentialSettings` with `ppo` and `reward_scale`.
-        source: of the potential.
-        learner_of: makes it, of what it is paid in an env and of what puts advice on an agent.
-        variant: what the potential must have been made from; None: anything.
-        defects: of the published code, to train with.
+        settings: `PotentialSettings` with `ppo`.
+        stack: closes it.
+        variant: what it must have been made from; None: anything.
+        defects: of the published code, to train with; it has those that are its own.
 
     Raises:
         UsageError: settings that cannot work.
-        InputError: the potential is missing, damaged or made for another family of envs.
+        InputError: it is missing, damaged or made for another family of envs.
     """
-    from bkrl.agents.advised import AdvisedAgent
     from bkrl.envs import world
-    from bkrl.inspect.report import doubts_of
-    from bkrl.potentials import EMPTY
-    from bkrl.rewards.shaping import FORMS
+    from bkrl.potentials import load_potential
     from bkrl.rewards.upstream import with_defects
     from bkrl.runs.record import Run
 
-    form = settings.shaping
     _check_form(settings, defects)
-    potential = _open(settings, source, variant, world(settings.env))
-    try:
-        potential = with_defects(potential, defects)
-        learner = learner_of(
-            lambda world, hardware: _streams(settings, potential, defects),
-            lambda agent: advise(settings, potential.artefact, agent),
+    source, facts = settings.potential, world(settings.env)
+    made = Run.open(source, "train-rm", verify=False).facts
+    found: Any = made.get("variant")
+    if variant is not None and found is not None and found != variant:
+        what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
+            found, f"was built from {found} labels"
         )
-    except BaseException:
-        potential.close()
-        raise
-    agent: Any = learner.agent
-    reads = potential.artefact.reads
+        raise UsageError(f"{source} {what}; use --alg bk-{found}.")
+    if (variant or found) == "own" and settings.shaping in ADVISED:
+        raise UsageError(
+            "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
+        )
+    if (at_chance := made.get("labels_at_chance")) and not settings.allow_chance:
+        raise UsageError(
+            f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
+        )
+    potential = load_potential(source)
+    stack.callback(potential.close)
+    artefact = potential.artefact
+    if artefact.control == "constant" and settings.shaping != "advice":
+        raise UsageError(f"{source} is the control `constant`, which has advice alone (Φ = 0); use --shaping advice.")
+    same_family = artefact.env_family == facts.family and artefact.obs_shape == facts.obs_shape
+    if not same_family or artefact.action_names != facts.action_names:
+        what = "observations" if not same_family else "actions"
+        raise InputError(
+            f"{source} was built in {artefact.env_id} ({artefact.env_family}), and {settings.env} "
+            f"({facts.family}) has other {what}; collect and label in such a world, or choose another --potential."
+        )
+    defective = with_defects(potential, defects)
+    if defective is not potential:
+        stack.callback(defective.close)
+    return defective
+
+
+def shaped_trainee(
+    settings: Any, learner: PPO, potential: Scaled, stack: ExitStack, defects: frozenset[str] = frozenset()
+) -> Trainee:
+    """A learner that a potential shapes, with what the run says of it; it closes what `stack` has opened."""
+    from bkrl.agents.advised import AdvisedAgent
+    from bkrl.rewards.shaping import FORMS
+
+    form, reads, agent = settings.shaping, potential.artefact.reads, learner.agent
     advised = isinstance(agent, AdvisedAgent)
-    made_so = (_Advised if advised else Trainee)(
+    trainee = (_Advised if advised else Trainee)(
         learner,
         facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
-        opened=[potential],
-        measures=[lambda: {"shaping/advice_weight": agent.now}] if advised else [],
+        opened=[stack.pop_all()],
+        measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
     )
+    _warn(trainee, settings, potential)
+    return trainee
+
+
+def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
+    """Say what may make the run misleading."""
+    from bkrl.envs import world
+    from bkrl.inspect.report import doubts_of
+    from bkrl.potentials import EMPTY
+    from bkrl.rewards.shaping import FORMS
+    from bkrl.runs.record import Run
+
+    form, source = settings.shaping, settings.potential
     if _FALLING.holds(settings) and settings.decay_steps > settings.steps:
         left = f"its weight still is {percent(1 - settings.steps / settings.decay_steps)} of the first at the end"
-        made_so.warnings.append(
+        trainee.warnings.append(
             f"--shaping-until {settings.decay_steps:,} lies beyond --steps {settings.steps:,}: {left}; give at most "
             "--steps, or leave it out."
         )
         if form not in ADVISED:
-            made_so.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
-    made_of = Run.open(source, "train-rm", verify=False)
-    chosen_on = {one["env"] for one in made_of.facts.get("chosen_on", [])}
-    if world(settings.env).env_id in chosen_on:
-        made_so.warnings.append(
+            trainee.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
+    made = Run.open(source, "train-rm", verify=False)
+    if world(settings.env).env_id in {one["env"] for one in made.facts.get("chosen_on", [])}:
+        trainee.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
         )
-    if doubted := doubts_of(made_of):
-        made_so.warnings.append(
+    if doubted := doubts_of(made):
+        trainee.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
     if idle := _counted_in_vain(potential, settings.env):
-        made_so.notes.append(
+        trainee.notes.append(
             f"Φ of {source} counts {', '.join(idle).replace('_', ' ')}, and {settings.env} has nothing of the kind: "
             f"that part of Φ never changes here. It was made in {potential.artefact.env_id}; collect and label in an "
             "env that is more alike, if more is to be known of this one."
         )
     if form in ADVISED and is_empty(potential.artefact):
-        made_so.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
-        made_so.facts["advice"] = EMPTY
-    return made_so
+        trainee.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
+        trainee.facts["advice"] = EMPTY
 
 
 def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
@@ -281,47 +310,7 @@ def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
     return [name for name, value in zip(idle, values[1:], strict=True) if value != values[0]]
 
 
-def _open(settings: PotentialSettings, source: Path, variant: str | None, facts: World) -> Scaled:
-    """The potential, once it is seen that it fits the method, the form of shaping and the env."""
-    from bkrl.potentials import load_potential
-    from bkrl.runs.record import Run
-
-    made_of = Run.open(source, "train-rm", verify=False).facts
-    found: Any = made_of.get("variant")
-    if variant is not None and found is not None and found != variant:
-        what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
-            found, f"was built from {found} labels"
-        )
-        raise UsageError(f"{source} {what}; use --alg bk-{found}.")
-    if (variant or found) == "own" and settings.shaping in ADVISED:
-        raise UsageError(
-            "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
-        )
-    if (at_chance := made_of.get("labels_at_chance")) and not settings.allow_chance:
-        raise UsageError(
-            f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
-        )
-    potential = load_potential(source)
-    artefact = potential.artefact
-    try:
-        if artefact.control == "constant" and settings.shaping != "advice":
-            raise UsageError(
-                f"{source} is the control `constant`, which has advice alone (Φ = 0); use --shaping advice."
-            )
-        same_family = artefact.env_family == facts.family and artefact.obs_shape == facts.obs_shape
-        if not same_family or artefact.action_names != facts.action_names:
-            what = "observations" if not same_family else "actions"
-            raise InputError(
-                f"{source} was built in {artefact.env_id} ({artefact.env_family}), and {settings.env} "
-                f"({facts.family}) has other {what}; collect and label in such a world, or choose another --potential."
-            )
-    except BaseException:
-        potential.close()
-        raise
-    return potential
-
-
-def _streams(settings: Any, potential: Scaled, defects: frozenset[str]) -> Sequence[RewardStream]:
+def streams_of(settings: Any, potential: Scaled, defects: frozenset[str] = frozenset()) -> list[RewardStream]:
     """What the agent is paid: the env's reward and what the form of shaping adds."""
     from bkrl.rewards.bonus import Bonus, InvariantBonus, Progress
     from bkrl.rewards.shaped import ShapedReward

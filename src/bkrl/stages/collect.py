@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bkrl.agents import load_agent
 from bkrl.agents.bot import BotAgent
-from bkrl.agents.build import check_acts_in, new_agent, observation_options, options_of
+from bkrl.agents.build import check_acts_in, observation_options, options_of
 from bkrl.agents.play import MOST_AT_ONCE
 from bkrl.agents.protocol import Agent
 from bkrl.agents.random import RandomAgent
@@ -32,11 +32,9 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
 from bkrl.envs import World, captioner, make_vec, missions_vary, world
 from bkrl.envs.vector import WorldVectorEnv
-from bkrl.learn.hardware import choose
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
-from bkrl.rewards.rnd import RND
-from bkrl.rewards.streams import EnvReward, RewardStream
+from bkrl.methods import curiosity
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import UNSEEN, to_do
@@ -60,10 +58,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     check_tracker(config.track)
     source = None if config.explorer in _NAMED else Run.open(Path(config.explorer), "train-rs")
     learner, agent, trained = None, None, 0
-    if config.explorer == "rnd":
-        if config.ext_coef == 0 and config.int_coef == 0:
-            raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
-    else:
+    if config.explorer != "rnd":
         agent, trained = _acting(config, facts, source)
     if to_do(config):
         torch.set_num_threads(config.threads)
@@ -174,31 +169,24 @@ def recording_points(config: CollectConfig) -> list[int]:
 
 
 def explorer(config: CollectConfig) -> PPO:
-    """The learner whose agent explores, untrained.
-
-    Raises:
-        UsageError: settings that cannot work.
-    """
-    facts = world(config.env)
-    options, view = observation_options(facts, config.network, config.view)
-    envs = make_vec(config.env, config.ppo.num_envs, backend=config.backend, **options)
-    hardware = choose(config.hardware, config.network)
-    streams: list[RewardStream] = []
-    if config.ext_coef > 0:
-        streams.append(EnvReward(gamma=config.ppo.gamma, coef=config.ext_coef))
-    if config.int_coef > 0:
-        streams.append(
-            RND(
-                facts.obs_shape,
-                config.ppo.num_envs,
-                gamma=config.int_gamma,
-                coef=config.int_coef,
-                seed=derive_seed(config.seed, "rnd"),
-                device=hardware.device,
-            )
-        )
-    agent = new_agent(config.network, envs, view, len(streams), derive_seed(config.seed, "weights"))
-    return PPO(envs, agent, streams, config.ppo, total_steps=config.steps, seed=config.seed, hardware=hardware)
+    """The learner whose agent explores, untrained: `rnd`, blind to missions."""
+    return curiosity.explorer(
+        curiosity.RNDSettings(
+            "rnd",
+            env=config.env,
+            steps=config.steps,
+            seed=config.seed,
+            backend=config.backend,
+            network=config.network,
+            mission="off",
+            view=config.view,
+            int_coef=config.int_coef,
+            ppo=config.ppo,
+            hardware=config.hardware,
+        ),
+        config.ext_coef,
+        config.int_gamma,
+    )
 
 
 def _record(
