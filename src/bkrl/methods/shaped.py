@@ -245,10 +245,10 @@ def shaped_trainee(
         facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
-        opened=[stack.pop_all()],
         measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
     )
     _warn(trainee, settings, potential)
+    trainee.opened.append(stack.pop_all())
     return trainee
 
 
