@@ -53,21 +53,46 @@ def test_a_table_that_methods_share_is_checked_whole_and_used_in_part():
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
 def test_the_help_of_a_method_has_its_own_flags_on_one_page(method, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    pages = []
-    for words in (["train", method.name], ["train-rs", "--alg", method.name]):
-        for more in ("--help", "--help-all"):
-            assert run_command([*words, more]) == 0
-            pages.append(capsys.readouterr().out)
-    assert pages[:2] == pages[2:]
-    short, whole = (re.findall(r"^│ (--[a-z-]+)", page, re.MULTILINE) for page in pages[:2])
+    def page(*words, columns="80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert run_command([*words]) == 0
+        return capsys.readouterr().out
+
+    pages = [page("train", method.name, "--help"), page("train", method.name, "--help-all")]
+    wide = page("train", method.name, "--help", columns="120")
+    assert page("train-rs", "--alg", method.name, "--help") == pages[0]
+    short, whole, same = (re.findall(r"^│ (--[a-z-]+)", text, re.MULTILINE) for text in (*pages, wide))
+    assert short == same
     assert len(short) <= 45
-    assert "…" not in pages[0]
-    assert "[ |" not in pages[0]
+    for text in (*pages, wide):
+        assert "…" not in text
+        assert "[ |" not in text
     own = {option_name(one.path) for one in flags_of(method.settings)} - {"--alg"}
     assert set(short) < set(whole) == own | {"--lenient", "--json", "--help"}
     named = {f"--{name}" for name in re.findall(r"[a-z][a-z-]+", pages[0].partition("explains these")[2])}
     assert set(whole) - set(short) <= named
+
+
+@pytest.mark.parametrize(
+    ("alg", "flag", "text"),
+    [
+        ("drrn", "temperature", "values are divided by this before the softmax [default: 1.0]"),
+        ("ellm", "temperature", "sampling temperature [default: 0.1]"),
+        ("bk-online", "temperature", "sampling temperature [default: 0.5]"),
+        ("drrn", "batch-size", "remembered steps in an update [default: 64]"),
+        ("dqn", "batch-size", "steps in an update [default: 64]"),
+        ("bc", "batch-size", "samples of a minibatch; with a memory, whole episodes of about so many [default: 2048]"),
+        ("ppo", "reward-scale", "the env's reward is multiplied by this (published: 10) [default: 1.0]"),
+        ("glam-published", "reward-scale", "the env's reward is multiplied by this (published: 20) [default: 20.0]"),
+        ("rnd", "int-coef", "weight of the novelty reward [default: 0.1]"),
+        ("pqn", "int-coef", "weight of the novelty reward [default: 1.0]"),
+    ],
+)
+def test_a_flag_is_explained_in_the_words_of_its_method(alg, flag, text, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(["train", alg, "--help-all"]) == 0
+    said = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
+    assert f" --{flag} {text} " in said
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
