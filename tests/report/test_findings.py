@@ -386,6 +386,8 @@ def test_annotators_are_told_apart():
     trained = runs("bk-code", 200, annotator="rules") + runs("bk-code", 300, annotator="openai:m", potential="o")
     groups, _ = group_runs(trained)
     assert [group.label for group in groups] == ["bk-code (openai:m)", "bk-code (rules)"]
+    for alone, label in (("rules", "bk-code"), ("qwen", "bk-code (qwen)")):
+        assert [group.label for group in group_runs(runs("bk-code", 200, annotator=alone))[0]] == [label]
 
 
 def test_a_ratio_that_censoring_hides_is_called_what_was_seen_of_it():

@@ -245,7 +245,8 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         parts += [] if run.settings.get("rm.part", "whole") == "whole" else [run.settings["rm.part"]]
         parts += [] if run.control == "none" else [run.control]
         parts += ["empty"] if run.empty and run.control != "zero" else []
-        if len(annotators) > 1 and run.annotator and not run.control.endswith("labels"):
+        named = len(annotators) > 1 or run.annotator != "rules"  # `rules` alone is what is usual, and is said elsewhere
+        if named and run.annotator and not run.control.endswith("labels"):
             parts.append(run.annotator)
         parts += [
             f"{key}={run.settings.get(key, 'default')}"
