@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents.bot import BotAgent
+from bkrl.agents.play import LookOnce
 from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.agents.viewer import OBSERVATIONS
 from bkrl.data.views import ViewName, Views
@@ -30,6 +31,8 @@ class Mixture:
         self.env_id, self.family, self.action_names = bot.env_id, bot.family, bot.action_names
         self.wording = getattr(agent, "wording", Wording())
         self.observations = getattr(agent, "observations", OBSERVATIONS)
+        # It does not learn while it acts: of a view that it has seen before it says the same.
+        self._ask = agent.act if agent.begin(1) else LookOnce(agent).act
         self._draw = np.random.default_rng(seed)
 
     @property
@@ -48,7 +51,7 @@ class Mixture:
             name: {key.removeprefix(name): one for key, one in state.items() if key.startswith(name)}
             for name in ("agent.", "bot.")
         }
-        own = self.agent.act(views, parts["agent."], started, noise)
+        own = self._ask(views, parts["agent."], started, noise)
         bot = self.bot.act(views, parts["bot."], started, None)
         taken = self._draw.random(len(views)) < self.share
         after = {f"agent.{key}": one for key, one in own.state.items()}

@@ -211,17 +211,19 @@ class LookOnce:
     """An agent without memory, which looks at each distinct view once: what it says of a view does not change.
 
     A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
-    company. Values are not kept: `play` has no use for them.
+    company. Not so where an agent reads texts: equal prompts are read once whatever their number, and reading one takes
+    as long as a hundred steps. Values are not kept: `play` has no use for them.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.keys = ViewKeys(agent.wants) if agent.wants else None
+        self.least = 1 if "text" in agent.wants else _FEW
         self.seen: Seen | None = None
         self.said = np.zeros((0, len(agent.action_names)), np.float32)  # logits of the views in `seen`
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        if len(views) < _FEW or self.keys is None:
+        if len(views) < self.least or self.keys is None:
             return self.agent.act(views, state, started, noise)
         keys = self.keys(views)
         if self.seen is None:
@@ -229,7 +231,7 @@ class LookOnce:
             self.said = np.zeros((self.seen.room, self.said.shape[1]), np.float32)
         places, new = self.seen.add(keys)
         if len(new):
-            asked = new if len(new) >= _FEW else new[_ROUND % len(new)]
+            asked = new if len(new) >= self.least else new[_ROUND % len(new)]
             said = self.agent.act(views[asked], state, started[asked], None).logits
             self.said[self.seen.count - len(new) : self.seen.count] = said[: len(new)]
         logits = self.said[places]

@@ -15,7 +15,7 @@ from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.heads import Head
 from bkrl.agents.language.scorer import Scoring
-from bkrl.agents.play import play
+from bkrl.agents.play import LookOnce, play
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
@@ -268,3 +268,18 @@ def test_new_weights_may_keep_embeddings(tmp_path):
     assert not torch.equal(layers[0], layers[2])
     assert torch.equal(layers[1], layers[2])
     assert (new.level, kept.level) == ("P0", "P0")
+
+
+def test_an_evaluation_reads_each_prompt_once_however_few_episodes_are_left(monkeypatch):
+    agent = agent_of()
+
+    def played():
+        before = agent.counted["prompts"]
+        episodes = [(e.seed, e.length, e.success) for e in play(agent, make_vec(ENV, 3), 6, seed=3)]
+        return episodes, agent.counted["prompts"] - before
+
+    once, read = played()
+    monkeypatch.setattr(LookOnce, "act", lambda self, *views: self.agent.act(*views))
+    again, read_again = played()
+    assert once == again
+    assert read < read_again / 2
