@@ -23,12 +23,15 @@ BRANCHING = {
     "envs/babyai/memory.py: _act",
     "envs/crafter/captions.py: _read",
     "envs/crafter/worldgen.py: _lay_ground",
+    "learn/loop.py: train",
+    "learn/ppo.py: update",
     "llm/rules/crafter.py: goals",
     "sandbox/check.py: visit",
     "stages/label.py: _check",
     "stages/train_rs.py: _run",
 }
 MANY_PARAMETERS = {
+    "agents/record.py: record",
     "agents/language/rows.py: forward",
     "agents/networks/__init__.py: build_network",
     "agents/play.py: play",
