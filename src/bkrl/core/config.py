@@ -90,7 +90,7 @@ class AskConfig:
     ] = 0.0
     prices: Annotated[
         Path | None,
-        Flag("own price list (TOML), read before the shipped one; see docs/labels.md", identity=False, seldom=True),
+        Flag("own price list (TOML), read before the shipped one; see docs/endpoints.md", identity=False, seldom=True),
     ] = None
     concurrency: Concurrency = 16
     dry_run: Annotated[

@@ -71,7 +71,7 @@ class Outlook:
     def _in_words(self) -> str:
         dollars = self._dollars()
         if self.price is None or dollars is None:
-            return "Price unknown: it is not in the shipped list; give it with --prices FILE (see docs/labels.md)."
+            return "Price unknown: it is not in the shipped list; give it with --prices FILE (see docs/endpoints.md)."
         if self.price == FREE:
             return "Price: nothing, this machine answers."
         about, most = dollars
