@@ -57,6 +57,10 @@ TWICE = 16
 """Public names of classes that stand for two things or more."""
 
 
+LOOKUPS = 134
+"""Calls of `getattr` and `hasattr` in src/bkrl; the aim is 30."""
+
+
 @cache
 def trees() -> dict[str, ast.Module]:
     """Each module's path below src/bkrl, without the programs of models among the samples."""
@@ -82,6 +86,16 @@ def test_functions_branch_little():
         if "samples" not in one["filename"]
     }
     assert found <= BRANCHING, f"cut it into functions: {found - BRANCHING}"
+
+
+def test_members_are_not_looked_up_by_name():
+    lookups = [
+        node
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+    ]
+    assert len(lookups) <= LOOKUPS, f"{len(lookups)}: give the contract a member with a default"
 
 
 def parameters(node: ast.FunctionDef) -> int:

@@ -107,8 +107,7 @@ class AdvisedAgent(NetworkAgent):
     module: _Module
 
     def __init__(self, base: Any, advice: Advice, weight: float, until: int) -> None:
-        view = getattr(base, "view", "text")
-        super().__init__(_Module(base.module, advice), base.env_id, base.family, base.action_names, view)
+        super().__init__(_Module(base.module, advice), base.env_id, base.family, base.action_names, base.view)
         self.base, self.advice = base, advice
         self.weight, self.until, self.now = weight, until, weight
 

@@ -103,6 +103,9 @@ class TrainableAgent(Agent, Protocol):
     (T, B), and the state (B, …) before their first step.
     """
 
+    view: str
+    """What it sees of an env: `symbolic`, `image` or `text`."""
+
     @property
     def module(self) -> nn.Module:
         """All weights; those that require a gradient are trained."""

@@ -30,8 +30,7 @@ def advise(settings: Any, artefact: Artefact, agent: TrainableAgent) -> Trainabl
     from bkrl.agents.advised import AdvisedAgent
     from bkrl.potentials import advice
 
-    reads = getattr(agent, "view", "text") == "text"
-    if not reads and getattr(agent, "view", "") != "symbolic":
+    if agent.view == "image":
         raise UsageError(
             f"--shaping {settings.shaping} reads symbols, and this policy sees pictures; use --network compact without "
             "--view image, or --shaping pbrs."
@@ -49,7 +48,7 @@ def advise(settings: Any, artefact: Artefact, agent: TrainableAgent) -> Trainabl
         return agent
     if settings.shaping in STARTED:
         return _begun(settings, psi, agent)
-    if reads:
+    if agent.view == "text":
         from bkrl.agents.language.advised import AdvisedLanguageAgent as AdvisedAgent  # type: ignore[assignment]
     return AdvisedAgent(agent, psi, settings.advice_coef, settings.decay_steps)
 

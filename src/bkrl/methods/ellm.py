@@ -81,7 +81,7 @@ class _Parts(NamedTuple):
     hardware: Hardware
 
 
-def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack) -> _Parts:
+def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack, pictures: bool = False) -> _Parts:
     from bkrl.envs import make_vec, world
     from bkrl.goals.source import TASK
     from bkrl.goals.tracker import GoalTracker
@@ -100,7 +100,7 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))
     if settings.suggester != TASK:
         streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
-    drawn: dict[str, Any] = {"observation": "both"} if getattr(settings, "sees", "symbols") == "published" else {}
+    drawn: dict[str, Any] = {"observation": "both"} if pictures else {}
     envs = make_vec(settings.env, num_envs, backend=settings.backend, **drawn)
     return _Parts(world(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
 
@@ -200,10 +200,11 @@ def build_dqn(settings: EllmDQNSettings) -> Trainee:
 
 def _build_values(settings: Any, config: Any, learner: Any) -> Trainee:
     """An agent that values actions, and the learner of these hyper-parameters."""
+    published = isinstance(settings, EllmDQNSettings) and _published(settings)
     with ExitStack() as stack:
         config = with_epsilon(settings, config)
-        parts = _parts(settings, config.num_envs, config.gamma, stack)
-        agent = value_agent(settings, parts.facts, config, num_deeds=parts.source.num_deeds)
+        parts = _parts(settings, config.num_envs, config.gamma, stack, published)
+        agent = value_agent(settings, parts.facts, config, parts.source.num_deeds, published)
         agent.goals = parts.source
         return _trainee(settings, config, parts, learner, agent, stack)
 

@@ -148,7 +148,7 @@ class LMConfig:
 
 
 def language_agent(settings: Any, env_id: str, num_values: int, defects: frozenset[str] = frozenset()) -> LanguageAgent:
-    """An untrained agent; `settings` have `lm`, `seed` and perhaps `init_from`.
+    """An untrained agent; `settings` have `lm` and `seed`.
 
     Args:
         settings: of the run.
@@ -158,7 +158,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
 
     Raises:
         UsageError: settings that cannot work.
-        InputError: there is no such model, or the weights to start from are another agent's.
+        InputError: there is no such model.
     """
     from bkrl.agents.language.adapters import Training
     from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
@@ -189,8 +189,6 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     names = c.action_words if "," not in c.action_words else tuple(map(str.strip, c.action_words.split(",")))
     wording = Wording(c.language, c.words, names, c.goal_label, defects.intersection(DEFECTS))
     agent = LanguageAgent(model, env_id, num_values, how, wording, seed)
-    if (source := getattr(settings, "init_from", None)) is not None:
-        _take_weights(agent, source)
     return agent
 
 
@@ -365,6 +363,8 @@ def build(settings: GlamSettings) -> Trainee:
     if "g7" in defects:  # it is one of the loss that trains a shared value head
         settings = replace(settings, lm=replace(settings.lm, critic="shared"))
     agent = language_agent(settings, settings.env, 1, defects)
+    if settings.init_from is not None:
+        _take_weights(agent, settings.init_from)
     probes = _probed(agent)
     small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
     hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)

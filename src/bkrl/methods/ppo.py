@@ -140,7 +140,7 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
     facts = {
         "form": form,
         "guarantee": FORMS[form].guarantee,
-        "view": getattr(agent, "view", "text"),
+        "view": agent.view,
         "mission": "mission" in agent.wants,
         **({"memory": True} if "memory" in agent.wants else {}),
     }

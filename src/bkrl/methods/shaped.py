@@ -145,7 +145,7 @@ def _check_form(settings: Any, defects: frozenset[str]) -> None:
     """UsageError where the form of shaping cannot work with the other settings."""
     from bkrl.rewards.bonus import MOST_OWED
 
-    if settings.shaping in STARTED and getattr(settings, "init_from", None) is not None:
+    if settings.shaping in STARTED and settings.init_from is not None:
         raise UsageError(f"--shaping {settings.shaping} and --init-from both say what the policy begins as: name one.")
     if settings.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")

@@ -115,10 +115,12 @@ def with_epsilon(settings: TransferSettings, config: _Config) -> _Config:
     return replace(config, epsilon_first=1.0 if settings.init_from is None else FINETUNING_EPSILON)
 
 
-def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int = 0) -> QAgent:
+def value_agent(
+    settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int = 0, published: bool = False
+) -> QAgent:
     """An agent that values actions, with its first weights and its guide.
 
-    It sees which of `num_deeds` deeds are its goals, if there are any.
+    It sees which of `num_deeds` deeds are its goals, if there are any; `published`: as the published agent does.
 
     Raises:
         UsageError: the guide sees or does other things.
@@ -128,7 +130,6 @@ def value_agent(settings: GuidedSettings, facts: World, config: PQNConfig | DQNC
     from bkrl.agents.q import QAgent
     from bkrl.runs.record import Run
 
-    published = getattr(settings, "sees", "symbols") == "published"
     agent = (_published if published else _symbolic)(settings, facts, config, num_deeds)
     begin(settings, agent.module, agent.module.first, agent.module.last)
     if settings.guide is not None:

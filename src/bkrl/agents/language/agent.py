@@ -125,6 +125,8 @@ class LanguageAgent:
         adapter: a folder with adapters of an earlier run.
     """
 
+    view = "text"
+
     def __init__(
         self,
         lm: LanguageModel,
