@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from bkrl.core.errors import InputError
+from bkrl.methods import methods
 from bkrl.report.comparison import Comparison, compare
 from bkrl.report.groups import SUCCESS, Group, Trained
 from bkrl.report.plots import draw as drawn
@@ -135,6 +136,11 @@ def test_no_two_methods_of_a_world_look_alike():
 
 def comparison() -> Comparison:
     return compare("W", everything(), 0.8)
+
+
+def test_every_method_has_a_colour_that_there_is():
+    groups = [group(name) for name in methods()]
+    assert {style.slot for style in styles_of(groups).values()} <= set(range(len(COLOURS)))
 
 
 def test_a_world_has_curves_and_a_profile():

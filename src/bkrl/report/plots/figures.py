@@ -60,7 +60,7 @@ def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
 
 def _colour(alg: str) -> int | None:
     method = find_method(alg)
-    return None if method is None else method.colour
+    return None if method is None or method.colour not in range(len(COLOURS)) else method.colour
 
 
 def _from(wanted: Style) -> Iterator[Style]:
