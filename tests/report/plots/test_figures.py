@@ -139,7 +139,7 @@ def comparison() -> Comparison:
 
 
 def test_every_method_has_a_colour_that_there_is():
-    groups = [group(name) for name in methods()]
+    groups = [group(one.name) for one in methods()]
     assert {style.slot for style in styles_of(groups).values()} <= set(range(len(COLOURS)))
 
 
