@@ -7,12 +7,15 @@ import math
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
+from bkrl.envs import situations
 from bkrl.goals.belonging import open_judge
-from bkrl.goals.closed import CHOICES, AskedJudge
+from bkrl.goals.closed import CHOICES, AskedJudge, ClosedSuggester
+from bkrl.labelers.material import world_card
 from bkrl.llm import open_backend
 from bkrl.llm.choose import read_answer
 from bkrl.llm.completions import read_completion, with_chances
@@ -20,6 +23,7 @@ from bkrl.llm.protocol import Connection, Fault, Reply, Request, chances, reques
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.text.prompts import SHIPPED
+from tests.envs.test_crafter_typed import observation
 from tests.llm.conftest import server  # noqa: F401 - a fixture
 from tests.llm.fault_server import QUICK
 
@@ -213,3 +217,62 @@ def test_an_asked_judge_takes_all_that_is_said_of_asking(tmp_path: Path, monkeyp
         assert judge.session.price.input == 1.0
         assert judge.session.policy.max_concurrency == 3
     assert not (tmp_path / "c").exists()
+
+
+CRAFTER = situations("Crafter-Typed-Harder")
+CELLS = CRAFTER.keys(np.stack([observation([cell]) for cell in ("tree", "water", "cow", "tree")]))
+
+
+class Knowing:
+    """Says yes to what the text names, surer of "Yes" than it should be; keeps every conversation."""
+
+    name, identity = "knowing", None
+
+    def __init__(self, silent: str = "nothing") -> None:
+        self.asked, self.silent = [], silent
+
+    async def complete(self, request):
+        text = request.messages[-1].text
+        self.asked.append(text)
+        if f'"{self.silent}"' in text:
+            raise Fault("item", "no", "no")
+        seen, goal = text.split("Can it")[0], text.split('Can it "')[1].split('"')[0]
+        odds = 3.0 + 2.0 * (goal.split()[-1] in seen)
+        return Reply(chances({"Yes": -math.log1p(math.exp(-odds)), "No": -math.log1p(math.exp(odds))}))
+
+    def facts(self):
+        return {}
+
+    async def close(self):
+        return None
+
+
+def deeds_by(backend) -> ClosedSuggester:
+    return ClosedSuggester("local:x", AskSession(backend), CRAFTER, world_card("Crafter-Typed-Harder"))
+
+
+def test_deeds_are_goals_where_they_are_likelier_than_the_others_of_their_situation():
+    backend = Knowing()
+    asked = deeds_by(backend)
+    with asked.session:
+        found = asked.suggest(CELLS.tolist())
+        assert found[0] == found[3] == ("chop tree",)
+        assert found[1] == ("drink water",)
+        assert set(found[2]) == {"attack cow", "eat cow"}
+        assert len(backend.asked) == len(set(backend.asked)) == 3 * 2 * len(asked.goals)
+        fresh = asked.score([*dict.fromkeys(CELLS.tolist())])
+        told = np.array([asked._odds[key] for key in dict.fromkeys(CELLS.tolist())])
+    right = np.array([np.isin(asked.goals, CRAFTER.sensible(key)) for key in dict.fromkeys(CELLS.tolist())])
+    naive = [(a > b) + 0.5 * (a == b) for a in told[right] for b in told[~right]]
+    assert fresh["value"] == pytest.approx(np.mean(naive))
+    assert fresh["n"] == 3
+    assert not any(goal.startswith(("move", "do nothing")) for goal in asked.goals)
+
+
+def test_equal_chances_give_every_deed_and_a_failed_question_no_goals():
+    with (equal := deeds_by(open_backend("equal", Connection()))).session:
+        (found,) = equal.suggest(CELLS[:1].tolist())
+        assert found == equal.goals
+        assert equal.score(CELLS[:1].tolist())["value"] == 0.5
+    with (failing := deeds_by(Knowing(silent="drink water"))).session:
+        assert failing.suggest(CELLS[:1].tolist()) == [None]

@@ -239,6 +239,17 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     assert any("goals/suggested_good" in line for line in metrics)
 
 
+def test_a_killed_run_with_closed_questions_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
+    metrics = the_same_when_killed(settings(tmp_path / "whole", suggester="random"), monkeypatch)
+    assert any("goals/suggested_good" in line for line in metrics)
+    goals = Run.open(tmp_path / "whole", "train-rs").facts["goals"]
+    assert goals["suggester"] == "random"
+    assert 0.4 < goals["goal_auc"]["value"] < 0.6
+    assert goals["quality"]["nonsense"] == goals["quality"]["impossible"] == 0
+    with pytest.raises(UsageError, match="leave --goal-ask open out"):
+        train_rs.run(settings(tmp_path / "no", suggester="equal", goal_ask="open"), Reporter())
+
+
 def test_goals_of_another_run_are_replayed(tmp_path):
     """`replay:` asked for a run of `bkrl label` once, in which no question about goals can be."""
     first = train_rs.run(settings(tmp_path / "first", suggester="rules", steps=600), Reporter())

@@ -128,6 +128,35 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
     assert load_agent(result.path).spec["name"] == "compact"
 
 
+@pytest.mark.parametrize("form", ["pbrs", "progress", "advice"])
+def test_trust_follows_the_accuracy_of_the_potential(tmp_path: Path, form: str) -> None:
+    def weights(name: str, **changes) -> bytes:
+        made = run(settings(tmp_path / name, steps=3_000, **changes), Reporter())
+        return (made.path / "policy.safetensors").read_bytes()
+
+    def potential(name: str, **facts) -> Path:
+        return potential_run(tmp_path / name, **facts)
+
+    shaped = {"alg": "bk-code", "shaping": form}
+    known = potential("known", exact_accuracy={"rate": 1.0}, training={"accuracy": 0.5})
+    whole = weights("whole", potential=known, **shaped)
+    assert weights("sure", potential=known, trust="auto", **shaped) == whole
+    chance = potential("chance", training={"accuracy": 0.5}, labels_at_chance=["all alike"])
+    assert weights("off", potential=chance, trust="auto", **shaped) == weights("ppo", alg="ppo") != whole
+    below = potential("below", training={"accuracy": 0.3})
+    assert weights("wrong", potential=below, trust="auto", **shaped) == weights("ppo2", alg="ppo")
+    half = potential("half", training={"accuracy": 0.75})
+    by_hand = {"shaping_coef": 0.5 * settings(Path(), alg="bk-code", shaping=form).coef} if form != "advice" else {}
+    by_hand |= {"advice_coef": 3.0} if form == "advice" else {}
+    assert weights("half-run", potential=half, trust="auto", **shaped) == weights(
+        "hand", potential=half, **shaped, **by_hand
+    )
+    assert Run.open(tmp_path / "half-run", "train-rs").facts["trust"] == 0.5
+    with pytest.raises(InputError, match="leave --trust out"):
+        run(settings(tmp_path / "none", potential=potential("unmeasured"), trust="auto", **shaped), Reporter())
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.fixture
 def begins(tmp_path: Path) -> TrainRsConfig:
     """A run that begins as the advice of a network as wide as a policy."""

@@ -53,6 +53,13 @@ def _cleaned(goal: str) -> str:
     return plain if len(plain) <= LONGEST_GOAL else ""
 
 
+def in_words(situations: Situations, key: int) -> str:
+    """A situation as sentences."""
+    sentences = [sentence[:1].upper() + sentence[1:] for sentence in situations.text(key)]
+    # "You see grass. you are targeting grass." is one sentence of the wording with two full stops
+    return re.sub(r"\. (\w)", lambda found: f". {found[1].upper()}", " ".join(sentences))
+
+
 class AskedSuggester:
     """Goals that the annotator of a session suggests.
 
@@ -86,12 +93,13 @@ class AskedSuggester:
         self.temperature, self.max_tokens, self.strict, self.wait = temperature, max_tokens, strict, wait
         self._asked: dict[str, list[int]] = {}  # request → situations
 
+    def requests(self, key: int) -> list[Request]:
+        """What is sent about a situation."""
+        return [self.request(key)]
+
     def request(self, key: int) -> Request:
         """The question about a situation."""
-        sentences = [sentence[:1].upper() + sentence[1:] for sentence in self.situations.text(key)]
-        # "You see grass. you are targeting grass." is one sentence of the wording with two full stops
-        text = re.sub(r"\. (\w)", lambda found: f". {found[1].upper()}", " ".join(sentences))
-        turns = self.prompts.render("explore", family=self.family, situation=text)
+        turns = self.prompts.render("explore", family=self.family, situation=in_words(self.situations, key))
         return Request(
             tuple(Message(role, words) for role, words in turns),
             temperature=self.temperature,

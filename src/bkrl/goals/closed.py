@@ -1,7 +1,8 @@
-"""Closed questions to a language model: does this thing belong in this place, yes or no? (Du et al. 2023, appendix.)
+"""Closed questions to a language model, yes or no: does this thing belong in this place (Du et al. 2023, appendix), and
+can this deed be done right now, and is it sensible?
 
-One question for each pair of words, asked once. Where the endpoint tells how likely "Yes" and "No" were, that is the
-answer: P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. Training does not wait for either.
+Each question is asked once. Where the endpoint tells how likely "Yes" and "No" were, that is the answer:
+P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. Training does not wait for either.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.envs.family import Situations
+from bkrl.goals.asked import in_words
 from bkrl.goals.judges import Question
+from bkrl.goals.protocol import Goals
+from bkrl.labelers.closed import goal_question
+from bkrl.labelers.material import WorldCard
 from bkrl.llm.choose import Chooser, ClosedAnswer, ClosedQuestion, Phrasing
-from bkrl.llm.protocol import Message
+from bkrl.llm.protocol import Message, Request
 from bkrl.llm.session import AskSession
+from bkrl.stats.ranks import area_with_interval
 from bkrl.text.prompts import Prompts
 
 CHOICES: Final = ("Yes", "No")
+MOST_SCORED: Final = 500
+"""Situations that answers are scored on."""
+_IDLE: Final = ("do nothing", "move ")
 
 
 class AskedJudge:
@@ -79,3 +89,103 @@ class AskedJudge:
 def _yes(answer: ClosedAnswer | None) -> float | None:
     """The probability of yes; NaN for no opinion, None where no answer has come."""
     return None if answer is None else float(np.exp(answer.scores[0, 0]))
+
+
+class ClosedSuggester:
+    """A suggester whose goals are chosen among the deeds of the world: each is a question of its own in each situation,
+    worded with yes and no in either order.
+
+    The goals of a situation are the deeds whose log-odds are not below the mean of that situation: small models say yes
+    to nearly all, and order them.
+
+    Args:
+        name: as in `--suggester`.
+        session: who is asked; closed by whoever opened it.
+        situations: of the world; the vocabulary is what can be done there at all, but for moving and waiting.
+        card: the world as prompts know it.
+        votes, max_tokens: see `Chooser`.
+        wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
+    """
+
+    every_deed = False
+
+    def __init__(
+        self,
+        name: str,
+        session: AskSession,
+        situations: Situations,
+        card: WorldCard,
+        *,
+        votes: int = 1,
+        max_tokens: int = 200,
+        wait: bool = False,
+    ) -> None:
+        self.name, self.session, self.situations, self.card = name, session, situations, card
+        self.chooser = Chooser(session, votes=votes, max_tokens=max_tokens, wait=wait)
+        self.goals = tuple(deed for deed in situations.possible if not deed.startswith(_IDLE))
+        self._odds: dict[int, NDArray[np.float64]] = {}
+        self._left: dict[int, int] = {}  # questions without an answer; one that failed leaves it above 0
+        self._of: dict[ClosedQuestion, list[tuple[int, int]]] = {}
+
+    def questions(self, key: int) -> list[ClosedQuestion]:
+        """(G) what is asked about a situation."""
+        return [goal_question(self.card, in_words(self.situations, key), goal) for goal in self.goals]
+
+    def requests(self, key: int) -> list[Request]:
+        """What is sent about a situation."""
+        return self.chooser.requests(self.questions(key))
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        """See `Suggester.suggest`."""
+        asked = [(key, k, one) for key in keys for k, one in enumerate(self.questions(key))]
+        for key in keys:
+            self._odds[key], self._left[key] = np.full(len(self.goals), np.nan), len(self.goals)
+        answers = self.chooser.ask([one for _, _, one in asked], "judge goals")
+        for (key, k, question), answer in zip(asked, answers, strict=True):
+            if answer is None:
+                self._of.setdefault(question, []).append((key, k))
+            else:
+                self._hear(key, k, answer)
+        return [self._goals(key) for key in keys]
+
+    def poll(self) -> Mapping[int, Goals]:
+        """See `Suggester.poll`."""
+        came: dict[int, None] = {}
+        for question, answer in self.chooser.poll().items():
+            for key, k in self._of.pop(question, []):
+                self._hear(key, k, answer)
+                came[key] = None
+        return {key: goals for key in came if (goals := self._goals(key)) is not None}
+
+    def _hear(self, key: int, k: int, answer: ClosedAnswer) -> None:
+        if all(exchanges[0].answer is not None for exchanges in answer.exchanges):
+            scores = np.maximum(answer.scores, -99.0)
+            self._odds[key][k] = (scores[:, 0] - scores[:, 1]).mean()
+            self._left[key] -= 1
+
+    def _goals(self, key: int) -> Goals | None:
+        """Likeliest first; () where no answer was clear, None where one is missing."""
+        odds = self._odds[key]
+        if self._left[key]:
+            return None
+        if np.isnan(odds).all():
+            return ()
+        chosen = np.flatnonzero(odds >= np.nanmean(odds) - 1e-9)
+        return tuple(self.goals[k] for k in chosen[np.argsort(-odds[chosen], kind="stable")])
+
+    def score(self, keys: Sequence[int]) -> dict[str, Any]:
+        """Area under the curve of the log-odds, deeds that are sensible by the world's rules against others, over
+        situations whose answers are known or kept.
+        """
+        keys = keys[:: max(1, -(-len(keys) // MOST_SCORED))]
+        self.suggest([key for key in keys if key not in self._odds])
+        told = [self._odds[key] for key in keys]
+        right = [np.isin(self.goals, self.situations.sensible(key)) for key in keys]
+        return area_with_interval(np.array(told), np.array(right)) if keys else {}
+
+    def facts(self) -> dict[str, Any]:
+        """Who answers, and how many deeds are asked about; the book counts situations, the session questions."""
+        return {**self.session.backend.facts(), "deeds": len(self.goals)}
+
+    def close(self) -> None:
+        """The session's owner closes it."""

@@ -12,6 +12,7 @@ import numpy as np
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.envs import make_vec, situations
 from bkrl.goals.asked import AskedSuggester
+from bkrl.goals.closed import ClosedSuggester
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.prices import Price
 
@@ -50,12 +51,15 @@ def situations_met(env_id: str, steps: int, seed: int) -> tuple[list[int], int]:
     return list(met), round(len(met) * max(1.0, steps / (rows * _ENVS)) ** power)
 
 
-def outlook(suggester: AskedSuggester, env_id: str, steps: int, seed: int, cache: Path, price: Price | None) -> Outlook:
+def outlook(
+    suggester: AskedSuggester | ClosedSuggester, env_id: str, steps: int, seed: int, cache: Path, price: Price | None
+) -> Outlook:
     """Tokens and price of a run, and three of its prompts. Asks and writes nothing."""
     met, expected = situations_met(env_id, steps, seed)
-    requests = [suggester.request(key) for key in met]
-    found = forecast(requests, _REPLY_TOKENS, cache, suggester.session.backend.identity, price)
-    more = (expected - found.kept) / max(1, found.requests - found.kept)
+    requests = [request for key in met for request in suggester.requests(key)]
+    each, reply = len(requests) // len(met), 1 if isinstance(suggester, ClosedSuggester) else _REPLY_TOKENS
+    found = forecast(requests, reply, cache, suggester.session.backend.identity, price)
+    more = (expected * each - found.kept) / max(1, found.requests - found.kept)
     some = requests[:: max(1, len(requests) // 3)][:3]
     most = most_of(steps)
     note = (
@@ -65,7 +69,7 @@ def outlook(suggester: AskedSuggester, env_id: str, steps: int, seed: int, cache
     )
     return replace(
         found,
-        requests=expected,
+        requests=expected * each,
         tokens_in=round(found.tokens_in * more),
         tokens_out=round(found.tokens_out * more),
         most_tokens_out=round(found.most_tokens_out * more),

@@ -14,6 +14,7 @@ from bkrl.data.views import Views
 from bkrl.envs import situations
 from bkrl.goals.book import GoalBook
 from bkrl.goals.captions import Captioner, Success, TrueCaptioner
+from bkrl.goals.closed import ClosedSuggester
 from bkrl.goals.match import Matcher
 from bkrl.goals.places import PLACES, PlaceSource
 from bkrl.goals.suggesters import plain_suggester
@@ -69,6 +70,8 @@ class Source:
         if self.book.session:
             known |= {"unreadable": sum(found == () for found in self.book.goals.values())}
             known |= {"unanswered": self.unanswered[0]}
+        if isinstance(suggester, ClosedSuggester):
+            known |= {"goal_auc": suggester.score([key for key, goals in self.book.goals.items() if goals is not None])}
         figures = getattr(self.captioner, "figures", None)
         captions = {} if figures is None else {"captions_held_out": figures}
         return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}

@@ -48,7 +48,7 @@ from bkrl.llm.protocol import Message
 from bkrl.llm.session import AskSession
 from bkrl.potentials.protocol import Potential
 from bkrl.runs.record import Run
-from bkrl.stats.ranks import area_under_curve, rank_correlation
+from bkrl.stats.ranks import area_with_interval, rank_correlation
 
 GAMMA: Final = 0.99
 MOST: Final = 60_000
@@ -59,7 +59,6 @@ TRUTH_FILE: Final = "truth.parquet"
 _EXPLORING: Final = ("explore the room", "look around")
 _QUALITIES: Final = (*COLOR_NAMES, "locked", "closed")
 _LAYOUTS: Final = 50  # episodes whose levels tell how important a goal is
-_RESAMPLES: Final = 500
 _BINS: Final = (0.5, 0.6, 0.75, 0.9, 1.0)
 _SURE: Final = 1e-9
 
@@ -345,7 +344,7 @@ def _of_goals(plan: Plan, truth: Truth, done: Done) -> _Scored:
         told = np.array(each)
         sure = 1 / (1 + np.exp(-np.abs(told)))
         known = ~np.isnan(told)
-        facts["exact_auc"] = _curve(told, right)
+        facts["exact_auc"] = area_with_interval(told, right)
         facts["exact_bins"] = _bins(sure[known], ((told > 0) == right)[known])
     return facts, np.unique(rows)
 
@@ -398,19 +397,3 @@ def _bins(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> list[dict[str,
         if inside.any():
             found.append({"from": low, "to": high, **share(int(right[inside].sum()), int(inside.sum()))})
     return found
-
-
-def _curve(told: NDArray[np.float64], right: NDArray[np.bool_]) -> dict[str, Any]:
-    """(Q, G) log-odds and truth → area under the curve, with a bootstrap over the Q moments."""
-
-    def area(some: NDArray[np.int64]) -> float:
-        odds, yes = told[some].reshape(-1), right[some].reshape(-1)
-        high, low = odds[yes & ~np.isnan(odds)], odds[~yes & ~np.isnan(odds)]
-        return area_under_curve(high, low) if len(high) and len(low) else np.nan
-
-    rng = np.random.Generator(np.random.PCG64(0))
-    value = area(np.arange(len(told)))
-    drawn = [area(rng.integers(0, len(told), len(told))) for _ in range(_RESAMPLES)]
-    low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(value) else (np.nan, np.nan)
-    figures = (None if np.isnan(one) else float(one) for one in (value, low, high))
-    return dict(zip(("value", "low", "high", "n"), (*figures, len(told)), strict=True))

@@ -212,6 +212,7 @@ def _build_values(settings: Any, config: Any, learner: Any) -> Trainee:
 def outlook(settings: GoalSettings) -> Outlook:
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
+    from bkrl.goals.closed import ClosedSuggester
 
     if not settings.asks:
         raise UsageError(
@@ -219,7 +220,7 @@ def outlook(settings: GoalSettings) -> Outlook:
         )
     with ExitStack() as stack:
         suggester = getattr(source_of(settings, stack).book, "suggester", None)
-        if not isinstance(suggester, AskedSuggester):
+        if not isinstance(suggester, AskedSuggester | ClosedSuggester):
             raise UsageError(f"--dry-run reckons the situations of typed Crafter, and {settings.env} has none.")
         price = suggester.session.price
         return outlook.outlook(suggester, settings.env, settings.steps, settings.seed, settings.cache, price)

@@ -19,7 +19,7 @@ from bkrl.methods.advising import advise
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
-from bkrl.methods.shaped import PotentialSettings, open_potential, shaped_trainee, streams_of
+from bkrl.methods.shaped import PotentialSettings, open_potential, shaped_trainee, streams_of, trusted
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
@@ -384,6 +384,7 @@ def build(settings: GlamSettings) -> Trainee:
             agent, learning_rate=settings.critic_learning_rate, first=first, seed=settings.seed
         )
 
+    settings = trusted(settings)
     with ExitStack() as stack:
         potential = None if settings.potential is None else open_potential(settings, stack, None, defects)
         setup = Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend), "text", hardware)

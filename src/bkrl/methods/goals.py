@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _PRIORS = ("zs_mlm",)
 _REPLAY = "replay:"
-_HOUSE_ONLY = (*_PRIORS, "votes", "random", "equal")
+_HOUSE_ONLY = (*_PRIORS, "votes")
 """Those that answer whether a thing belongs in a place, and nothing else."""
 
 
@@ -84,6 +84,14 @@ class DeedSettings:
     goal_threshold: Annotated[
         float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
     ] = 0.99
+    goal_ask: Annotated[
+        Literal["default", "open", "closed"],
+        Flag(
+            "open: the suggester names goals, as published; closed: each deed of the world is a question of its own, "
+            "yes or no  \\[default: closed for local:, gguf:, random and equal; else open]",
+            only=(_ASKED, _DEEDS),
+        ),
+    ] = "default"
     strict_goals: Annotated[
         bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED, _DEEDS))
     ] = False
@@ -268,10 +276,23 @@ def _replayed(name: str, known: Situations) -> Suggester:
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
     """A suggester that asks the annotator of the settings."""
     from bkrl.goals.asked import AskedSuggester
+    from bkrl.goals.closed import ClosedSuggester
+    from bkrl.labelers.material import world_card
+    from bkrl.llm import CONTROLS
     from bkrl.llm.beside import open_session
     from bkrl.text.prompts import SHIPPED
 
+    kind = settings.suggester.partition(":")[0]
+    closed = settings.goal_ask == "closed" or (settings.goal_ask == "default" and kind in ("local", "gguf", *CONTROLS))
+    if kind in CONTROLS and not closed:
+        raise UsageError(f"--suggester {kind} answers closed questions only; leave --goal-ask open out.")
+    if kind == "rules" and closed:
+        raise UsageError("--suggester rules names goals in words; leave --goal-ask closed out.")
     session = open_session(settings.suggester, settings, stack, PLAIN, "suggester")
+    if closed:
+        how: dict[str, Any] = {"votes": settings.goal_votes, "max_tokens": settings.max_tokens}
+        card = world_card(settings.env)
+        return ClosedSuggester(settings.suggester, session, known, card, **how, wait=settings.goal_wait)
     return AskedSuggester(
         settings.suggester,
         session,

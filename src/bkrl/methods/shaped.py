@@ -7,7 +7,7 @@ The five differ in what Φ was made from, and in nothing else. Another method ta
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bkrl.learn.ppo import PPO
     from bkrl.potentials.protocol import Scaled
     from bkrl.rewards.streams import RewardStream
+    from bkrl.runs.record import Run
 
 _ADVISED = Only("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
 _FALLING = Only(
@@ -77,6 +78,15 @@ class PotentialSettings(TrainRsConfig):
             only=(_POTENTIAL, _FALLING),
         ),
     ] = 0
+    trust: Annotated[
+        Literal["full", "auto"],
+        Flag(
+            "auto: Φ and Ψ are multiplied by 2·accuracy - 1, not below 0, where accuracy is how often Φ orders "
+            "held-out moments as exact values, or else labels, do; so one at chance switches itself off. A constant "
+            "factor, which keeps each form's guarantee",
+            only=(_POTENTIAL, _CORRECT),
+        ),
+    ] = "full"
     allow_empty_advice: Annotated[
         bool,
         Flag(
@@ -167,6 +177,7 @@ def build(settings: ShapedSettings) -> Trainee:
         made = "that bkrl.write_potential made" if variant == "own" else made
         made = "of `bkrl train-rm` on a run of `bkrl evolve`" if variant == "evolve" else made
         raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
+    settings = trusted(settings)
     with ExitStack() as stack:
         potential = open_potential(settings, stack, variant, defects)
         setup = set_up(settings)
@@ -209,7 +220,7 @@ def open_potential(
         raise UsageError(
             "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
         )
-    if (at_chance := made.get("labels_at_chance")) and not settings.allow_chance:
+    if (at_chance := made.get("labels_at_chance")) and not settings.allow_chance and settings.trust == "full":
         raise UsageError(
             f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
         )
@@ -274,6 +285,12 @@ def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
         trainee.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
         )
+    if settings.trust == "auto":
+        weight, why = trust_in(made)
+        trainee.facts["trust"] = weight
+        (trainee.notes if weight else trainee.warnings).append(
+            f"Trust in Φ of {source}: {why}, so it weighs {weight:.2f}." + ("" if weight else " It is switched off.")
+        )
     if doubted := doubts_of(made):
         trainee.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
@@ -287,6 +304,36 @@ def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
     if form in ADVISED and is_empty(potential.artefact):
         trainee.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
         trainee.facts["advice"] = EMPTY
+
+
+def trusted(settings: Any) -> Any:
+    """The settings, whose potential and advice weigh as much as they are trusted."""
+    from bkrl.runs.record import Run
+
+    if settings.trust == "full" or settings.potential is None:
+        return settings
+    weight, _ = trust_in(Run.open(settings.potential, "train-rm", verify=False))
+    return replace(settings, shaping_coef=settings.coef * weight, advice_coef=settings.advice_coef * weight)
+
+
+def trust_in(made: Run) -> tuple[float, str]:
+    """The weight of a potential by how well it orders what it was not fitted on, and what that is in words.
+
+    Of two moments that Φ orders, an accuracy p says that the truth orders them so with probability p, and the other way
+    with 1 - p: the expected sign of the true difference is 2p - 1 times that of Φ's. At chance nothing is left.
+    InputError where no accuracy was measured.
+    """
+    exact, training = made.facts.get("exact_accuracy") or {}, made.facts.get("training", {})
+    accuracy, by = exact.get("rate"), "exact values"
+    if accuracy is None:
+        accuracy, by = training.get("accuracy"), "its labels"
+    if accuracy is None or accuracy != accuracy:
+        raise InputError(
+            f"No accuracy of {made.path} was measured on anything held out: preferences have one, other labels where "
+            "`bkrl label --score exact` scored them; leave --trust out."
+        )
+    weight = min(1.0, max(0.0, 2.0 * accuracy - 1.0))
+    return weight, f"it orders {percent(accuracy, 1)} of held-out pairs as {by} do"
 
 
 def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
