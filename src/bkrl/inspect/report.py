@@ -110,6 +110,8 @@ def doubts(report: Report) -> list[str]:
     Only what is no better than chance is named. None of it is a proof: a potential may order states well and still slow
     learning down, or the other way round.
     """
+    if report.get("coverage") == 0:  # Φ = 0 beside advice
+        return []
     found = []
     segments, training = report.get("segments", {}), report.get("training", {})
     ordering = report.get("ordering")

@@ -40,6 +40,7 @@ from bkrl.llm.choose import (
 from bkrl.llm.protocol import Exchange, Fault, Request
 from bkrl.llm.rules import KNOWLEDGE, answer
 from bkrl.llm.session import AskSession
+from bkrl.text import prompts
 from bkrl.text.prompts import SHIPPED
 
 CRITERIA: Final = {
@@ -106,6 +107,13 @@ def subgoal_question(world: WorldCard, goal: str) -> ClosedQuestion:
 def goal_question(world: WorldCard, caption: str, goal: str) -> ClosedQuestion:
     """Outcome 0: yes."""
     return _yes_or_no(world, "choose_goal", situation=(caption,), goal=goal)
+
+
+def action_question(world: WorldCard, caption: str) -> ClosedQuestion:
+    """Outcome k: the k-th action; they are listed in either order."""
+    names = [prompts.name(one) for one in world.action_names]
+    ways = [{"caption": caption, "actions": listed} for listed in (names, names[::-1])]
+    return _phrasings(world, "choose_action", names, ways, turned=False)
 
 
 class _Record:

@@ -229,6 +229,8 @@ def open_potential(
     artefact = potential.artefact
     if artefact.control == "constant" and settings.shaping != "advice":
         raise UsageError(f"{source} is the control `constant`, which has advice alone (Φ = 0); use --shaping advice.")
+    if artefact.kind == "zero" and artefact.control == "none" and settings.shaping not in ADVISED:
+        raise UsageError(f"{source} has advice alone (Φ = 0); use --shaping advice or start.")
     same_family = artefact.env_family == facts.family and artefact.obs_shape == facts.obs_shape
     if not same_family or artefact.action_names != facts.action_names:
         what = "observations" if not same_family else "actions"

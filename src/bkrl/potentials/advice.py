@@ -86,7 +86,7 @@ class AdviceFit:
     """What fitting found.
 
     Attributes:
-        source: "potential" (the decomposition) or "program" (its own `advice`).
+        source: "potential" (the decomposition), "program" (its own `advice`) or "model" (closed questions).
         explained: share of variance explained on rows held out.
         actions_share: share of variance explained by q there; with too little of it Ψ = 0.
         scale: what is mapped to -1.
@@ -144,9 +144,15 @@ def decompose(
 
 
 def imitate(
-    network: ActorCritic, record: Record, wanted: NDArray[np.float64], *, seed: int, epochs: int = 14
+    network: ActorCritic,
+    record: Record,
+    wanted: NDArray[np.float64],
+    *,
+    seed: int,
+    epochs: int = 14,
+    source: str = "program",
 ) -> tuple[Advice, AdviceFit]:
-    """Fit the network's logits to advice (R, A) that a program gave; only differences between actions count.
+    """Fit the network's logits to advice (R, A) that a program or a model gave; only differences between actions count.
 
     What falls is the squared error, and the divergence between the policies of both at the weight `SHARPNESS`: among
     the best actions small differences decide, and the squared error alone hardly sees them.
@@ -179,7 +185,7 @@ def imitate(
     with torch.no_grad():
         wrong = torch.cat([(said(rows) - told[rows]).square() for rows in test.split(ROWS_IN_BATCH)]).mean()
     explained = 1.0 - float(wrong / told[test].var().clamp(min=1e-12))
-    return _finish(network, record, "program", explained, explained, epochs)
+    return _finish(network, record, source, explained, explained, epochs)
 
 
 def in_place(wanted: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

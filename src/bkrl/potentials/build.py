@@ -31,7 +31,13 @@ _BATCH = 8192
 
 
 def learn_advice(
-    fitted: Fitted, seed: int, reporter: Reporter, *, same_everywhere: bool = False, play_steps: int = 0
+    fitted: Fitted,
+    seed: int,
+    reporter: Reporter,
+    *,
+    same_everywhere: bool = False,
+    play_steps: int = 0,
+    told: tuple[advice.Record, NDArray[np.float64]] | None = None,
 ) -> tuple[Advice, dict[str, Any]]:
     """What a potential, or its program itself, says about actions: Ψ, and what is known of it as plain values.
 
@@ -41,15 +47,20 @@ def learn_advice(
         reporter: where progress goes.
         same_everywhere: Ψ(a) for Ψ(s, a), the mean over the dataset; see `advice.constant`.
         play_steps: env steps in which a program's own advice is followed, to ask it what it says on the way.
+        told: rows, and (R, A) advice there from elsewhere, in the place of what the potential says.
     """
     raw, dataset = fitted.raw, fitted.dataset
     facts = world(dataset.env_id)
     missions = dataset.missions if raw.reads_missions else ()
     network = advice_network(facts, derive_seed(seed, "advice"), missions)
-    if fitted.kind == "zero":
+    if told is not None:
+        network = advice_network(facts, derive_seed(seed, "advice"), (), POLICY_HIDDEN)
+        record, wanted = told
+        psi, fit = advice.imitate(network, record, wanted, seed=seed, source="model")
+    elif fitted.kind == "zero":
         psi, fit = advice.no_advice(network)
         return psi, fit.facts()
-    if (table := raw.advises(len(facts.action_names))) is not None:
+    elif (table := raw.advises(len(facts.action_names))) is not None:
         network = advice_network(facts, derive_seed(seed, "advice"), missions, POLICY_HIDDEN)
         try:
             record, wanted = asked(table, raw, dataset, play_steps, seed)

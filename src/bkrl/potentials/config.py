@@ -33,6 +33,7 @@ _PREFERENCES = (
 )
 _PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
 _GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
+_ADVICE = Only("--advice", lambda c: bool(c.advice))
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,27 @@ class TrainRmConfig:
             only=_PROGRAMS,
         ),
     ] = 0
+    advice: Annotated[
+        str,
+        Flag(
+            "who is asked for advice on actions, without labels: local:NAME, gguf:PATH, hf:NAME_OR_PATH, openai:MODEL, "
+            "random, equal; each frequent caption of the dataset once, by a closed question. LABELS may then be a "
+            "collect run, of which only Ψ is made (Φ = 0, for --shaping advice)"
+        ),
+    ] = ""
+    advice_captions: Annotated[
+        int, Flag("most captions that are asked about, the most frequent first", least=1, only=(_ADVICE,))
+    ] = 200
+    max_requests: Annotated[
+        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ADVICE,), identity=False)
+    ] = 0
+    max_cost: Annotated[
+        float,
+        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ADVICE,), identity=False),
+    ] = 0.0
+    cache: Annotated[Path, Flag("folder where every reply is kept for ever", only=(_ADVICE,), identity=False)] = Path(
+        "cache"
+    )
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False
@@ -104,4 +126,5 @@ class TrainRmConfig:
         """Where this run lives: `out`, or its default."""
         control = "" if self.control == "none" else f"-{self.control}"
         part = "" if self.part == "whole" else f"-{self.part}"
+        part += "-advice" if self.advice else ""
         return self.out or Path("logs") / f"rm-{self.labels.name}{control}{part}"

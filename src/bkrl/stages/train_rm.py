@@ -6,21 +6,31 @@ training needs no more than its path. `bkrl.potentials.kinds` says how each kind
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from typing import Any
+
 import torch
 
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter, percent, percents
+from bkrl.data.dataset import Dataset
 from bkrl.inspect.examination import examine
 from bkrl.inspect.truth import learnt
 from bkrl.labelers.quality import at_chance
 from bkrl.labelers.tables import dataset_of
-from bkrl.llm import UNINFORMED
+from bkrl.llm import CONTROLS, EMBEDDED, UNINFORMED
+from bkrl.llm.beside import check_name, open_session
+from bkrl.llm.budget import FILE as SPENDING
+from bkrl.llm.budget import Budget
+from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.kinds import UNLABELLED, Material, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
+from bkrl.potentials.told import told_by
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
@@ -32,30 +42,53 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
     Raises:
         InputError: the labels or the dataset are missing, damaged or do not belong together; the potential is constant.
         UsageError: a control or encoder that the labels' variant does not have.
-        RunFailed: a program failed in the sandbox.
+        RunFailed: a program failed in the sandbox, or nobody answered about actions.
     """
-    labels = Run.open(config.labels, "label")
-    source = dataset_at(labels, config.dataset)
+    with ExitStack() as stack:
+        return _run(config, reporter, stack)
+
+
+def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
+    labels = Run.open(config.labels, ("label", "collect") if config.advice else "label")
+    labelled = labels.stage == "label"
+    if not labelled and (config.control != "none" or config.part != "whole"):
+        raise UsageError("Of a collect run only advice is made; leave out --control and --part.")
+    source = dataset_at(labels, config.dataset) if labelled else config.labels
     control, seed = config.control, config.seed
-    kind = made_from(labels, control)
+    kind = made_from(labels, control) if labelled else None
+    session: AskSession | None = None
     material: Material | None = None
     if config.part != "whole" and control in ("zero", "constant"):
         raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     if to_do(config):
         torch.set_num_threads(config.threads)
-        dataset = dataset_of(labels, source)
-        settings = {name: getattr(config, name) for name in kind.settings}
-        material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
-    result = Run.begin(config, "train-rm", {"labels": config.labels, "dataset": source}, reporter)
+        session = _annotator(config, stack)
+        if kind is not None:
+            dataset = dataset_of(labels, source)
+            settings = {name: getattr(config, name) for name in kind.settings}
+            material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
+        else:
+            dataset = Dataset.open(source)
+            material = controls.Unlabelled("zero", dataset, lambda seed: controls.Zero(1))
+    inputs = {"labels": config.labels, "dataset": source} if labelled else {"dataset": source}
+    result = Run.begin(config, "train-rm", inputs, reporter)
     if material is None or result.complete:
         return result
     known = control == "none" and str(labels.facts.get("llm")).partition(":")[0] not in UNINFORMED
     doubted = at_chance(labels.facts.get("quality", {})) if known else []
     if doubted:
         reporter.warn(f"The labels of {labels.path} may be at chance: {'; '.join(doubted)}.")
+    told, answers = None, dict[str, Any]()
+    if session is not None:
+        if session.backend.identity is not None:
+            session.budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
+            stack.callback(session.budget.close)
+        record, wanted, answers = told_by(session, dataset, config.advice_captions)
+        told, answers = (record, wanted), {"asked": {"llm": config.advice, **answers, "usage": session.facts()}}
     fitted = material.fit(seed, reporter)
     same = control == "constant"
-    psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps)
+    psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps, told=told)
+    advice |= answers
     if same:
         fitted = controls.silenced(fitted)
     if config.part != "whole":
@@ -67,8 +100,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         reporter,
         control=control,
         provenance={
-            "variant": labels.facts["variant"],
-            "llm": labels.facts.get("llm"),
+            "variant": labels.facts.get("variant"),
+            "llm": labels.facts.get("llm", config.advice),
             "labels": labels.path.as_posix(),
             "dataset": dataset.path.as_posix(),
             "dataset_manifest_sha256": dataset.manifest_sha256,
@@ -91,11 +124,11 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         )
     result.finish(
         [FILE, *artefact.files, *files],
-        variant="evolve" if "chosen_on" in labels.facts else labels.facts["variant"],
+        variant="evolve" if "chosen_on" in labels.facts else labels.facts.get("variant"),
         kind=artefact.kind,
         control=control,
         env_id=artefact.env_id,
-        llm=labels.facts.get("llm"),
+        llm=labels.facts.get("llm", config.advice),
         scale={"lo": artefact.scale.lo, "hi": artefact.scale.hi},
         coverage=found.report["coverage"],
         **({"reads": list(artefact.reads)} if artefact.reads else {}),
@@ -109,3 +142,15 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
         training=training,
     )
     return result
+
+
+def _annotator(config: TrainRmConfig, stack: ExitStack) -> AskSession | None:
+    """Who is asked for advice on actions; None where nobody is."""
+    if not config.advice:
+        return None
+    check_name(config.advice)
+    kind = config.advice.partition(":")[0]
+    if kind in EMBEDDED and kind not in CONTROLS:
+        raise UsageError(f"--advice asks closed questions about actions, which {kind} does not answer; name a model.")
+    asking = AskConfig(max_requests=config.max_requests, max_cost=config.max_cost, cache=config.cache)
+    return open_session(config.advice, asking, stack)

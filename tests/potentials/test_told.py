@@ -1,0 +1,92 @@
+"""Advice from closed questions about actions: each caption once, kept, and what the answers say is what Ψ says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bkrl.core.config import CollectConfig
+from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.llm.protocol import chances
+from bkrl.methods import TrainRsConfig
+from bkrl.potentials import advice, load_potential
+from bkrl.potentials.config import TrainRmConfig
+from bkrl.potentials.told import told_by
+from bkrl.stages import collect, train_rm, train_rs
+from tests.labelers.scripted import asker
+
+ENV = "MiniGrid-DoorKey-5x5-v0"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Dataset:
+    config = CollectConfig(
+        env=ENV, explorer="bot", epsilon=0.5, episodes=30, out=tmp_path_factory.mktemp("told") / "data"
+    )
+    return Dataset.open(collect.run(config, Reporter()).path)
+
+
+def forward_unless_a_wall(request) -> str:
+    """What the scripted annotator likes; it is fond of what is listed first."""
+    text = request.messages[-1].text
+    seen, listed = text.split("Which action")
+    best = "turn left" if "wall right in front" in seen else "go forward"
+    odds = {word: 4.0 * (word == best) + (word == listed.split(": ")[1].split(",")[0]) for word in request.choices}
+    total = math.log(sum(math.exp(one) for one in odds.values()))
+    return chances({word: one - total for word, one in odds.items()})
+
+
+def test_each_caption_is_asked_in_both_orders_and_its_rows_learn_it(data):
+    with asker(forward_unless_a_wall) as session:
+        record, wanted, facts = told_by(session, data, 40)
+    asked = [request.messages[-1].text for request in session.backend.requests]
+    assert len(asked) == len(set(asked)) == 2 * facts["captions"] == 80
+    assert len(record.actions) == len(wanted) == facts["rows"] < facts["rows_of"]
+    frequent = np.sort(np.unique(data.caption_ids, return_counts=True)[1])[::-1]
+    assert facts["rows"] == frequent[:40].sum()
+    liked = {request.choices[int(np.argmax(row))] for row in wanted for request in session.backend.requests[:1]}
+    assert liked <= {"turn left", "go forward"}
+    assert np.allclose(np.exp(wanted).sum(1), 1.0)
+
+
+def test_a_collect_run_becomes_advice_that_a_policy_takes(data, tmp_path):
+    settings = {"advice": "random", "advice_captions": 60, "cache": tmp_path / "cache"}
+    made = train_rm.run(TrainRmConfig(data.path, out=tmp_path / "rm", **settings), Reporter())
+    again = train_rm.run(TrainRmConfig(data.path, out=tmp_path / "rm2", **settings), Reporter())
+    assert (made.path / advice.ADVICE).read_bytes() == (again.path / advice.ADVICE).read_bytes()
+    assert (made.facts["advice"], made.facts["kind"], made.facts["llm"]) == ("model", "zero", "random")
+    assert "warnings" not in made.facts
+    assert made.facts["training"]["advice"]["asked"]["captions"] == 60
+    potential = load_potential(made.path)
+    psi = advice.load(potential.artefact.folder, potential.artefact.settings)
+    assert psi is not None
+    assert float(psi(torch.from_numpy(data.observations[:64])).amax(1).abs().max()) == 0.0
+    potential.close()
+    run = TrainRsConfig("bk-code", env=ENV, potential=made.path, shaping="advice", steps=2_048, eval_episodes=2)
+    assert train_rs.run(replace(run, out=tmp_path / "run"), Reporter()).facts["form"] == "advice"
+    with pytest.raises(UsageError, match="has advice alone"):
+        train_rs.run(replace(run, out=tmp_path / "no", shaping="pbrs"), Reporter())
+
+
+def test_what_cannot_answer_is_refused_in_one_sentence(data, tmp_path):
+    def made(llm: str, **settings):
+        config = TrainRmConfig(data.path, out=tmp_path / "rm", advice=llm, cache=tmp_path / "cache", **settings)
+        return train_rm.run(config, Reporter())
+
+    with pytest.raises(UsageError, match="which rules does not answer"):
+        made("rules")
+    with pytest.raises(UsageError, match="There is no annotator"):
+        made("nobody")
+    with pytest.raises(UsageError, match="leave out --control"):
+        made("random", control="zero")
+    with pytest.raises(InputError, match="'label' run is needed"):
+        train_rm.run(TrainRmConfig(data.path, out=tmp_path / "rm"), Reporter())
+    assert not (tmp_path / "rm").exists()
+    with asker(lambda request: "I cannot say") as session, pytest.raises(RunFailed, match="Not one usable answer"):
+        told_by(session, data, 5)
