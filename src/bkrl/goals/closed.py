@@ -137,7 +137,7 @@ class ClosedSuggester:
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         """See `Suggester.suggest`."""
-        asked = [(key, k, one) for key in keys for k, one in enumerate(self.questions(key))]
+        asked = [(key, k, one) for key in dict.fromkeys(keys) for k, one in enumerate(self.questions(key))]
         for key in keys:
             self._odds[key], self._left[key] = np.full(len(self.goals), np.nan), len(self.goals)
         answers = self.chooser.ask([one for _, _, one in asked], "judge goals")
