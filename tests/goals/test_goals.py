@@ -245,7 +245,7 @@ def test_a_killed_run_with_closed_questions_goes_on_to_the_same_bytes(tmp_path, 
     goals = Run.open(tmp_path / "whole", "train-rs").facts["goals"]
     assert goals["suggester"] == "random"
     assert 0.4 < goals["goal_auc"]["value"] < 0.6
-    assert goals["quality"]["nonsense"] == goals["quality"]["impossible"] == 0
+    assert goals["quality"]["suggested"]["nonsense"] == goals["quality"]["suggested"]["impossible"] == 0
     with pytest.raises(UsageError, match="leave --goal-ask open out"):
         train_rs.run(settings(tmp_path / "no", suggester="equal", goal_ask="open"), Reporter())
 

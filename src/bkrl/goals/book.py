@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.family import Situations
+from bkrl.goals.closed import ClosedSuggester
 from bkrl.goals.match import Matcher, normal
 from bkrl.goals.protocol import Goals, Suggester
 from bkrl.llm.session import AskSession
@@ -121,6 +122,8 @@ class GoalBook:
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Situations without goals are asked about again."""
         entries = json.loads(bytes(saved["book"]))
+        if isinstance(self.suggester, ClosedSuggester):  # it knows situations by their words
+            self.suggester.suggest([key for key, goals in entries if goals is not None])
         if self.session:
             self.session.restore(saved)
         self._row_of.clear()

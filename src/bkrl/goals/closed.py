@@ -175,10 +175,9 @@ class ClosedSuggester:
 
     def score(self, keys: Sequence[int]) -> dict[str, Any]:
         """Area under the curve of the log-odds, deeds that are sensible by the world's rules against others, over
-        situations whose answers are known or kept.
+        situations that have answers.
         """
         keys = keys[:: max(1, -(-len(keys) // MOST_SCORED))]
-        self.suggest([key for key in keys if key not in self._odds])
         told = [self._odds[key] for key in keys]
         right = [np.isin(self.goals, self.situations.sensible(key)) for key in keys]
         return area_with_interval(np.array(told), np.array(right)) if keys else {}
