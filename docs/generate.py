@@ -21,7 +21,7 @@ from bkrl.verbs import MANY, VERBS
 
 HERE = Path(__file__).parent
 FILES = {
-    "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the world, its actions, shapes), `README.md` (the "
+    "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the env, its actions, shapes), `README.md` (the "
     "dataset card), `policies/`",
     "label": "`responses.parquet` (but for controls) and `preferences.parquet`, `goals.parquet` with `library.parquet`, or "
     "`programs.parquet`, with `choices.parquet` of closed questions and `truth.parquet` of exact values; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
@@ -170,14 +170,14 @@ def data() -> str:
         "",
         "`bkrl data subset` and `bkrl data merge` make collect runs of others, without `policies/`: a few episodes of one, or all",
         "of several in the order they are named, numbered anew; everything else of an episode stays, and the manifest names what it",
-        "came from. Datasets are merged that share the family and rules of their worlds, the observations, the actions and the",
-        "language, and no episode; the first gives the world its name.",
+        "came from. Datasets are merged that share the family and rules of their envs, the observations, the actions and the",
+        "language, and no episode; the first gives the env its name.",
         "",
         "`bkrl data export RUN --out NAME-v0` writes a dataset for Minari (`pip install 'bkrl[minari]'`). Its id is where it lies below",
         "Minari's root (`~/.minari/datasets` or `MINARI_DATASETS_PATH`), or its own name in a folder elsewhere; `minari list local`",
-        "shows it and `recover_environment()` makes its world. Captions and missions are in `infos`, one a moment.",
+        "shows it and `recover_environment()` makes its env. Captions and missions are in `infos`, one a moment.",
         "`bkrl data import minari:ID --out RUN` is the way back. A dataset that bkrl did not export has no captions, which are made from",
-        "the observations of a world that bkrl knows (`BabyAI-GoToLocal-v0` and the like, recorded without wrappers), no success, which",
+        "the observations of an env that bkrl knows (`BabyAI-GoToLocal-v0` and the like, recorded without wrappers), no success, which",
         "is then an end with a reward, and often no seed (-1); what is known of its explorer is missing.",
         "",
         "## Tables",
