@@ -18,6 +18,8 @@ from bkrl.methods import TrainRsConfig
 from bkrl.potentials import advice, load_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.told import told_by
+from bkrl.report.provenance import follow
+from bkrl.report.runs import annotator_of, answered
 from bkrl.stages import collect, train_rm, train_rs
 from tests.labelers.scripted import asker
 
@@ -70,6 +72,8 @@ def test_a_collect_run_becomes_advice_that_a_policy_takes(data, tmp_path):
     potential.close()
     run = TrainRsConfig("bk-code", env=ENV, potential=made.path, shaping="advice", steps=2_048, eval_episodes=2)
     assert train_rs.run(replace(run, out=tmp_path / "run"), Reporter()).facts["form"] == "advice"
+    chain = follow([tmp_path / "run"])
+    assert [annotator_of(one) for one in chain.nodes.values() if answered(one)] == ["random"]
     with pytest.raises(UsageError, match="has advice alone"):
         train_rs.run(replace(run, out=tmp_path / "no", shaping="pbrs"), Reporter())
 

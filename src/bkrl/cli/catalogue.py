@@ -28,7 +28,7 @@ _SUGGESTERS = (
     ("replay:RUN", _TYPED, "the goals of another run that asked"),
     ("task", _TYPED, "the env's own mission; pays nothing itself"),
     ("zs_mlm", _HOUSE, "a masked language model's prior of what belongs where"),
-    ("random, equal", _HOUSE, "controls: answers drawn at random, and the same answer to every question"),
+    ("random, equal", _EVERYWHERE, "controls: answers drawn at random, and the same answer to every question"),
 )
 
 

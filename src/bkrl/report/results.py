@@ -18,7 +18,7 @@ from bkrl.report.model import FORMAT, Curves, EnvResults, GoalRow, ResultRow, Re
 from bkrl.report.plots.draw import Style
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.provenance import Chain, Node
-from bkrl.report.runs import annotator_of, world_facts
+from bkrl.report.runs import annotator_of, answered, facts_of_answers, world_facts
 from bkrl.stats.crossings import StepsRatio
 from bkrl.stats.intervals import step_label
 
@@ -69,9 +69,8 @@ def _by_truth(labels: Node) -> bool:
 
 def _models(chain: Chain, comparisons: Sequence[Comparison]) -> list[str]:
     """Whose knowledge each method carries, where a local language model was asked; else nothing."""
-    hashes = {
-        annotator_of(one): str(one.facts["model_sha256"]) for one in chain.of("label") if "model_sha256" in one.facts
-    }
+    told = {annotator_of(one): facts_of_answers(one) for one in chain.nodes.values() if answered(one)}
+    hashes = {name: str(facts["model_sha256"]) for name, facts in told.items() if "model_sha256" in facts}
     methods: dict[str, dict[str, None]] = {}
     for row in (row for comparison in comparisons for row in comparison.rows if row.group.is_method):
         methods.setdefault(row.group.runs[0].annotator, {})[row.group.name] = None

@@ -88,7 +88,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         settings=_settings(node, ancestors),
         series=series,
         control=_control(ancestors),
-        annotator=next((annotator_of(a) for a in ancestors if a.stage == "label"), ""),
+        annotator=" + ".join(dict.fromkeys(annotator_of(a) for a in ancestors if answered(a))),
         collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in _COUNTED),
         dataset=_hash(made, "dataset"),
         potential=_hash(node, "potential"),
@@ -110,18 +110,29 @@ def _control(ancestors: Sequence[Node]) -> str:
     for node in ancestors:
         if node.stage == "train-rm" and node.facts.get("control", "none") != "none":
             return str(node.facts["control"])
-        if node.stage == "label" and (llm := annotator_of(node)) in UNINFORMED:
-            return f"{llm} labels"
+        if answered(node) and (llm := annotator_of(node)) in UNINFORMED:
+            return f"{llm} {'labels' if node.stage == 'label' else 'advice'}"
     return "none"
 
 
-def annotator_of(labels: Node) -> str:
-    """Who gave the answers: a local model by its name, however it was asked, else as `--llm` names it.
+def answered(node: Node) -> bool:
+    """Whether answers were given to a run: labels, or advice on actions."""
+    return node.stage == "label" or bool(node.stage == "train-rm" and node.config.get("advice"))
+
+
+def facts_of_answers(node: Node) -> dict[str, Any]:
+    """What a run's manifest says of who answered."""
+    return dict(node.facts if node.stage == "label" else node.facts["training"]["advice"]["asked"])
+
+
+def annotator_of(node: Node) -> str:
+    """Who gave a run's answers: a local model by its name, however it was asked, else as `--llm` names it.
 
     All draws of `random` are one annotator, whose draws are pooled; a replay is that of the model which answered. Where
     it was asked in another way than is usual for it, its name says so.
     """
-    llm, facts, ask = str(labels.facts.get("llm", "")), labels.facts, labels.config.get("ask")
+    facts = facts_of_answers(node)
+    llm, ask = str(facts.get("llm", "")), node.config.get("ask")
     kind = llm.partition(":")[0]
     if kind in UNINFORMED:
         return kind
