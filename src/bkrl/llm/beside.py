@@ -1,18 +1,20 @@
-"""A session that asks beside training: for methods whose annotator is named by a setting."""
+"""Opening a session, with the limits, prices and patience that settings name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
+from bkrl.core.reporter import Reporter
 from bkrl.llm import BACKENDS, open_backend
 from bkrl.llm.budget import Budget
 from bkrl.llm.policy import AskPolicy
 from bkrl.llm.prices import find_price, unknown_price
-from bkrl.llm.protocol import Connection
+from bkrl.llm.protocol import Backend, Connection
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 
@@ -36,12 +38,25 @@ def open_session(
     """
     check_name(name, others, what)
     asking = not settings.dry_run
-    backend = open_backend(name, Connection(settings.cache, asking=asking))
+    session = session_with(open_backend(name, Connection(settings.cache, asking=asking)), settings)
+    return opened(session, settings.cache if asking else None, stack)
+
+
+def session_with(
+    backend: Backend, settings: AskConfig, reporter: Reporter | None = None, *, rpm: float = 0, tpm: float = 0
+) -> AskSession:
+    """A session with a backend, which `opened` opens. UsageError where a cost is bounded and not known."""
     price = find_price(backend.identity, settings.prices)
     if backend.identity is not None and price is None and settings.max_cost:
         raise unknown_price(backend.identity)
-    store = stack.enter_context(Store(settings.cache)) if asking and backend.identity is not None else None
+    policy = AskPolicy.of(backend.identity, settings.concurrency, rpm or None, tpm or None)
     budget = Budget(None, settings.max_requests or None, settings.max_cost or None)
-    stack.callback(budget.close)
-    policy = AskPolicy.of(backend.identity, settings.concurrency)
-    return stack.enter_context(AskSession(backend, store, policy, budget=budget, price=price))
+    return AskSession(backend, None, policy, reporter, budget, price)
+
+
+def opened(session: AskSession, cache: Path | None, stack: ExitStack) -> AskSession:
+    """The session with the replies that a cache keeps, closed with `stack`; without a cache nothing is written."""
+    if cache is not None and session.backend.identity is not None:
+        session.store = stack.enter_context(Store(cache, session.reporter))
+    stack.callback(session.budget.close)
+    return stack.enter_context(session)

@@ -27,15 +27,13 @@ from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
-from bkrl.llm.budget import Budget
+from bkrl.llm.beside import opened, session_with
 from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.kept import KeptAnswers, Speaker
-from bkrl.llm.policy import AskPolicy
-from bkrl.llm.prices import Price, find_price, remarks, unknown_price
+from bkrl.llm.prices import remarks
 from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
 from bkrl.llm.session import AskSession
-from bkrl.llm.store import Store
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.text.prompts import SHIPPED
@@ -50,17 +48,13 @@ _SHOWN = 3
 class _Job:
     """A label run's settings, unpacked and found to fit together.
 
-    create: makes the run directory or goes on with it; to_do: False where a complete run lies there; max_requests,
-    max_cost: None is no limit.
+    create: makes the run directory or goes on with it; to_do: False where a complete run lies there; session: to be
+    opened when there is something to do.
     """
 
     plan: Plan
     variant: Variant
-    backend: Backend
-    policy: AskPolicy
-    price: Price | None
-    max_requests: int | None
-    max_cost: float | None
+    session: AskSession
     cache: Path
     create: Callable[[], Run]
     to_do: bool
@@ -94,7 +88,7 @@ def run(config: LabelConfig, reporter: Reporter) -> Run:
 def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     """What a run would ask, and what that would take. Asks and writes nothing."""
     job = _job(config, reporter)
-    plan, notes = job.plan, remarks(job.price)
+    plan, notes, session = job.plan, remarks(job.session.price), job.session
     requests = job.variant.requests(plan)
     if requests is None:
         most = plan.num * plan.votes
@@ -108,7 +102,7 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
         some = requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]
         shown = ["\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) for request in some]
     tier: Tier = config.tier if config.batch == "off" else "batch"
-    reckoned = forecast(requests, job.variant.reply_tokens, job.cache, job.backend.identity, job.price, tier)
+    reckoned = forecast(requests, job.variant.reply_tokens, job.cache, session.backend.identity, session.price, tier)
     return replace(reckoned, prompts=tuple(shown), notes=tuple(notes))
 
 
@@ -167,23 +161,18 @@ def _from_store(job: _Job, batches: Batches, session: AskSession) -> tuple[KeptA
 @contextmanager
 def _at_work(job: _Job, reporter: Reporter) -> Iterator[tuple[Run, AskSession]]:
     """The run directory, and a session to ask the annotator with if there is something to do."""
-    with ExitStack() as stack:
-        store = None
-        if job.backend.identity is not None and job.to_do:
-            store = stack.enter_context(Store(job.cache, reporter))
+    with ExitStack() as last, ExitStack() as stack:
+        session = opened(job.session, job.cache if job.to_do else None, stack)
         result = job.create()
-        stack.callback(result.release)
-        budget = Budget(None, job.max_requests, job.max_cost)
-        stack.callback(budget.close)
+        last.callback(result.release)
         if not result.complete:
-            for sentence in filter(None, [job.backend.facts().get("notice")]):
+            for sentence in filter(None, [session.backend.facts().get("notice")]):
                 reporter.say(sentence)
-            for sentence in remarks(job.price):
+            for sentence in remarks(session.price):
                 reporter.warn(sentence)
-        session = AskSession(job.backend, store, job.policy, reporter, budget, job.price)
-        if store is not None:
+        if session.store is not None:
             session.keep_account(result.path)
-        yield result, stack.enter_context(session)
+        yield result, session
 
 
 def _check_nothing_is_out(folder: Path, way_out: str) -> None:
@@ -212,26 +201,19 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     else:
         spec = f"random:{config.seed}" if config.llm == "random" else config.llm
         backend = open_backend(spec, connection)
-    price = find_price(backend.identity, config.prices)
-    if backend.identity is not None and price is None and config.max_cost:
-        raise unknown_price(backend.identity)
+    session = session_with(backend, config, reporter, rpm=config.rpm, tpm=config.tpm)
     _check_plan(plan, variant)
     if "exact" in (config.llm, config.score) and not config.dry_run and to_do(config):
         known = truth.truth_of(plan, reporter)
-        backend = truth.annotator(plan, known) if config.llm == "exact" else backend
+        session.backend = truth.annotator(plan, known) if config.llm == "exact" else backend
         variant = truth.scored(variant, known)
     if plan.most_questions > _MANY and plan.variant != "code":
         reporter.say(f"Drawing and wording {plan.most_questions:,} questions; a million take some minutes.")
-    policy = AskPolicy.of(backend.identity, config.concurrency, config.rpm or None, config.tpm or None)
     own = {f"prompt {name}": path for name, path in plan.world.prompts.files(variant.files(plan.world)).items()}
     return _Job(
         plan=plan,
         variant=variant,
-        backend=backend,
-        policy=policy,
-        price=price,
-        max_requests=config.max_requests or None,
-        max_cost=config.max_cost or None,
+        session=session,
         cache=config.cache,
         create=partial(_create, config, own, reporter),
         to_do=to_do(config),
