@@ -169,6 +169,14 @@ def test_odd_alternatives_leave_the_words(top):
     assert with_chances(read_completion(body, {}, "text"), body, CHOICES).text == "Yes"
 
 
+@pytest.mark.parametrize("choices", [("place", "place stone"), ("1", "10"), ("No", "not sure")])
+def test_choices_that_begin_alike_are_left_to_the_words(choices):
+    body = answer_with([{"token": choices[0], "logprob": -0.1}, {"token": "Yes", "logprob": -3.0}])
+    reply = read_completion(body, {}, "text")
+    assert with_chances(reply, body, choices) == reply
+    assert with_chances(reply, body, (choices[0], "Yes")) != reply
+
+
 def test_an_endpoint_without_log_probabilities_is_asked_for_words(server, tmp_path: Path):  # noqa: F811
     server.plan = lambda prompt, attempt: "no_top"
     with (

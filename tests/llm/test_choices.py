@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from bkrl.agents.language.catalogue import open_language_model, reopened
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.models import find
 from bkrl.llm import open_backend
 from bkrl.llm.local import LocalBackend
 from bkrl.llm.protocol import Fault, Message, Reply, Request
@@ -106,6 +109,21 @@ def test_options_that_cannot_be_told_apart_are_one_sentence(folder: Path) -> Non
     assert isinstance(good, Reply)
 
 
+def test_a_model_without_a_chat_template_says_so(folder: Path, tmp_path: Path) -> None:
+    path = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf")
+    assert not [one for one in (f"hf:{folder}", f"gguf:{path}") if "notice" in open_backend(one).facts()]
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"tokenizer.chat_template", b"tokenizer.chat_templat_"))
+    bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("chat_template*"))
+    for spec in (f"hf:{bare}", f"gguf:{path}"):
+        backend = open_backend(spec)
+        assert backend.facts()["notice"] == f"{spec} has no chat template, so it reads conversations as plain text."
+        assert isinstance(backend, LocalBackend)
+        (found,) = answers(backend, [ask("the red door")])
+        assert set(found) == set(OPTIONS)
+        assert not backend._tokenizer.chat_template
+
+
 def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no GGUF file"):
         open_backend(f"gguf:{tmp_path / 'none.gguf'}")
@@ -118,6 +136,10 @@ def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UsageError, match="Did you mean 'smollm2-135m'"):
         open_backend("local:smollm-135m")
     (tmp_path / "half.gguf").write_bytes(b"GGUF\3\0\0\0")
+    find("smollm2-135m").path.write_bytes(b"GGUF\3\0\0\0")
+    for use in (open_backend, open_language_model):
+        with pytest.raises(InputError, match="is not the smollm2-135m of the catalogue; remove it, and run `bkrl lm"):
+            use("local:smollm2-135m" if use is open_backend else "smollm2-135m")
     half = open_backend(f"gguf:{tmp_path / 'half.gguf'}")
     assert isinstance(half, LocalBackend)
     with pytest.raises(Fault, match="cannot be loaded"):
@@ -128,8 +150,6 @@ def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_gguf_file_is_a_policy(folder: Path, tmp_path: Path) -> None:
-    from bkrl.agents.language.catalogue import open_language_model, reopened
-
     path = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf")
     found = open_language_model(str(path))
     assert (found.kind, found.chat, found.level) == ("causal", True, "P3")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bkrl.core.errors import InputError
+from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm.protocol import Message, Reply, Request, request_key
 from bkrl.llm.store import SignsOfLife, Store
@@ -244,6 +244,16 @@ def test_a_flipped_write_ahead_log_loses_no_reply_without_a_word(tmp_path: Path)
         lost += whole - count
         assert count == whole or ["is damaged" in one for one in warned] == [True], place
     assert lost > 100
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put("kept", Reply("x"))
+        pages = store.execute("pragma page_count")[0][0]
+        store.execute(f"pragma max_page_count = {pages + 2}")
+        with pytest.raises(RunFailed, match="The disk is full: .* free some space and run again"):
+            store.put("more", Reply("x" * 100_000))
+        assert (store.get("kept"), store.get("more")) == (Reply("x"), None)
 
 
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:

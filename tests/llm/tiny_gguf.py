@@ -9,7 +9,7 @@ TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{
 SPECIALS = ("<|end|>", "<|user|>", "<|system|>", "<|assistant|>")
 
 
-def config(kind: str, vocabulary: int) -> Any:
+def config(kind: str, vocabulary: int, positions: int) -> Any:
     """A small Llama or Qwen2; weights are tied in neither."""
     from transformers import LlamaConfig, Qwen2Config
 
@@ -21,7 +21,7 @@ def config(kind: str, vocabulary: int) -> Any:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=positions,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=0,
@@ -49,8 +49,8 @@ def tokenizer() -> Any:
     return fast
 
 
-def build(path: Path, kind: str) -> Path:
-    """Write a transformers folder."""
+def build(path: Path, kind: str, positions: int = 512) -> Path:
+    """Write a transformers folder; positions: the longest text it reads, in tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -58,7 +58,7 @@ def build(path: Path, kind: str) -> Path:
     words.save_pretrained(path)
     with torch.random.fork_rng():
         torch.manual_seed(5)
-        model = AutoModelForCausalLM.from_config(config(kind, len(words)), dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(config(kind, len(words), positions), dtype=torch.float32)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(path)

@@ -26,6 +26,7 @@ def test_a_tiny_local_model_labels_end_to_end_without_a_hub(
     command += ["--cache", str(tmp_path / "cache")]
     assert run_command([*command, "--out", str(tmp_path / "first"), "--json"]) == 0
     shown = capsys.readouterr()
+    assert "has no chat template, so it reads conversations as plain text." in " ".join(shown.err.split())
     assert "may be at chance: the segment shown first is preferred in 100" in " ".join(shown.err.split())
     facts = json.loads(shown.out)["facts"]
     run = Run.open(tmp_path / "first", "label")

@@ -71,8 +71,12 @@ def with_chances(reply: Reply, body: Any, choices: Sequence[str]) -> Reply:
     """The reply with the log-probabilities of `choices` as its text, where the body of its answer holds them.
 
     A choice counts as its likeliest spelling among the first token's alternatives (" yes", "Yes"). Alternatives that
-    are no numbers, or name no choice, say nothing: then the reply stays as it is.
+    are no numbers, or name no choice, say nothing: then the reply stays as it is. So it does where one choice begins
+    as another one does ("place", "place stone"): the first token does not tell them apart.
     """
+    words = [choice.lower() for choice in choices]
+    if any(one != other and other.startswith(one) for one in words for other in words):
+        return reply
     try:
         first = body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         listed = [(str(one["token"]).strip().lower(), float(one["logprob"])) for one in first]

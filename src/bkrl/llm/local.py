@@ -25,6 +25,7 @@ from bkrl.core.files import sha256
 from bkrl.core.hub import content, is_place, model_folder
 from bkrl.core.models import catalogue, find
 from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, chances, request_key
+from bkrl.llm.weights import chat_template_in, gguf_file
 
 BATCH = 16
 CLOSED_BATCH = 64
@@ -44,6 +45,7 @@ class LocalBackend:
         self.name = name
         self.identity = identity
         self._path = path
+        self._templated = path is None or chat_template_in(path)
         self._threads = _threads()
         self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -63,6 +65,8 @@ class LocalBackend:
         facts = {"model": self.identity["model"]}
         if "content" in self.identity:
             facts["model_sha256"] = self.identity["content"]
+        if not self._templated:
+            facts["notice"] = f"{self.name} has no chat template, so it reads conversations as plain text."
         return facts
 
     async def close(self) -> None:
@@ -233,9 +237,7 @@ def from_folder(spec: str, connection: Connection) -> LocalBackend:
 
 
 def from_catalogue(name: str, connection: Connection) -> LocalBackend:
-    """`local:NAME`. UsageError for an unknown name, InputError when it is not fetched."""
-    from bkrl.llm.weights import gguf_file
-
+    """`local:NAME`. UsageError for an unknown name, InputError when it is not fetched, or is not what was fetched."""
     model = find(name)
     identity = {"kind": "gguf", "model": name, "host": "local", "content": model.sha256}
     return LocalBackend(f"local:{name}", identity, gguf_file(name) if connection.asking else None)
@@ -243,8 +245,6 @@ def from_catalogue(name: str, connection: Connection) -> LocalBackend:
 
 def from_gguf(spec: str, connection: Connection) -> LocalBackend:
     """`gguf:PATH`. InputError when there is no such file."""
-    from bkrl.llm.weights import gguf_file
-
     path = gguf_file(spec if spec.endswith(".gguf") else f"{spec}.gguf")
     found = sha256(path)
     known = (model.name for model in catalogue().values() if model.sha256 == found)

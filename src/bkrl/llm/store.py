@@ -194,7 +194,8 @@ class Store:
             try:
                 yield
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # SQLite has rolled back by itself where the disk is full
+                    self._db.execute("rollback")
                 raise
             self._db.execute("commit")
 

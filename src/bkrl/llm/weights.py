@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.core.errors import InputError
+from bkrl.core.files import sha256
 from bkrl.core.hub import reason
-from bkrl.core.models import fetched
+from bkrl.core.models import fetched, find
 
+_HEAD_BYTES = 64 * 2**20
+"""All that a GGUF file says of itself stands before its tensors; vocabularies take a few MiB."""
 _UNREADABLE = (
     OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, ImportError, NotImplementedError, struct.error,
 )  # fmt: skip
@@ -19,7 +22,9 @@ _UNREADABLE = (
 
 
 def gguf_file(name: str) -> Path:
-    """The GGUF file of a path, or of a name in the catalogue. InputError when it is not here or cannot be read."""
+    """The GGUF file of a path, or of a name in the catalogue. InputError when it is not here, cannot be read, or is not
+    the file that the catalogue names: what it answers would be kept under that one's hash for ever.
+    """
     path = Path(name) if name.endswith(".gguf") else fetched(name)
     if not path.is_file():
         raise InputError(f"There is no GGUF file {path}; name one, or a model of `bkrl lm list`.")
@@ -28,7 +33,19 @@ def gguf_file(name: str) -> Path:
             raise InputError(f"{path} is not a GGUF file; name one, or fetch a model with `bkrl lm fetch`.")
     if find_spec("gguf") is None:
         raise InputError("GGUF files need the package gguf; run `pip install 'bkrl[local]'`.")
+    if not name.endswith(".gguf") and sha256(path) != find(name).sha256:
+        raise InputError(f"{path} is not the {name} of the catalogue; remove it, and run `bkrl lm fetch {name}`.")
     return path
+
+
+def chat_template_in(path: Path) -> bool:
+    """Whether a model folder, or a GGUF file, holds a chat template; cheap, for nothing is parsed."""
+    if path.is_dir():
+        config = path / "tokenizer_config.json"
+        inside = config.is_file() and b'"chat_template"' in config.read_bytes()
+        return inside or any(path.glob("chat_template*")) or (path / "additional_chat_templates").is_dir()
+    with path.open("rb") as file:
+        return b"tokenizer.chat_template" in file.read(_HEAD_BYTES)
 
 
 def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
