@@ -150,6 +150,7 @@ def test_fingerprints_name_every_template_and_unknown_ones_are_refused() -> None
             "takes more than",
         ),
         ("{{ 'x'|center(10**10) }}", "takes more than"),
+        ("{% autoescape 'x' * 10**10 %}{% endautoescape %}", "sets autoescape"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}", "takes more than"),
         ("{% set r = range(99999)|list %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", "takes more than"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "cannot be filled in"),
@@ -166,7 +167,7 @@ def test_a_template_of_ones_own_is_bounded(tmp_path, monkeypatch, bomb: str, why
         pair_prompt(replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path))), PLAIN, PLAIN)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=rf"The prompt pref.md of .* {why}"):
+    with pytest.raises(InputError, match=rf"pref.md .*{why}"):
         used()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024
 

@@ -117,7 +117,7 @@ class Prompts:
         return turns
 
     def _try(self, name: str, work: Callable[[], object]) -> None:
-        """InputError where work on a template of one's own takes too much. Jinja computes constants as it compiles."""
+        """InputError where work on a template of one's own takes too much."""
         if not fits(work):
             raise InputError(
                 f"The prompt {name}.md of {self.folder} takes more than {MEMORY >> 20} MiB or {SECONDS:g} s to fill "
@@ -154,6 +154,7 @@ class Prompts:
         Raises InputError.
         """
         from jinja2 import TemplateSyntaxError, meta
+        from jinja2.nodes import EvalContextModifier
 
         assert self.folder is not None
         found = sorted(path.name for path in self.folder.glob("*.md")) if self.folder.is_dir() else []
@@ -178,9 +179,13 @@ class Prompts:
                 parsed = [self._environment.parse(part) for part in whole.values()]
             except TemplateSyntaxError as error:
                 raise InputError(f"{self.folder / file} is no template: {error.message}.") from None
+            if any(
+                part.find(EvalContextModifier) for part in parsed
+            ):  # its argument is computed before there are bounds
+                raise InputError(f"{self.folder / file} sets autoescape, which prompts do not need; leave it out.")
             for included in (one for part in parsed for one in meta.find_referenced_templates(part) if one):
                 self._source(included)
-            find = partial(map, meta.find_undeclared_variables, parsed)
+            find = partial(map, self._undeclared, parsed)
             self._try(name, lambda find=find: list(find()))  # type: ignore[misc]
             used = set[str]().union(*find())
             if used - known:
@@ -193,9 +198,18 @@ class Prompts:
                     f"{self.folder / file} leaves out {', '.join(sorted(missing))}: nothing would be asked."
                 )
 
+    def _undeclared(self, parsed: Any) -> set[str]:
+        """As `meta.find_undeclared_variables`, which computes constants."""
+        from jinja2.meta import TrackingCodeGenerator
+
+        found = TrackingCodeGenerator(self._environment)
+        found.optimizer = None
+        found.visit(parsed)
+        return found.undeclared_identifiers
+
     @cached_property
     def _environment(self) -> Environment:
-        from jinja2 import FunctionLoader, StrictUndefined
+        from jinja2 import FunctionLoader, StrictUndefined, pass_context
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(
@@ -204,6 +218,9 @@ class Prompts:
             trim_blocks=True,
             lstrip_blocks=True,
             autoescape=False,
+            # Without these two Jinja computes what is constant as it compiles, and hides that it ran out of memory.
+            optimized=False,
+            finalize=pass_context(lambda _, value: value),
         )
         environment.filters["quote"] = quote
         return environment
