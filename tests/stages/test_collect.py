@@ -73,7 +73,7 @@ def test_exploration_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, m
     config = settings(tmp_path / "stopped")
     with pytest.raises(RuntimeError):
         run(config, Dies())
-    monkeypatch.setattr(collect, "play", dies)
+    monkeypatch.setattr("bkrl.agents.record.play", dies)
     with pytest.raises(RuntimeError):
         run(config, Reporter())
     (tmp_path / "stopped" / "steps" / "part-00007.parquet").write_bytes(b"half")

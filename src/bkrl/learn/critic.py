@@ -21,7 +21,7 @@ from bkrl.learn.on_rollouts import Adam, Diverged
 from bkrl.learn.rollout import Collector
 
 HELD_OUT = 4
-"""One env in so many shows how far the critic has learnt."""
+"""One env in so many, or with fewer envs one step in so many, shows how far the critic has learnt."""
 EPOCHS, PATIENCE, BATCH = 20, 3, 256
 """At most so many passes over a rollout, so many of them in a row without a gain, and steps in a minibatch."""
 
@@ -58,7 +58,10 @@ class CriticLearner:
             known: (T, N) bool, where a return holds rewards alone and nothing that the critic said.
         """
         T, N = known.shape
-        held = (torch.arange(N, device=known.device) + self.rollouts) % HELD_OUT == 0
+        turn = torch.arange(N, device=known.device)
+        if N < HELD_OUT:  # whole envs would leave nothing to learn from, or nothing held out
+            turn = turn + torch.arange(T, device=known.device)[:, None]
+        held = (turn + self.rollouts) % HELD_OUT == 0
         figures = {"critic/explained_variance": explained(values[known], returns[known])}
         states, numbers = self._states(collector)
         updates, figures["critic/held_out_loss"] = self.fit(
