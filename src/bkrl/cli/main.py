@@ -42,7 +42,7 @@ app = Commands(
     cls=_Commands,
     name="bkrl",
     help="Turn a language model's background knowledge into faster reinforcement learning.\n\n"
-    "The way through: collect → label → train-rm → train-rs → evaluate → report. `bkrl reproduce` does it all.",
+    "Typical order: collect → label → train-rm → train-rs → evaluate → report. `bkrl reproduce` does it all.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -31,7 +31,7 @@ PANELS = {
 }
 
 
-_LENIENT = "leave alone what has no effect beside the other flags; else it is refused"
+_LENIENT = "ignore flags that have no effect here; by default they are refused"
 
 
 class _Help:

@@ -96,7 +96,7 @@ class AskConfig:
     dry_run: Annotated[
         bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
     ] = False
-    cache: Annotated[Path, Flag("folder where every reply is kept for ever", identity=False)] = Path("cache")
+    cache: Annotated[Path, Flag("folder of cached replies, which never expire", identity=False)] = Path("cache")
 
     @property
     def asks(self) -> bool:

@@ -1,4 +1,4 @@
-"""Distinct rows: what is done with a view, a window or a transition is done once for all its repeats.
+"""Distinct views, windows and transitions, so that each is computed once.
 
 In a room, two thirds to nine tenths of a rollout's views have been seen before in it, and its windows repeat each view
 H + 1 times. So a view is embedded, captioned or copied once; within a rollout, while the policy does not change, it

@@ -136,7 +136,6 @@ class ClosedSuggester:
         return self.chooser.requests(self.questions(key))
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        """See `Suggester.suggest`."""
         asked = [(key, k, one) for key in dict.fromkeys(keys) for k, one in enumerate(self.questions(key))]
         for key in keys:
             self._odds[key], self._left[key] = np.full(len(self.goals), np.nan), len(self.goals)
@@ -149,7 +148,6 @@ class ClosedSuggester:
         return [self._goals(key) for key in keys]
 
     def poll(self) -> Mapping[int, Goals]:
-        """See `Suggester.poll`."""
         came: dict[int, None] = {}
         for question, answer in self.chooser.poll().items():
             for key, k in self._of.pop(question, []):

@@ -1,6 +1,6 @@
 """What learners on rollouts have in common: they collect T steps of N envs, are paid for them, and learn from them.
 
-`RolloutLearner` is a `Learner` but for what it learns: PPO and the learners of action values say that. Axes are named
+`RolloutLearner` is the base class; PPO and the learners of action values implement the update. Axes are named
 at allocation: T steps, N envs, K reward streams.
 """
 

@@ -50,7 +50,7 @@ class Collector:
         logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
         taught: (T, N, A), the teacher's logits there; None without one.
         first_state: what the agent remembered before rows 0, R, 2R, ...: (T/R * N, ...).
-        state, final_state: what it remembered before row T, and before `final_views`.
+        state, final_state: its recurrent state before row T; the same before `final_views`.
         look_once: whether a view that was seen before in a rollout gets the logits and values that it got then. In an
             agent with a memory it gets what was made of it then whatever is remembered.
         repeats: where each view was first seen in this rollout; None where every view is looked at.
@@ -93,7 +93,7 @@ class Collector:
         self.values = torch.zeros(T, N, num_values, device=device)
         self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
         self.state = self.first_state = self.final_state = agent.begin(N)
-        # A GPU computes repeats sooner than it hears that they are some.
+        # On a GPU, recomputing duplicates is cheaper than finding them.
         self.looks_apart: Any = agent if getattr(agent, "looks_apart", False) else None
         once = not self.state or self.looks_apart is not None
         self.look_once = device.type == "cpu" and once and len(agent.wants) > 0

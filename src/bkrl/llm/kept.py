@@ -18,7 +18,7 @@ from bkrl.llm.store import Store
 
 @dataclass
 class Speaker:
-    """Stands where a backend would: who gave recorded answers, as their manifest says."""
+    """The backend of recorded answers: whoever gave them, by their manifest."""
 
     name: str
     said: dict[str, str]

@@ -64,8 +64,8 @@ class ClonesConfig(TrainRsConfig):
     clone_loss: Annotated[
         Literal["actions", "tokens"],
         Flag(
-            "what falls: the cross-entropy of the action among all actions or, as language models are usually "
-            "cloned, of the tokens of its name among all tokens",
+            "the loss: cross-entropy over actions (actions) or, as language models are usually cloned, over tokens of "
+            "the action's name (tokens)",
             only=(_SCORED,),
         ),
     ] = "actions"

@@ -296,8 +296,7 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
     echo: Annotated[
         float,
         Flag(
-            "weight of a further loss: what is seen next, said after the prompt and the action taken (ECHO, arXiv "
-            "2605.24517)",
+            "weight of an auxiliary loss: predict the text of the next observation (ECHO, arXiv 2605.24517)",
             least=0,
             only=(Only("--train all or lora", lambda c: c.lm.train != "heads"),),
         ),

@@ -60,15 +60,15 @@ class DeedSettings:
     goal_success: Annotated[
         Literal["action", "eval"],
         Flag(
-            "when a deed counts: by the published permissive rule (action), or when the game did it (eval)",
+            "a goal counts as reached when its action was attempted (action, as published) or had its effect (eval)",
             only=(_DEEDS,),
         ),
     ] = "action"
     captioner: Annotated[
         Literal["true", "noisy", "learnt"],
         Flag(
-            "who says in training which deed was done: the env; the env with errors; or a small network that has seen "
-            "random play, and sees what was before and after",
+            "what labels transitions in training: true (the env), noisy (the env with errors), learnt (a small network "
+            "trained on random play)",
             only=(_DEEDS,),
         ),
     ] = "true"
@@ -114,8 +114,8 @@ class PlaceSettings:
     goal_costs: Annotated[
         Literal["scaled", "clipped", "none"],
         Flag(
-            "what a pick or place that is no goal costs, and a grab that fails: .1 and .08 of a goal; .25 and .2, as "
-            "the published learner clips them; or nothing",
+            "penalties for picks and places that are no goal, and for failed grabs: .1 and .08 of a goal; .25 and .2, "
+            "as the published learner clips them; or none",
             only=(_HOUSE,),
         ),
     ] = "scaled"

@@ -30,8 +30,8 @@ class PPOSettings(StartingWeights, PublishedDefects):
     see_memory: Annotated[
         bool,
         Flag(
-            "the policy and its critic read what happened in the episode so far (achievements, doors opened, cells "
-            "seen; compact)"
+            "give policy and critic the memory of the episode (achievements, opened doors, visited cells); --network "
+            "compact only"
         ),
     ] = False
     view: View = None

@@ -44,9 +44,8 @@ class PotentialSettings(TrainRsConfig):
     shaping: Annotated[
         Literal["pbrs", "advice", "pbrs+advice", "start", "decay", "progress", "progress+start", "pbim", "additive"],
         Flag(
-            "how the potential is used: pbrs keeps what is optimal, and can stop learning where Φ knows "
-            "little of the task; advice begins sooner, where the potential has any; docs/shaping.md has each form's "
-            "guarantee and its risk",
+            "how Φ is used. pbrs: exact, keeps the optimal policy, and can stop learning. advice: biases early actions "
+            "where the potential has advice. The others, with guarantee and risk: docs/shaping.md",
             pooled=True,
             only=(_POTENTIAL,),
         ),

@@ -68,8 +68,8 @@ class TrainRmConfig:
     bounds: Annotated[
         str,
         Flag(
-            "code labels: LO,HI, the values of the program that become -1 and 0, for one that tells apart states which "
-            "no explorer has reached  [default: percentiles 1 and 99 of the dataset]",
+            "code labels: LO,HI, the values of the program that become -1 and 0; needed when Φ must distinguish states "
+            "outside the dataset  [default: percentiles 1 and 99 of the dataset]",
             only=_PROGRAMS,
         ),
     ] = ""
@@ -114,8 +114,8 @@ class TrainRmConfig:
         float,
         Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ADVICE,), identity=False),
     ] = 0.0
-    cache: Annotated[Path, Flag("folder where every reply is kept for ever", only=(_ADVICE,), identity=False)] = Path(
-        "cache"
+    cache: Annotated[Path, Flag("folder of cached replies, which never expire", only=(_ADVICE,), identity=False)] = (
+        Path("cache")
     )
     seed: Seed = 1
     threads: Threads = 1

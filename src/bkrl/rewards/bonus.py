@@ -91,7 +91,7 @@ class Progress(Bonus):
 
 
 MOST_OWED = 1e15
-"""Larger debts are settled at once: the squares of many of them still have a sum in float32, which losses need."""
+"""Above this the debt is paid back at once, so that float32 losses, which sum squares, stay finite."""
 
 
 class InvariantBonus(RolloutsOnly, Bonus):

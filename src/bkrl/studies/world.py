@@ -38,7 +38,7 @@ class _Draw(NamedTuple):
 
     @property
     def collected(self) -> str:
-        """What the names of its datasets end in."""
+        """Suffix of its dataset folders."""
         return "" if self.dataset is None else f"-d{self.dataset}"
 
     @property

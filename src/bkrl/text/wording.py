@@ -1,4 +1,4 @@
-"""How an agent is spoken to: the language and the words of what it reads.
+"""Language and vocabulary of everything that an agent reads.
 
 Most agents have the env's own wording. An agent is trained in one wording and evaluated in others, which is how far it
 has understood words rather than learnt sentences by heart.

@@ -1,6 +1,6 @@
 """The kernels of `kernels` as operations of torch, with gradients.
 
-They compute in float32 whatever they are given, and say what they say in the type that they were given.
+They compute in float32 and cast back to the type of the input.
 """
 
 from __future__ import annotations
