@@ -126,7 +126,7 @@ def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, t
     assert json.loads(shown)["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.5
 
     refused = plugged(*train, "mine", "--out", "x", code=2, BKRL_PLUGINS="").stderr
-    assert "There is no world 'Line-8'" in refused
+    assert "There is no env 'Line-8'" in refused
     misspelt = plugged("list", "envs", code=2, BKRL_PLUGINS="linse").stderr
     assert "The plugin 'linse' cannot be imported" in misspelt
     (tmp_path / "torn.py").write_text("def")

@@ -93,7 +93,7 @@ def test_a_default_in_words_is_not_lost_as_markup(words, default, capsys, monkey
         (["train-rs", "--env", "BabyAI-Text-GoToLocal-RedBal-S20"], 2, "mean 'BabyAI-Text-GoToLocal-RedBall-S20'"),
         (["collect", "--env", "Crafter-Text-Rewards"], 2, "Did you mean 'Crafter-Text-Reward'"),
         (["collect", "--env", "BabyAI-Text-GoToLocal-RedBall"], 2, "mean 'BabyAI-Text-GoToLocal-RedBall-S20'"),
-        (["prompt", "code", "Crafter"], 2, "no world 'Crafter'"),
+        (["prompt", "code", "Crafter"], 2, "no env 'Crafter'"),
     ],
 )  # fmt: skip
 def test_wrong_input_gets_one_sentence_and_its_exit_code(arguments, code, sentence, refused):
@@ -372,7 +372,7 @@ def test_what_does_not_fit_into_memory_gets_a_sentence(problem, capsys, monkeypa
 
 def test_a_line_feed_in_a_name_leaves_the_sentence_on_one_line(capsys):
     assert run_command(["train-rs", "--env", "Toy\nGrid"]) == 2
-    assert capsys.readouterr().err.startswith("bkrl: There is no world 'Toy Grid'. ")
+    assert capsys.readouterr().err.startswith("bkrl: There is no env 'Toy Grid'. ")
 
 
 def test_a_name_that_no_file_can_have_gets_a_sentence(capsys):

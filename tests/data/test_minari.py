@@ -236,7 +236,7 @@ def test_an_unknown_world_a_missing_and_a_damaged_dataset_are_named(tmp_path, ro
     to_minari(tmp_path / "d", root / "toy-v0")
     (root / "toy-v0" / "data" / "1" / "part-0.arrow").write_bytes(b"nothing")
     for source, code, sentence in (
-        ("minari:odd-v0", 2, "There is no world 'CartPole-v1'"),
+        ("minari:odd-v0", 2, "There is no env 'CartPole-v1'"),
         ("minari:none-v0", 3, "minari list local"),
         ("toy-v0", 2, "minari:ID"),
         ("minari:toy-v0", 3, "cannot be read"),

@@ -81,7 +81,7 @@ def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: st
         ("BabyAI-GoToLocal-v0@actions=canonic", "no actions 'canonic'. Did you mean 'canonical'"),
         ("MiniGrid-Dynamic-Obstacles-5x5-v0@actions=canonical", "has actions of its own"),
         ("CrafterReward-v1@length=0", "at least 1"),
-        ("Toy-Corridor@a=1", "There is no world"),
+        ("Toy-Corridor@a=1", "There is no env"),
         ("BabyAI-MixedTrianLocal-v0@num_dists=1", "Did you mean"),
     ],
 )

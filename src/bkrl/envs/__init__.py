@@ -122,7 +122,7 @@ def _bare_world(env_id: str) -> World:
         found = family(name).find(env_id)
         if found is not None:
             return found
-    raise UsageError(f"There is no world '{env_id}'.{did_you_mean(env_id, known)} `bkrl list envs` shows them all.")
+    raise UsageError(f"There is no env '{env_id}'.{did_you_mean(env_id, known)} `bkrl list envs` shows them all.")
 
 
 def make_vec(
