@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents import record
 from bkrl.core.config import CollectConfig, HardwareConfig, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import without_effect
@@ -18,7 +19,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.derive import merge, subset
 from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
-from bkrl.stages import collect, train_rs
+from bkrl.stages import train_rs
 from bkrl.stages.collect import recording_points, run
 
 SMALL = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
@@ -49,7 +50,7 @@ def test_collects_a_valid_dataset(tmp_path: Path, ext_coef: float) -> None:
 
 def test_exploration_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(settings(tmp_path / "whole"), Reporter())
-    play, calls = collect.play, iter(range(100))
+    play, calls = record.play, iter(range(100))
 
     def dies(*arguments, **options):
         if next(calls) == 1:
@@ -73,7 +74,7 @@ def test_exploration_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, m
     config = settings(tmp_path / "stopped")
     with pytest.raises(RuntimeError):
         run(config, Dies())
-    monkeypatch.setattr("bkrl.agents.record.play", dies)
+    monkeypatch.setattr(record, "play", dies)
     with pytest.raises(RuntimeError):
         run(config, Reporter())
     (tmp_path / "stopped" / "steps" / "part-00007.parquet").write_bytes(b"half")

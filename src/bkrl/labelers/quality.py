@@ -241,7 +241,7 @@ def as_table(facts: Facts) -> dict[str, Any]:
         if not (isinstance(value, Mapping) and value["n"] == 0)
     ]
     for one in facts.get("exact_bins", []):
-        rows.append([f"right where {one['from']:.0%} to {one['to']:.0%} sure".replace("%", " %"), *cells(one)])
+        rows.append([f"right where {percent(one['from'])} to {percent(one['to'])} sure", *cells(one)])
     return {"header": ["", "value", "95 % interval", "n"], "rows": rows}
 
 

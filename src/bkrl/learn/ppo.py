@@ -303,7 +303,7 @@ class PPO(RolloutLearner):
 
     def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """What usually means that a run is lost, by a short name of the sign."""
-        if "ppo/loss" not in metrics:
+        if "ppo/entropy" not in metrics:
             return {}  # the critic is first
         entropy, kl, value_loss = metrics["ppo/entropy"], metrics["ppo/approx_kl"], metrics["ppo/value_loss"]
         success, ignorant = metrics.get("rollout/success_rate", 1.0), self.ignorant_loss
